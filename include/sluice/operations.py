@@ -55,27 +55,37 @@ class RefusalReason(StrEnum):
 
     NOTHING_PUBLISHED: the stream has published nothing in its open generation.
     OFFSETS_UNKNOWN: neither the table nor the ledger has the offsets of the newest published batch.
-    OPEN_INTERVAL: the watermark has not passed the interval and its margin; the live stream may still write there.
+    GENERATION_BEHIND: since a reset the stream has not read as far as before it.
+    OPEN_INTERVAL: windows or joins of the interval are incomplete; the live stream still publishes rows of them.
+    REACH_UNKNOWN: how far windows, joins or shifted times reach beyond an interval cannot be derived.
+    MARGIN_TOO_SHORT: the declared margin is shorter than that reach.
     SOURCE_UNREADABLE: a source cannot be read exactly as far as the stream has read it.
     SOURCE_GONE: records or files that the stream has read, or may have read, are gone from a source.
     SOURCE_INCOMPLETE: an input cannot be read from its beginning any more.
     OTHER_WRITERS: rows of other streams lie in the table, and would be deleted.
     READER_STOPS: a stream reads the table, and its declaration says that it fails when rows are overwritten.
     DELETE_FILES: the table has some, or its MERGE writes some.
+    READERS_REPEAT: streams that read the table get rows a second time.
     OTHER_REFRESH: an open refresh of the stream is of another kind, or of another declaration.
+    NOT_AT_REST: a run of the stream lives, or it is to run.
     NOT_YET: the stream has something that the operation does not handle yet.
     """
 
     NOTHING_PUBLISHED = "nothing_published"
     OFFSETS_UNKNOWN = "offsets_unknown"
+    GENERATION_BEHIND = "generation_behind"
     OPEN_INTERVAL = "open_interval"
+    REACH_UNKNOWN = "reach_unknown"
+    MARGIN_TOO_SHORT = "margin_too_short"
     SOURCE_UNREADABLE = "source_unreadable"
     SOURCE_GONE = "source_gone"
     SOURCE_INCOMPLETE = "source_incomplete"
     OTHER_WRITERS = "other_writers"
     READER_STOPS = "reader_stops"
     DELETE_FILES = "delete_files"
+    READERS_REPEAT = "readers_repeat"
     OTHER_REFRESH = "other_refresh"
+    NOT_AT_REST = "not_at_rest"
     NOT_YET = "not_yet"
 
     @property

@@ -83,7 +83,7 @@ PIN_PREFIX = "sluice_pin__"
 """Tags with this prefix keep what readers need. They belong to Sluice, which moves and removes them."""
 
 REFRESH_TAG_PREFIX = "sluice_before_refresh_"
-"""Tags with this prefix, and the number of a refresh, keep the content of a table from before that refresh."""
+"""Tags with this prefix, and the number and identity of a refresh, keep the content of a table from before it."""
 
 DELTA_APPLICATION_PREFIX = "sluice/"
 """Delta tables know each stream's output as an application, `sluice/<stream>/<generation>/<output>`, whose version is

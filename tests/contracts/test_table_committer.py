@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from pyiceberg.table import Table
@@ -11,7 +12,7 @@ from pyiceberg.table.snapshots import Operation
 from tests.fixtures.publication import Workbench, offsets
 from tests.fixtures.publication_catalogs import CATALOGS
 
-from sluice.errors import LakehouseError
+from sluice.errors import LakehouseError, StagedFilesMissingError
 from sluice.publication.chain import MarkPosition
 from sluice.publication.checked_commit import (
     Answer,
@@ -144,6 +145,28 @@ def test_a_commit_that_was_not_sent_may_still_land(bench: Workbench, committer: 
     commit = committer.prepare(table, added(bench, [1]))
     assert fate(commit, parent=table, now=committer.load(bench.output.target)) is Fate.OPEN
     assert commit.send() is Answer.LANDED
+
+
+@pytest.mark.parametrize("written", [None, timedelta(days=1)], ids=["unknown", "old"])
+def test_a_commit_that_adds_a_file_that_is_gone_is_not_prepared(
+    bench: Workbench, committer: TableCommitter, written: timedelta | None
+) -> None:
+    at = None if written is None else datetime.now(UTC) - written
+    change = replace(added(bench, [1, 2]), added_at=at)
+    gone = change.added[0].file_path
+    bench.target().io.delete(gone)
+
+    with pytest.raises(StagedFilesMissingError, match=f"1 of the 1 files .* with 2 rows, are gone: {gone}"):
+        committer.prepare(committer.load(bench.output.target), change)
+
+    assert bench.ids() == []
+
+
+def test_a_commit_does_not_look_for_files_that_were_just_written(bench: Workbench, committer: TableCommitter) -> None:
+    change = replace(added(bench, [1]), added_at=datetime.now(UTC))
+    bench.target().io.delete(change.added[0].file_path)
+
+    committer.prepare(committer.load(bench.output.target), change).discard()
 
 
 def added(bench: Workbench, ids: list[int]) -> TableChange:

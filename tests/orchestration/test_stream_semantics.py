@@ -67,6 +67,7 @@ def test_marking_the_task_failed_stops_the_stream_after_its_batch_until_the_dag_
     assert runs_since(airflow.ledger, run) == 1
 
 
+@pytest.mark.full  # every run has the mark with a later unpausing
 def test_unpausing_at_once_lets_a_stream_go_on_whose_task_was_marked_failed(airflow: RunningAirflow) -> None:
     run, dag_run = started(airflow, "marked_briefly")
     airflow.mark("marked_briefly", TASK, dag_run, "failed")

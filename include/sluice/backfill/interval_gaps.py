@@ -57,6 +57,7 @@ class GapReport:
     """The result of a search. compared: how many intervals have rows in the table or in the result of the sources.
 
     has_published: whether the stream has published a batch; before, nothing can be compared.
+    returning: the rejected batches whose rows the sources still give, and that are expected because of that.
     """
 
     stream: str
@@ -65,6 +66,7 @@ class GapReport:
     compared: int
     gaps: tuple[Gap, ...]
     has_published: bool = True
+    returning: tuple[str, ...] = ()
 
 
 def find_gaps(expected: Mapping[Interval, Fingerprint], held: Mapping[Interval, Fingerprint]) -> Iterator[Gap]:
@@ -93,9 +95,18 @@ def require_no_gaps(report: GapReport) -> None:
         rest = f"; and {len(report.gaps) - _MOST_NAMED} more" if len(report.gaps) > _MOST_NAMED else ""
         raise UnhealthyError(
             f"{len(report.gaps)} of {report.compared} intervals of {report.table} differ from the sources of "
-            f"{report.stream}: {named}{rest}.",
+            f"{report.stream}: {named}{rest}.{_rejected(report)}",
             next_step=f"`sluice backfill {report.stream} --gaps` replaces them.",
         )
+
+
+def _rejected(report: GapReport) -> str:
+    if not report.returning:
+        return ""
+    return (
+        f" The sources still give the rows of the batches {', '.join(report.returning)}, which a person rejected: they "
+        "count as expected, and a backfill brings them back."
+    )
 
 
 def joined(gaps: Sequence[Gap]) -> tuple[Interval, ...]:
@@ -136,7 +147,6 @@ def first_complete(complete_after: Sequence[datetime], *, margin: timedelta, len
     return rounded_outwards(Interval(start=oldest, end=oldest + timedelta(microseconds=1)), length).end
 
 
-def last_closed(*, watermark: datetime | None, margin: timedelta, length: IntervalLength, now: datetime) -> datetime:
-    """The end of the newest interval that a stream does not write into any more: by its watermark, or by the clock when
-    it has none."""
-    return floor_time((watermark if watermark is not None else now) - margin, length)
+def last_closed(*, margin: timedelta, length: IntervalLength, now: datetime) -> datetime:
+    """The end of the newest interval that is over, with its margin."""
+    return floor_time(now - margin, length)

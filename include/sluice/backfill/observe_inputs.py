@@ -17,10 +17,12 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from sluice.backfill.backfill_plan import PublishedBatch
 from sluice.backfill.intervals import Interval
 from sluice.backfill.read_bounds import FilesBound, InputBound, TableBound, TopicBound
+from sluice.backfill.rejected_input import without_rejected
 from sluice.backfill.topic_bounds import bound_of_topics
 from sluice.checkpoints.checkpoint_files import open_checkpoint_files
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.source_declarations import FilesSource, IcebergSource, KafkaSource
+from sluice.ledger.batches import rejections_of
 from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import find_generation
 from sluice.settings import FilesConnection, KafkaConnection, ObjectStoreSettings, Settings
@@ -59,7 +61,7 @@ class ObservedInputs:
                 problem = "it is read twice, and not equally far."
                 bound = replace(bound, problem=problem)
             if bound is not None:
-                yield bound
+                yield without_rejected(bound, rejections_of(self.ledger, self.stream.name))
 
     def _bound(self, name: str, published: PublishedBatch) -> InputBound | None:
         backfill, declared = self.stream.declaration.backfill, self.stream.declaration.inputs[name]
@@ -154,8 +156,6 @@ def changed_since_plan(planned: TableBound, offset: object, table: Table) -> str
 
 def changed_inputs(catalog: Catalog, sources: Sequence[InputBound], published: PublishedBatch | None) -> str | None:
     """What has changed the tables that a backfill has read since its plan, in a sentence; none when nothing has.
-
-    Known limitation: a correction that lands between this look and the commit is not noticed.
 
     Raises
     ------

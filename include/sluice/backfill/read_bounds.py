@@ -12,12 +12,15 @@ class InputBound:
     """How far an input is read.
 
     column: the column by which only the interval and its margin are read; unset when all is read.
+    returning: the batches that a person rejected, and whose rows are read again, because nothing distinguishes them
+        from others.
     problem: why it cannot be read so far, as a sentence. is_gone: whether a later batch of the stream cannot change
         that, because what the stream had read is gone. way_out: what can be done then.
     """
 
     input: str
     column: str | None = None
+    returning: tuple[str, ...] = ()
     problem: str = ""
     is_gone: bool = False
     way_out: str = ""
@@ -26,6 +29,10 @@ class InputBound:
     def what(self) -> str:
         """What is read, for a person."""
         return self.input
+
+    @property
+    def _with_returning(self) -> str:
+        return f", with the rows of the rejected batches {', '.join(self.returning)}" if self.returning else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +45,7 @@ class TableBound(InputBound):
     @property
     def what(self) -> str:
         """What is read, for a person."""
-        return f"{self.table} at snapshot {self.snapshot_id}"
+        return f"{self.table} at snapshot {self.snapshot_id}{self._with_returning}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +60,14 @@ class OffsetRange:
 class TopicBound(InputBound):
     """Records of topics.
 
-    ranges: by topic and partition. is_by_record_time: whether `column` is the record's own time.
+    ranges: by topic and partition. left_out: the parts of them that a person rejected.
+    is_by_record_time: whether `column` is the record's own time.
     complete_after: with `is_by_record_time`, all records that are younger than this are still there; unset when none
         was removed.
     """
 
     ranges: Mapping[str, Mapping[int, OffsetRange]] = field(default_factory=dict)
+    left_out: Mapping[str, Mapping[int, tuple[OffsetRange, ...]]] = field(default_factory=dict)
     is_by_record_time: bool = False
     complete_after: datetime | None = None
 
@@ -66,7 +75,14 @@ class TopicBound(InputBound):
     def what(self) -> str:
         """What is read, for a person."""
         offsets = sum(one.end - one.first for partitions in self.ranges.values() for one in partitions.values())
-        return f"{offsets:,} offsets of {', '.join(sorted(self.ranges))}"
+        rejected = sum(
+            one.end - one.first
+            for partitions in self.left_out.values()
+            for ranges in partitions.values()
+            for one in ranges
+        )
+        without = f", without {rejected:,} of them that a person rejected" if rejected else ""
+        return f"{offsets:,} offsets of {', '.join(sorted(self.ranges))}{without}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,4 +94,4 @@ class FilesBound(InputBound):
     @property
     def what(self) -> str:
         """What is read, for a person."""
-        return f"{len(self.paths):,} files"
+        return f"{len(self.paths):,} files{self._with_returning}"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any
 
@@ -10,15 +11,16 @@ import typer
 
 from sluice.cli.cli_context import CliContext, open_cli_context, person
 from sluice.cli.operation import may_act, print_done
-from sluice.cli.terminal import FEWER_ALLOWED, AllowFewer, AsJson, DryRun, StreamName, Yes
+from sluice.cli.terminal import FEWER_ALLOWED, AllowFewer, AllowRepeated, AsJson, DryRun, StreamName, Yes
 from sluice.cli.work_requests import have_done
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import UsageError
 from sluice.launching.job_output import json_value
-from sluice.operations import OperationVerb
+from sluice.ledger.refreshes import RefreshObservation
+from sluice.operations import OperationPlan, OperationVerb
 from sluice.refresh.observe_refresh import KEEPS, observe_refresh, refreshed_output
 from sluice.refresh.refresh_plan import RefreshPlan, plan_refresh
-from sluice.refresh.swap_content import settle_refresh
+from sluice.refresh.settle_refresh import settle_refresh
 from sluice.refresh.undo_refresh import abandon, plan_abandoning, plan_way_back, take_back
 from sluice.tables.catalog import open_catalog
 from sluice.work.requests import NO, YES, RefreshTable
@@ -36,6 +38,7 @@ def refresh(
         bool, typer.Option("--abandon", help="Give up a refresh whose result is not visible yet.")
     ] = False,
     allows_fewer: AllowFewer = False,
+    allows_repeated: AllowRepeated = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -50,7 +53,8 @@ def refresh(
     with open_cli_context() as ctx:
         stream = ctx.declarations.stream(name)
         if takes_back or gives_up:
-            _undo(ctx, stream, gives_up=gives_up, dry_run=dry_run, yes=yes, as_json=as_json)
+            undo = _give_up(ctx, stream) if gives_up else _take_back(ctx, stream, allows_repeated=allows_repeated)
+            _undo(ctx, stream, undo, dry_run=dry_run, yes=yes, as_json=as_json)
             return
 
         def planned() -> list[RefreshPlan]:
@@ -71,19 +75,45 @@ def _plan(ctx: CliContext, stream: LoadedStream, *, keeps: timedelta, settles: b
     return plan_refresh(observe_refresh(catalog, ctx.ledger, ctx.declarations, stream, ctx.settings, keeps=keeps))
 
 
-def _undo(ctx: CliContext, stream: LoadedStream, *, gives_up: bool, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Take the newest refresh back, or give it up."""
-    catalog, act = open_catalog(ctx.settings), abandon if gives_up else take_back
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Undoing:
+    """A way to undo a refresh. plan: makes its plan. act: carries out the plan with a digest. done: what was done."""
 
+    verb: OperationVerb
+    plan: Callable[[], OperationPlan[RefreshObservation]]
+    act: Callable[[str], RefreshObservation]
+    done: str
+
+
+def _take_back(ctx: CliContext, stream: LoadedStream, *, allows_repeated: bool) -> _Undoing:
+    what = (open_catalog(ctx.settings), ctx.ledger, ctx.declarations, stream)
+    return _Undoing(
+        verb=OperationVerb.TAKE_BACK,
+        plan=lambda: plan_way_back(*what, allows_repeated=allows_repeated),
+        act=lambda planned: take_back(*what, asked_by=person(), planned=planned, allows_repeated=allows_repeated),
+        done="taken back",
+    )
+
+
+def _give_up(ctx: CliContext, stream: LoadedStream) -> _Undoing:
+    catalog = open_catalog(ctx.settings)
+    return _Undoing(
+        verb=OperationVerb.ABANDON_REFRESH,
+        plan=lambda: plan_abandoning(ctx.ledger, stream),
+        act=lambda planned: abandon(catalog, ctx.ledger, stream, asked_by=person(), planned=planned),
+        done="given up; the table is as it was",
+    )
+
+
+def _undo(ctx: CliContext, stream: LoadedStream, undo: _Undoing, *, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Take the newest refresh back, or give it up."""
     if not dry_run:
-        settle_refresh(catalog, ctx.ledger, stream.declaration)
-    plan = plan_abandoning(ctx.ledger, stream) if gives_up else plan_way_back(catalog, ctx.ledger, stream)
+        settle_refresh(open_catalog(ctx.settings), ctx.ledger, stream.declaration)
+    plan = undo.plan()
     if may_act(lambda: [plan], dry_run=dry_run, yes=yes, as_json=as_json):
-        ended = act(catalog, ctx.ledger, stream, asked_by=person(), planned=plan.digest)
-        verb = OperationVerb.ABANDON_REFRESH if gives_up else OperationVerb.TAKE_BACK
-        what = "given up; the table is as it was" if gives_up else "taken back"
-        sentence = f"Refresh {ended.number} of {stream.name} is {what}."
-        print_done(verb, json_value(ended), sentence, as_json=as_json)
+        ended = undo.act(plan.digest)
+        sentence = f"Refresh {ended.number} of {stream.name} is {undo.done}."
+        print_done(undo.verb, json_value(ended), sentence, as_json=as_json)
 
 
 def _refreshed(stream: LoadedStream, done: Mapping[str, Any]) -> str:

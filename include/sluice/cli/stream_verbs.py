@@ -72,7 +72,7 @@ def reset(name: StreamName, dry_run: DryRun = False, yes: Yes = False, as_json: 
     """
     with open_cli_context() as ctx:
         stream = ctx.declarations.stream(name)
-        plan = plan_reset(ctx.ledger, stream, ctx.settings)
+        plan = plan_reset(ctx.ledger, stream, ctx.settings, only_shows=dry_run)
         if not may_act(lambda: [plan], dry_run=dry_run, yes=yes, as_json=as_json):
             return
         opened = reset_stream(ctx.ledger, stream, ctx.settings, planned=plan.digest, asked_by=person())

@@ -77,7 +77,7 @@ MOST_MASKED = 100
 QUARANTINE_OUTPUT = "quarantine"
 """The name of the output under which a transformation returns the rows it rejects."""
 
-REFRESH_NAME = re.compile(r"refresh_[0-9]+_of_.*")
+REFRESH_NAME = re.compile(r"refresh_[0-9]+_([0-9a-f]+_)?of_.*")
 """Under such a name a refresh runs a stream into a shadow of its table."""
 
 PLATFORM_DAGS = frozenset(
@@ -141,7 +141,7 @@ class StreamDeclaration(Declared):
         if self.stream in PLATFORM_DAGS:
             raise wrong("this is the name of a DAG of the platform", "stream")
         if REFRESH_NAME.fullmatch(self.stream):
-            raise wrong("names of this form belong to refreshes, as `refresh_7_of_silver_flights`", "stream")
+            raise wrong("names of this form belong to refreshes, as `refresh_7_1a2b3c4d_of_silver_flights`", "stream")
         if QUARANTINE_OUTPUT in self.outputs:
             raise wrong("this output's name is the platform's: write `quarantine: true`", "outputs", QUARANTINE_OUTPUT)
         return self

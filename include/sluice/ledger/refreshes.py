@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
+from uuid import uuid4
 
 from sqlalchemy import Connection, Identity, Index, Select, func, insert, or_, select, text, update
 from sqlalchemy.orm import Mapped, mapped_column
@@ -30,6 +31,9 @@ from sluice.ledger.refreshed_generations import HandedOver, hand_over_generation
 from sluice.ledger.run_values import shadow_name
 from sluice.ledger.stored_values import record_of
 from sluice.stored_keys import REFRESH_TAG_PREFIX
+
+_IDENTITY_LENGTH = 8
+"""So many digits of a random number: names are short, and two refreshes meet only when their numbers are equal too."""
 
 
 class RefreshState(StrEnum):
@@ -60,7 +64,9 @@ UNSETTLED_STATES = frozenset({RefreshState.SWAPPING, RefreshState.TAKING_BACK})
 class RefreshObservation:
     """One refresh.
 
-    number: rises with every refresh. digest: of the declaration that the shadow is built with.
+    number: rises with every refresh. identity: drawn by chance, because a ledger that was restored gives its numbers
+        again: it is part of every name that outlives the ledger.
+    digest: of the declaration that the shadow is built with.
     leaves: the generation of the stream before the swap. opens: the one that the swap, or the way back, opens.
     previous: the position of the mark before that commit: generation, batch and digest of the end offsets.
     keeps: for how long the old content can be taken back. keeps_until: by when; unset before the swap.
@@ -68,6 +74,7 @@ class RefreshObservation:
     """
 
     number: int
+    identity: str
     stream: str
     state: RefreshState
     digest: str
@@ -85,12 +92,17 @@ class RefreshObservation:
     @property
     def shadow(self) -> str:
         """The name under which the shadow generation runs."""
-        return shadow_name(self.number, self.stream)
+        return shadow_name(self.number, self.identity, self.stream)
 
     @property
     def tag(self) -> str:
         """The tag of the table that keeps the old content."""
-        return f"{REFRESH_TAG_PREFIX}{self.number}"
+        return f"{REFRESH_TAG_PREFIX}{self.label}"
+
+    @property
+    def label(self) -> str:
+        """Names the refresh where its ledger may be forgotten."""
+        return f"{self.number}_{self.identity}"
 
     def can_be_taken_back(self, now: datetime) -> bool:
         """Whether the old content is kept at a time."""
@@ -153,7 +165,13 @@ def begin_refresh(
     ------
     UsageError: when another one is open.
     """
-    values = {"stream": stream, "digest": digest, "leaves": leaves, "asked_by": asked_by}
+    values = {
+        "stream": stream,
+        "identity": uuid4().hex[:_IDENTITY_LENGTH],
+        "digest": digest,
+        "leaves": leaves,
+        "asked_by": asked_by,
+    }
     with ledger.transaction() as connection:
         _lock(connection, stream)
         if (newest := connection.execute(_newest(stream)).one_or_none()) is not None and newest.state in OPEN_STATES:

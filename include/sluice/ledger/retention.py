@@ -1,7 +1,8 @@
 """Removes old batches, whose totals stay, old events and old work items; archives runs that ended long ago.
 
 Rows that a stream still needs stay whatever their age: the newest batch of every generation, at whose offsets a rebuilt
-checkpoint starts, and the newest runs of every stream, from which restarts and the breaker are decided.
+checkpoint starts; the batches that a person rejected, so that plans name them; and the newest runs of
+every stream, from which restarts and the breaker are decided.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from sqlalchemy import (
     func,
     insert,
     literal_column,
+    not_,
     select,
 )
 from sqlalchemy.orm import Mapped, aliased, mapped_column
@@ -170,12 +172,13 @@ def _whole_row() -> Any:
 
 
 def _is_old(kept_for: timedelta) -> Any:
-    """Batches older than the retention and not the newest of their generation."""
+    """Batches older than the retention, not the newest of their generation, and not rejected: what a person rejected is
+    to be known as long as its source may give it again."""
     later = aliased(Batch)
     has_later = exists().where(
         later.stream == Batch.stream, later.generation == Batch.generation, later.batch > Batch.batch
     )
-    return and_(Batch.recorded_at < func.now() - kept_for, has_later)
+    return and_(Batch.recorded_at < func.now() - kept_for, has_later, not_(Batch.is_rejected))
 
 
 def _has_ended(kept_for: timedelta) -> Any:

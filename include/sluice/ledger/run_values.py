@@ -11,7 +11,7 @@ from pathlib import Path
 from sluice.failure_reasons import Failure
 from sluice.processes.process_identity import ProcessIdentity
 
-_SHADOW = re.compile(r"refresh_[0-9]+_of_.*")
+_SHADOW = re.compile(r"refresh_[0-9]+_[0-9a-f]+_of_.*")
 _LONGEST_NAME = 63
 
 
@@ -108,9 +108,15 @@ class WatchedRun:
     observed_at: datetime
 
 
-def shadow_name(number: int, stream: str) -> str:
-    """The name under which a refresh runs its stream: no declared stream may have it."""
-    return f"refresh_{number}_of_{stream}"[:_LONGEST_NAME].rstrip("_")
+def shadow_name(number: int, identity: str, stream: str) -> str:
+    """The name under which a refresh runs its stream: no declared stream may have it.
+
+    Parameters
+    ----------
+    identity: of the refresh. A ledger that was restored gives its numbers again, and tables and checkpoints of the name
+        may be left.
+    """
+    return f"refresh_{number}_{identity}_of_{stream}"[:_LONGEST_NAME].rstrip("_")
 
 
 def is_shadow_name(name: str) -> bool:

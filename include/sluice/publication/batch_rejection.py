@@ -17,7 +17,7 @@ from pyiceberg.catalog import Catalog
 
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import DeliveryError, LeaseLostError, UsageError
-from sluice.ledger.batches import PublicationKey, find_rejection, record_batch
+from sluice.ledger.batches import BatchObservation, PublicationKey, find_rejection, record_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import REQUESTED, Actor, Event, EventAction, record_event
 from sluice.ledger.run_values import RunObservation
@@ -87,6 +87,7 @@ class Rejection:
             self.sentence(is_done=False),
             f"The ledger records it as rejected, and {', '.join(self.outputs)} continue behind it. Its rows stay in "
             "files that no table refers to, until orphan removal deletes them. This cannot be undone.",
+            "Backfills leave its records of topics out; the plans of whatever else reads its input again name it.",
             "No driver can begin meanwhile; the next start of the stream publishes what waits behind it.",
         )
 
@@ -101,6 +102,22 @@ class Rejection:
         rows = ", ".join(f"{count:,} rows of {output}" for output, count in self.rows.items())
         verb = "is rejected" if is_done else "would be rejected"
         return f"{batch} {verb}: {rows} never become visible."
+
+
+def name_of(batch: BatchObservation) -> str:
+    """A batch as plans name it."""
+    return f"{batch.key.generation}:{batch.key.batch}"
+
+
+def returning_sentence(rejections: Sequence[BatchObservation]) -> str:
+    """What of the rejected batches of a stream a reading from the beginning brings back; empty without any."""
+    if not rejections:
+        return ""
+    named = ", ".join(f"{name_of(one)} with {one.input_rows:,} rows" for one in rejections)
+    return (
+        f"What a person rejected is read again, and its rows become visible unless the transformation leaves them out: "
+        f"{named}."
+    )
 
 
 def _next_of(declaration: StreamDeclaration, views: Sequence[OutputView]) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Protocol
 
@@ -46,6 +46,9 @@ class TableChange:
     properties: the table properties that the commit sets.
     expired: the ids of the snapshots that the commit removes from the metadata.
     tag: kept on the head that the commit replaces; unset for none.
+    added_at: when the oldest of the added files was written; unset when that is unknown. When an orphan removal may
+        have taken one, each of them is looked for before the commit.
+    way_out: what a person can do when an added file is gone; empty: to write it again.
     """
 
     operation: Operation
@@ -57,6 +60,8 @@ class TableChange:
     properties: Mapping[str, str] = field(default_factory=dict)
     expired: tuple[int, ...] = ()
     tag: HeadTag | None = None
+    added_at: datetime | None = None
+    way_out: str = ""
 
 
 class Answer(StrEnum):
@@ -123,6 +128,7 @@ class TableCommitter(Protocol):
 
         Raises
         ------
+        StagedFilesMissingError: when an added file is gone (`TableChange.added_at`).
         LakehouseError: when the object store refuses.
         """
         ...
@@ -207,6 +213,25 @@ class NothingToCommit:
     """The check found that no commit is needed. snapshot_id: the snapshot that made the change, when it is known."""
 
     snapshot_id: int | None
+
+
+def snapshot_of(outcome: Landed | NothingToCommit, *, what: str) -> int:
+    """The snapshot that made a change.
+
+    Parameters
+    ----------
+    what: was published, for the message.
+
+    Raises
+    ------
+    UncertainError: when it is not known. No other number may stand for it: the ledger and readers look for it.
+    """
+    if outcome.snapshot_id is None:
+        raise UncertainError(
+            f"It is unknown which snapshot made this visible: {what}.",
+            next_step="Repeat the command: it reads the table again.",
+        )
+    return outcome.snapshot_id
 
 
 PlanChange = Callable[[Table], TableChange | NothingToCommit]

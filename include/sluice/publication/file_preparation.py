@@ -1,16 +1,16 @@
 """Prepares staged files for their target: checks that they exist, fits them to its metadata, and merges small ones.
 
 Staged files lie in the target's folder and are not in the target yet, so an orphan removal on the target deletes them
-once they are old enough for it. A table that refers to a missing file cannot be read.
+once they are old enough for it. The committer looks for whatever a commit adds; here the batches of files that are gone
+are named, before those files are read.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Literal
 
 import pyarrow as pa
@@ -27,11 +27,11 @@ from pyiceberg.types import NestedField, PrimitiveType
 from pyiceberg.utils.bin_packing import ListPacker
 
 from sluice.errors import StagedFilesMissingError, UnpublishableError
+from sluice.publication.present_files import absent_files, is_fresh, named
 from sluice.publication.staged_batch import StagedBatch
 from sluice.publication.staging_table import staged_files
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.change_plan import is_wider
-from sluice.tables.inspection import READERS
 
 _FORMAT_VERSION: Literal[2] = 2
 
@@ -66,17 +66,29 @@ def refuse_unfit_schema(batches: Sequence[StagedBatch], *, staging: Table, targe
     ------
     UnpublishableError: with the batch and the columns.
     """
-    wanted = target.schema()
     for schema_id, batch in {_schema_id(staging, batch): batch for batch in batches}.items():
-        staged = staging.schemas()[schema_id]
-        if staged == wanted or not (problems := list(_schema_problems(staged, wanted))):
-            continue
-        raise UnpublishableError(
-            f"Batch {batch.summary.key} was staged under another schema of {'.'.join(target.name())}: "
-            f"{'; '.join(problems)}.",
-            next_step="Restore the table's schema to its declaration: a column must not be dropped, narrowed or made "
-            "required.",
-        )
+        refuse_unfit_rows(staging.schemas()[schema_id], target=target, what=f"Batch {batch.summary.key}")
+
+
+def refuse_unfit_rows(staged: Schema, *, target: Table, what: str) -> None:
+    """Refuse rows of a schema that do not fit the target's.
+
+    Parameters
+    ----------
+    what: the rows, for the message.
+
+    Raises
+    ------
+    UnpublishableError: with the columns.
+    """
+    wanted = target.schema()
+    if staged == wanted or not (problems := list(_schema_problems(staged, wanted))):
+        return
+    raise UnpublishableError(
+        f"{what} was staged under another schema of {'.'.join(target.name())}: {'; '.join(problems)}.",
+        next_step="Restore the table's schema to its declaration: a column must not be dropped, narrowed or made "
+        "required.",
+    )
 
 
 def _schema_id(staging: Table, batch: StagedBatch) -> int:
@@ -210,16 +222,9 @@ def _sorted(rows: pa.Table, metadata: TableMetadata) -> pa.Table:
     return rows.sort_by(keys) if keys else rows
 
 
-ORPHAN_AGE = timedelta(hours=12)
-"""A younger file that this run has staged is assumed to exist: orphan removals spare the files of a day, most of them
-those of three days. About the files of earlier runs nothing is assumed."""
-
-_NAMED_FILES = 3
-
-
 def old_batches(batches: Sequence[StagedBatch], *, now: datetime) -> tuple[StagedBatch, ...]:
     """The batches that were staged long enough ago for an orphan removal to have deleted their files."""
-    return tuple(batch for batch in batches if now - batch.staged_at > ORPHAN_AGE)
+    return tuple(batch for batch in batches if not is_fresh(batch.staged_at, now=now))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,10 +249,8 @@ def find_missing_files(staging: Table, batches: Sequence[StagedBatch]) -> tuple[
     if not batches:
         return ()
     files = staged_files(staging, batches)
-    paths = [file.file_path for batch in batches for file in files[batch.snapshot_id]]
-    with catalog_refusals(f"look for the files of {'.'.join(staging.name())}"), ThreadPoolExecutor(READERS) as pool:
-        exist = list(pool.map(lambda path: staging.io.new_input(path).exists(), paths))
-    gone = {path for path, exists in zip(paths, exist, strict=True) if not exists}
+    staged = [file for batch in batches for file in files[batch.snapshot_id]]
+    gone = {file.file_path for file in absent_files(staging.io, staged, table=".".join(staging.name()))}
     missing = (
         MissingFiles(batch=batch, files=tuple(file for file in files[batch.snapshot_id] if file.file_path in gone))
         for batch in batches
@@ -267,11 +270,9 @@ def refuse_missing_files(missing: Sequence[MissingFiles]) -> None:
     gone = [file for one in missing for file in one.files]
     first = missing[0].batch.summary
     keys = ", ".join(f"{one.batch.summary.key} (output {one.batch.summary.output})" for one in missing)
-    named = ", ".join(sorted(file.file_path for file in gone)[:_NAMED_FILES])
-    rest = f" and {len(gone) - _NAMED_FILES} more" if len(gone) > _NAMED_FILES else ""
     raise StagedFilesMissingError(
         f"{sum(file.record_count for file in gone)} staged rows cannot be published: {len(gone)} files of the batches "
-        f"{keys} are gone: {named}{rest}. Later batches wait behind the first of them. An orphan removal on the target "
+        f"{keys} are gone: {named(gone)}. Later batches wait behind the first of them. An orphan removal on the target "
         "deletes staged files that are older than its limit.",
         next_step="Restore the files from the versions or a backup of the object store and start the stream again; or "
         f"give up the rows of the whole batch: `sluice batch reject {first.key.stream} {first.key.batch}`.",

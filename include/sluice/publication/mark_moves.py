@@ -42,12 +42,13 @@ _log = logging.getLogger(__name__)
 
 
 class MarkMove(StrEnum):
-    """Why a mark moves without rows.
+    """Why a mark moves without rows of a batch.
 
     OPENED: a generation begins. TAKEN_OVER: a newer run begins; older ones are refused from now on.
     MERGED: Spark's MERGE has made the batch visible. REJECTED: a person decided that the batch is never published.
     RESTORED: the table property was removed and is set again.
     FENCED: on a staging table: batches that older runs stage from now on are not published.
+    SWAPPED: the whole content was exchanged, and the generation with it.
     """
 
     OPENED = "opened"
@@ -56,6 +57,18 @@ class MarkMove(StrEnum):
     REJECTED = "rejected"
     RESTORED = "restored"
     FENCED = "fenced"
+    SWAPPED = "swapped"
+
+
+def summary_of_move(output: StagedOutput, position: MarkPosition, why: MarkMove) -> dict[str, str]:
+    """What the snapshot says that moves a mark: with it the mark is found when its property was removed."""
+    return {
+        MARK_MOVE: why.value,
+        STREAM: output.stream,
+        OUTPUT: output.output,
+        TOKEN: str(position.token),
+        MARK_POSITION: f"{position.generation}:{position.batch}",
+    }
 
 
 def open_generation(
@@ -269,8 +282,7 @@ def move_mark(
         position = wanted(state)
         if position is None:
             return NothingToCommit(snapshot_id=state.published_by)
-        summary = {MARK_MOVE: why.value, STREAM: output.stream, OUTPUT: output.output, TOKEN: str(position.token)}
-        summary[MARK_POSITION] = f"{position.generation}:{position.batch}"
+        summary = summary_of_move(output, position, why)
         return TableChange(operation=Operation.APPEND, summary=summary, output=output, mark=position)
 
     what = f"the mark of {output} on {output.target}"

@@ -168,6 +168,7 @@ def _publish(
             summary=publication_summary([batch.summary for batch in todo]),
             output=output,
             mark=position_after(todo[-1].summary, token=token),
+            added_at=min(batch.staged_at for batch in todo),
         )
         planned.append(_Planned(change=change, batches=todo, superseded=files.superseded))
         return change

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from pyiceberg.catalog import Catalog
@@ -47,6 +48,7 @@ from sqlalchemy.exc import DBAPIError
 
 from sluice.publication.checked_commit import Answer, HeadTag, TableChange
 from sluice.publication.marks import Mark
+from sluice.publication.present_files import is_fresh, require_present
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.declared_tables import require_table
 
@@ -74,7 +76,9 @@ class PyIcebergCommitter:
         return require_table(self.catalog, identifier)
 
     def prepare(self, table: Table, change: TableChange) -> PyIcebergCommit:
-        """Write the manifests of a change on exactly this metadata."""
+        """Look for the added files, and write the manifests of a change on exactly this metadata."""
+        if not is_fresh(change.added_at, now=datetime.now(UTC)):
+            require_present(table.io, change.added, table=".".join(table.name()), way_out=change.way_out)
         update = UpdateSnapshot(_SettledTransaction(table), io=table.io, snapshot_properties=dict(change.summary))
         producer = _producer_of(update, change)
         updates, requirements = producer._commit()  # the public `commit` would send it, and retry

@@ -22,14 +22,13 @@ from pyiceberg.types import DateType, PrimitiveType, TimestampType
 from sluice.errors import IntervalChangedError, UnpublishableError
 from sluice.publication.checked_commit import (
     DEFAULT_POLICY,
-    Landed,
-    NothingToCommit,
     RacePolicy,
     TableChange,
     commit_checked,
+    snapshot_of,
 )
 from sluice.publication.crash_points import Reached, unnoticed
-from sluice.publication.file_preparation import fit_files
+from sluice.publication.file_preparation import fit_files, refuse_unfit_rows
 from sluice.publication.marks import refuse_unpublishable
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.publication.staged_batch import StagedOutput, read_summary
@@ -276,6 +275,7 @@ def replace_interval(
 
     def plan(target: Table) -> TableChange:
         refuse_unpublishable(target)
+        refuse_unfit_rows(replacement.staging.schema(), target=target, what=replacement.key)
         changed = change_since(
             target,
             head=replacement.head,
@@ -297,7 +297,8 @@ def replace_interval(
         )
 
     committer, what = PyIcebergCommitter(catalog), f"{replacement.key} into {output.target}"
-    return _snapshot_of(commit_checked(committer, output.target, plan, what=what, reached=reached, policy=policy))
+    landed = commit_checked(committer, output.target, plan, what=what, reached=reached, policy=policy)
+    return snapshot_of(landed, what=what)
 
 
 def append_staged(
@@ -326,6 +327,7 @@ def append_staged(
 
     def plan(target: Table) -> TableChange:
         refuse_unpublishable(target)
+        refuse_unfit_rows(staging.schema(), target=target, what=key)
         if (foreign := foreign_change_since(target, head=head, own=output)) is not None:
             raise IntervalChangedError(f"{output.target} changed while its rows were compared: {foreign}.")
         return TableChange(
@@ -335,8 +337,6 @@ def append_staged(
         )
 
     what = f"{key} into {output.target}"
-    return _snapshot_of(commit_checked(PyIcebergCommitter(catalog), output.target, plan, what=what, policy=policy))
-
-
-def _snapshot_of(landed: Landed | NothingToCommit) -> int:
-    return landed.snapshot_id or 0
+    return snapshot_of(
+        commit_checked(PyIcebergCommitter(catalog), output.target, plan, what=what, policy=policy), what=what
+    )

@@ -9,17 +9,22 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import ManifestContent
 from pyiceberg.table import Table
 
+from sluice.backfill.backfill_plan import TargetReader
+from sluice.backfill.intervals import Interval
 from sluice.backfill.observe_backfill import other_writers_of, readers_of
+from sluice.checkpoints.compatibility import fingerprint_of
 from sluice.declarations.input_declaration import InputDeclaration
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.declarations.source_declarations import FilesSource, IcebergSource, KafkaSource
-from sluice.declarations.stream_declaration import StreamDeclaration
+from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT, StreamDeclaration
 from sluice.errors import SluiceError
+from sluice.ledger.backfill_attempts import BackfillState, recent_attempts
+from sluice.ledger.batches import rejections_of
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.generations import find_generation
 from sluice.ledger.refreshes import newest_refresh
 from sluice.publication.marks import load_target_state
-from sluice.publication.staged_batch import StagedOutput
+from sluice.publication.staged_batch import StagedOutput, staged_outputs
 from sluice.refresh.refresh_plan import InputToRead, RefreshTargetObservation, not_yet
 from sluice.settings import KafkaConnection, Settings
 from sluice.sources.topic_starts import missing_from_beginning
@@ -28,8 +33,19 @@ from sluice.tables.catalog import catalog_refusals
 
 _MERGE_MODE = "write.merge.mode"
 
+_ATTEMPTS = 200
+"""So many of the newest attempts to backfill are looked at."""
+
 KEEPS = timedelta(days=7)
 """How long the earlier content is kept after a refresh unless a person says otherwise."""
+
+
+def refreshed_outputs(declaration: StreamDeclaration) -> tuple[StagedOutput, ...]:
+    """The outputs whose tables a refresh exchanges: the one that is declared, and then the quarantine."""
+    return (
+        refreshed_output(declaration),
+        *(one for one in staged_outputs(declaration) if one.output == QUARANTINE_OUTPUT),
+    )
 
 
 def refreshed_output(declaration: StreamDeclaration) -> StagedOutput:
@@ -74,10 +90,42 @@ def observe_refresh(
         merges_on_read=table is not None and merges_on_read(table, declaration),
         delete_files=0 if table is None else delete_files_of(table),
         inputs=tuple(_inputs(declaration, settings, now=database_time(ledger))) if is_handled else (),
-        readers=tuple(readers_of(declarations, output.target)) if output is not None else (),
+        readers=tuple(_readers(declarations, declaration)) if is_handled else (),
         other_writers=_others(declarations, table, output),
         newest=newest_refresh(ledger, stream.name),
+        rejections=rejections_of(ledger, stream.name),
+        changed_inputs=() if generation is None else changed_inputs(declaration, generation.fingerprint),
+        backfilled=tuple(_backfilled(ledger, stream.name)),
     )
+
+
+def _backfilled(ledger: Ledger, stream: str) -> list[Interval]:
+    """The intervals that backfills have replaced, oldest first."""
+    published = (
+        one for one in recent_attempts(ledger, stream, limit=_ATTEMPTS) if one.state is BackfillState.PUBLISHED
+    )
+    found = {Interval(start=one.key.interval_start, end=one.key.interval_end) for one in published}
+    return sorted(found, key=lambda interval: interval.start)
+
+
+def changed_inputs(declaration: StreamDeclaration, recorded: Mapping[str, str]) -> tuple[str, ...]:
+    """The inputs of a stream that are not those of its checkpoint: how far the stream has read says nothing of them.
+
+    Parameters
+    ----------
+    recorded: the fingerprint of the checkpoint.
+    """
+    if not recorded:  # a checkpoint before its first start is bound to nothing
+        return ()
+    now = fingerprint_of(declaration)
+    names = (name for name, declared in declaration.inputs.items() if declared.is_stream)
+    return tuple(name for name in names if recorded.get(f"input {name}") != now.get(f"input {name}"))
+
+
+def _readers(declarations: Declarations, declaration: StreamDeclaration) -> Iterator[TargetReader]:
+    """Who reads a table that is exchanged."""
+    for output in refreshed_outputs(declaration):
+        yield from readers_of(declarations, output.target)
 
 
 def _others(declarations: Declarations, table: Table | None, output: StagedOutput | None) -> tuple[str, ...]:

@@ -60,7 +60,7 @@ def plan_copies(target: Table, refresh: RefreshObservation) -> tuple[CopyOfFile,
             "not kept any more.",
             next_step=f"Rebuild the table instead: `sluice stream refresh {refresh.stream}`.",
         )
-    folder = f"{data_folder(target.metadata)}/taken_back_{refresh.number}"
+    folder = f"{data_folder(target.metadata)}/taken_back_{refresh.label}"
     with catalog_refusals(f"read the manifests of {'.'.join(target.name())}"):
         files = sorted(
             (

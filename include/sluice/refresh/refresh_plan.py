@@ -7,10 +7,16 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from sluice.backfill.backfill_plan import TargetReader
+from sluice.backfill.intervals import Interval
 from sluice.declarations.source_declarations import FilesSource, IcebergSource, KafkaSource
 from sluice.declarations.stream_declaration import StreamDeclaration
+from sluice.ledger.batches import BatchObservation
 from sluice.ledger.refreshes import OPEN_STATES, RefreshObservation, RefreshState
 from sluice.operations import NO_FEWER, OperationPlan, OperationVerb, Refusal, RefusalReason, Stake, steps_of
+from sluice.publication.batch_rejection import name_of, returning_sentence
+
+_MOST_NAMED = 5
+"""How many intervals a sentence names."""
 
 REFRESHED_MODES = ("append", "merge")
 
@@ -40,6 +46,9 @@ class RefreshTargetObservation:
     has_published: whether a batch of it is visible. rows: of the table now.
     merges_on_read, delete_files: whether the table's MERGE writes delete files, and how many there are.
     newest: the newest refresh of the stream.
+    rejections: the batches of the stream that a person rejected.
+    changed_inputs: those that are not the inputs of the stream's checkpoint any more.
+    backfilled: the intervals that were backfilled in its open generation or before, oldest first.
     """
 
     declaration: StreamDeclaration
@@ -55,6 +64,9 @@ class RefreshTargetObservation:
     readers: tuple[TargetReader, ...]
     other_writers: tuple[str, ...]
     newest: RefreshObservation | None
+    rejections: tuple[BatchObservation, ...] = ()
+    changed_inputs: tuple[str, ...] = ()
+    backfilled: tuple[Interval, ...] = ()
 
     @property
     def continues(self) -> RefreshObservation | None:
@@ -102,6 +114,7 @@ def plan_refresh(seen: RefreshTargetObservation) -> RefreshPlan:
             "leaves": seen.generation,
             "inputs": seen.inputs,
             "readers": seen.readers,
+            "rejected": [name_of(one) for one in seen.rejections],
             "continues": None if continues is None else continues.number,
         },
     )
@@ -115,13 +128,43 @@ def _sentences(seen: RefreshTargetObservation) -> Iterator[str]:
         yield f"Read input {one.input}: {one.what}{_amount(one)}."
     holds = "" if seen.rows is None else f", which holds {seen.rows:,} rows now"
     yield f"Replace all rows of {seen.target}{holds}, in one commit; until then they stay as they are."
+    if seen.declaration.quarantine:
+        yield (
+            f"Replace all records of {seen.declaration.quarantine_table} by those that the new content rejects, right "
+            "after that."
+        )
     yield NO_FEWER
+    yield _end_of_reading(seen)
+    if seen.rejections:
+        yield returning_sentence(seen.rejections)
+    if seen.backfilled:
+        yield _backfilled(seen)
     yield f"{stream} continues meanwhile; for the commit it is stopped, and then continues in a new generation."
     days = seen.keeps / timedelta(days=1)
     yield f"Keep the earlier content for {days:g} days: `sluice stream refresh {stream} --take-back`."
     for reader in seen.readers:
         if reader.on_overwrite != "fail":  # one that stops is a refusal
             yield f"Reader {meaning_of(reader)}."
+
+
+def _end_of_reading(seen: RefreshTargetObservation) -> str:
+    stream = seen.declaration.stream
+    if not seen.changed_inputs:
+        return f"Each input is read exactly as far as {stream} has read it; what comes later is appended by {stream}."
+    return (
+        f"{', '.join(seen.changed_inputs)} is another input than {stream} has read so far: all inputs are read as far "
+        "as they go, and readers of the table never get as new what became visible by the refresh alone."
+    )
+
+
+def _backfilled(seen: RefreshTargetObservation) -> str:
+    named = ", ".join(interval.spoken for interval in seen.backfilled[-_MOST_NAMED:])
+    rest = f", and {len(seen.backfilled) - _MOST_NAMED} earlier ones" if len(seen.backfilled) > _MOST_NAMED else ""
+    stream = seen.declaration.stream
+    return (
+        f"Backfills brought rows into {seen.target} that {stream} may drop as late: {named}{rest}. Search for gaps "
+        f"afterwards (`sluice stream gaps {stream}`), and backfill those intervals again."
+    )
 
 
 def not_yet(declaration: StreamDeclaration) -> Iterator[Refusal]:
@@ -131,8 +174,6 @@ def not_yet(declaration: StreamDeclaration) -> Iterator[Refusal]:
     if len(outputs) != 1 or table is None:
         yield _refused_yet(declaration, "has not exactly one output, an Iceberg table")
         return
-    if declaration.quarantine:
-        yield _refused_yet(declaration, "has a quarantine, a second table that would have to change with the first one")
     if table.is_direct:
         yield _refused_yet(declaration, "delivers directly, without the mark that a refresh moves")
     if table.mode not in REFRESHED_MODES:
@@ -164,6 +205,7 @@ def _refusals(seen: RefreshTargetObservation) -> Iterator[Refusal]:
             sentence=f"{stream} has published nothing in its open generation.",
             next_step=f"Start it: it reads from the beginning. `sluice stream start {stream}`.",
         )
+        return  # what else might be said is about a table that the stream has not written
     for one in seen.inputs:
         if one.problem:
             yield Refusal(

@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pyiceberg.catalog import Catalog
 
 from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import UnpublishableError
 from sluice.ledger.refreshes import RefreshObservation
 from sluice.publication.marks import marked_outputs
 from sluice.publication.staged_batch import StagedOutput
 from sluice.publication.staging_layout import REFRESH_NAMESPACE, create_staging_copy, drop_staging_copy
-from sluice.refresh.observe_refresh import refreshed_output
+from sluice.refresh.observe_refresh import refreshed_outputs
 from sluice.tables.declared_tables import load_table, require_table
 
+_QUARANTINES = "quarantine"
+"""The namespace of the quarantines: that of a shadow is the quarantine of its name."""
 
-def shadow_output(stream: LoadedStream, refresh: RefreshObservation) -> StagedOutput:
-    """The output of the shadow, with the table that holds the new content until the swap."""
-    output = refreshed_output(stream.declaration)
-    table = f"{REFRESH_NAMESPACE}.{refresh.shadow}"
-    return StagedOutput(stream=refresh.shadow, output=output.output, target=table)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchanged:
+    """An output whose table is exchanged, and that of the shadow, with the table that holds the new content until then.
+
+    The first one of a stream is the output that is declared; its mark decides whether a refresh has landed.
+    """
+
+    output: StagedOutput
+    built: StagedOutput
+
+
+def exchanged_outputs(declaration: StreamDeclaration, refresh: RefreshObservation) -> tuple[Exchanged, ...]:
+    """What a refresh exchanges: the table of the declared output, and then the quarantine."""
+    return tuple(
+        Exchanged(output=output, built=StagedOutput(stream=refresh.shadow, output=output.output, target=table))
+        for output, table in zip(
+            refreshed_outputs(declaration),
+            (f"{REFRESH_NAMESPACE}.{refresh.shadow}", f"{_QUARANTINES}.{refresh.shadow}"),
+            strict=False,  # a stream without a quarantine has one output
+        )
+    )
 
 
 def shadow_of(stream: LoadedStream, refresh: RefreshObservation) -> LoadedStream:
@@ -28,7 +48,8 @@ def shadow_of(stream: LoadedStream, refresh: RefreshObservation) -> LoadedStream
 
     Its code, its inputs and its state are those of the stream, so that the stream can continue from its checkpoint.
     """
-    declaration, output = stream.declaration, shadow_output(stream, refresh)
+    declaration = stream.declaration
+    output = exchanged_outputs(declaration, refresh)[0].built
     declared = declaration.outputs[output.output]
     assert declared.iceberg is not None  # noqa: S101  # the plan refuses all others
     table = declared.iceberg.model_copy(update={"table": output.target, "publish_every": None})
@@ -44,22 +65,24 @@ def shadow_of(stream: LoadedStream, refresh: RefreshObservation) -> LoadedStream
 
 
 def ensure_shadow(catalog: Catalog, stream: LoadedStream, refresh: RefreshObservation) -> None:
-    """Create the table of a shadow, with the layout of the target and its data folder, unless a run has begun in it.
+    """Create the tables of a shadow, with the layout of the targets and their data folders, unless a run has begun in
+    them.
 
     Raises
     ------
     UnpublishableError: when the target was evolved since.
     LakehouseError: when the catalog refuses.
     """
-    output, target = shadow_output(stream, refresh), refreshed_output(stream.declaration).target
-    found = load_table(catalog, output.target)
-    if found is None or not marked_outputs(found):
-        create_staging_copy(catalog, output.target, target=target)
-    elif found.schema() != require_table(catalog, target).schema():
-        raise UnpublishableError(
-            f"The columns of {target} were changed since refresh {refresh.number} began.",
-            next_step=f"Give it up and begin again: `sluice stream refresh {refresh.stream} --abandon`.",
-        )
+    for one in exchanged_outputs(stream.declaration, refresh):
+        built, target = one.built.target, one.output.target
+        found = load_table(catalog, built)
+        if found is None or not marked_outputs(found):
+            create_staging_copy(catalog, built, target=target)
+        elif found.schema() != require_table(catalog, target).schema():
+            raise UnpublishableError(
+                f"The columns of {target} were changed since refresh {refresh.number} began.",
+                next_step=f"Give it up and begin again: `sluice stream refresh {refresh.stream} --abandon`.",
+            )
 
 
 def drop_shadow(catalog: Catalog, stream: LoadedStream, refresh: RefreshObservation) -> None:
@@ -69,6 +92,6 @@ def drop_shadow(catalog: Catalog, stream: LoadedStream, refresh: RefreshObservat
     ------
     LakehouseError: when the catalog refuses.
     """
-    output = shadow_output(stream, refresh)
-    for name in (output.staging, output.target):
-        drop_staging_copy(catalog, name)
+    for one in exchanged_outputs(stream.declaration, refresh):
+        for name in (one.built.staging, one.built.target):
+            drop_staging_copy(catalog, name)

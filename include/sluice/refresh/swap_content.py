@@ -4,9 +4,7 @@ The commit removes every live file of the table, adds the new ones, sets the mar
 refresh, a tag on the head that it replaces. It asserts that head, so that rows that others add meanwhile make it plan
 again. It is an overwrite, whatever it removes: streams that read the appended rows must not take these for new ones.
 
-A process may die between the commit and its record. Every run of a stream, and every command over its refreshes,
-settles that first: the mark on the table shows whether the commit landed, because no one else opens the generation of a
-refresh that is not settled.
+A process may die between the commit and its record: `settle_refresh` completes that.
 """
 
 from __future__ import annotations
@@ -19,10 +17,8 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 
-from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import UnpublishableError
-from sluice.ledger.connection import Ledger
-from sluice.ledger.refreshes import RefreshObservation, RefreshState, record_swap, record_taken_back, unsettled_refresh
+from sluice.ledger.refreshes import RefreshObservation
 from sluice.publication.chain import MarkPosition, refuse_stale_token
 from sluice.publication.checked_commit import (
     DEFAULT_POLICY,
@@ -31,15 +27,16 @@ from sluice.publication.checked_commit import (
     RacePolicy,
     TableChange,
     commit_checked,
+    snapshot_of,
 )
 from sluice.publication.crash_points import Reached, unnoticed
-from sluice.publication.marks import read_mark, read_target_state
+from sluice.publication.mark_moves import MarkMove, summary_of_move
+from sluice.publication.marks import read_target_state
 from sluice.publication.publish_batches import live_files
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.publication.staged_batch import StagedOutput
-from sluice.refresh.observe_refresh import delete_files_of, refreshed_output
+from sluice.refresh.observe_refresh import delete_files_of
 from sluice.stored_keys import PUBLICATION_KEY
-from sluice.tables.declared_tables import require_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +47,7 @@ class NewContent:
     key: the publication key. mark: the first one of the new generation.
     follows: the generation and the batch at which the mark must stand before.
     tag: keeps the earlier content; unset for none.
+    way_out: what a person can do when a file of the new content is gone.
     """
 
     output: StagedOutput
@@ -58,6 +56,12 @@ class NewContent:
     mark: MarkPosition
     follows: tuple[int, int] | None
     tag: HeadTag | None = None
+    way_out: str = ""
+
+
+def swap_key(refresh: RefreshObservation) -> str:
+    """The publication key of the commits that bring the new content."""
+    return f"{refresh.stream}/refresh/{refresh.label}"
 
 
 def swap_content(
@@ -77,6 +81,7 @@ def swap_content(
     ------
     StaleTokenError: when a newer run has taken the stream over.
     UnpublishableError: when the stream has published meanwhile, or the table has delete files.
+    StagedFilesMissingError: when a file of the new content is gone.
     DeliveryError, LakehouseError: as `commit_checked` raises them.
     """
     output = content.output
@@ -97,16 +102,17 @@ def swap_content(
             operation=Operation.OVERWRITE,
             removed=tuple(live_files(target)),
             added=tuple(content.files_for(target)),
-            summary={PUBLICATION_KEY: content.key},
+            summary={PUBLICATION_KEY: content.key, **summary_of_move(output, content.mark, MarkMove.SWAPPED)},
             output=output,
             mark=content.mark,
             tag=content.tag,
+            way_out=content.way_out,
         )
 
     what = f"{content.key} into {output.target}"
     committer = PyIcebergCommitter(catalog)
     landed = commit_checked(committer, output.target, plan, what=what, reached=reached, policy=policy)
-    return landed.snapshot_id or 0
+    return snapshot_of(landed, what=what)
 
 
 def _refuse_published(at: MarkPosition, content: NewContent) -> None:
@@ -116,32 +122,6 @@ def _refuse_published(at: MarkPosition, content: NewContent) -> None:
             f"{content.follows[0]}:{content.follows[1]}, on which the exchange was planned.",
             next_step="Repeat the command.",
         )
-
-
-def settle_refresh(catalog: Catalog, ledger: Ledger, declaration: StreamDeclaration) -> RefreshObservation | None:
-    """Record what the table shows of an unsettled refresh.
-
-    Returns
-    -------
-    The refresh as it is recorded now; none when the stream has none that is unsettled.
-
-    Raises
-    ------
-    MarkError, LakehouseError, LedgerError: when the mark, the table or the ledger cannot be read.
-    """
-    refresh = unsettled_refresh(ledger, declaration.stream)
-    if refresh is None:
-        return None
-    output = refreshed_output(declaration)
-    target = require_table(catalog, output.target)
-    mark = read_mark(target, stream=output.stream, output=output.output)
-    if mark is None or mark.generation != refresh.opens:
-        return refresh
-    snapshot_ids = {output.output: mark.snapshot_id}
-    if refresh.state is RefreshState.TAKING_BACK:
-        return record_taken_back(ledger, refresh.number, batch=mark.batch, snapshot_ids=snapshot_ids)
-    rows = rows_at(target, mark.snapshot_id)
-    return record_swap(ledger, refresh.number, batch=mark.batch, snapshot_ids=snapshot_ids, rows=rows)
 
 
 def rows_at(table: Table, snapshot_id: int) -> int:

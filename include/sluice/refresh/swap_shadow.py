@@ -24,16 +24,14 @@ from sluice.maintenance.pin_plan import plan_own_pins
 from sluice.maintenance.table_readers import observe_stream_inputs, streamed_tables
 from sluice.operations import require_no_fewer
 from sluice.publication.chain import MarkPosition
-from sluice.publication.checked_commit import HeadTag
 from sluice.publication.crash_points import CrashPoint, Reached
-from sluice.publication.file_preparation import fit_files
 from sluice.publication.mark_moves import plan_output, take_over
 from sluice.publication.marks import TargetState, load_target_state
 from sluice.publication.publish_batches import live_files
 from sluice.publication.staged_batch import StagedOutput
-from sluice.refresh.observe_refresh import delete_files_of, refreshed_output, rows_of
-from sluice.refresh.shadow_stream import shadow_output
-from sluice.refresh.swap_content import NewContent, swap_content
+from sluice.refresh.observe_refresh import delete_files_of, rows_of
+from sluice.refresh.settle_refresh import content_of_shadow, exchange_all
+from sluice.refresh.shadow_stream import exchanged_outputs
 from sluice.settings import ObjectStoreSettings
 from sluice.sources.iceberg_positions import history_of
 from sluice.tables.declared_tables import require_table
@@ -77,7 +75,7 @@ def swap_shadow(
     allows_fewer: bool,
     reached: Reached,
 ) -> RefreshObservation:
-    """Exchange the content of a table for that of the shadow. The stream is stopped, and the caller holds its lease.
+    """Exchange the content of the tables for that of the shadow. The stream is stopped, and the caller holds its lease.
 
     Parameters
     ----------
@@ -89,39 +87,36 @@ def swap_shadow(
     UnpublishableError: when the shadow has read nothing, or staged batches of the stream wait to be published; when
         fewer rows would come than go, and that is not allowed; when the ledger is older than the table.
     UsageError: when the refresh was abandoned meanwhile, or the stream was reset.
-    DeliveryError, LakehouseError: as `swap_content` raises them.
+    DeliveryError, LakehouseError: as `exchange_all` raises them.
     """
-    output, built = refreshed_output(stream.declaration), shadow_output(stream, refresh)
+    exchanged = exchanged_outputs(stream.declaration, refresh)
+    output, built = exchanged[0].output, exchanged[0].built
     _refuse_ended(ledger, refresh)
     shadow = load_target_state(catalog, built)
     end = _end_of(shadow, built)
-    take_over(catalog, output, token=token)
+    for one in exchanged:
+        take_over(catalog, one.output, token=token)
     target = load_target_state(catalog, output)
     before = target.position(output)
     _refuse_empty(shadow.table, target.table)
-    _refuse_staged(catalog, output)
+    for one in exchanged:
+        _refuse_staged(catalog, one.output)
+        _refuse_staged(catalog, one.built)
     refuse_older_ledger(before, output, refresh)
-    files = live_files(shadow.table)
     if not allows_fewer:
-        require_no_fewer(came=_rows_in(files), gone=_rows_in(live_files(target.table)), what=output.target)
+        came, gone = (_rows_in(live_files(table)) for table in (shadow.table, target.table))
+        require_no_fewer(came=came, gone=gone, what=output.target)
     previous = {"generation": before.generation, "batch": before.batch, "end_offsets_digest": before.end_offsets_digest}
     opening = begin_swap(ledger, refresh.number, previous=previous)
     reached(CrashPoint.SWAPPING)
     assert opening.opens is not None  # noqa: S101  # `begin_swap` sets it
-    content = NewContent(
-        output=output,
-        files_for=lambda target: fit_files(files, staging=shadow.table, target=target),
-        key=f"{stream.name}/refresh/{refresh.number}",
-        mark=MarkPosition(
-            generation=opening.opens, batch=end.batch, token=token, end_offsets_digest=end.end_offsets_digest
-        ),
-        follows=(before.generation, before.batch),
-        tag=HeadTag(name=refresh.tag, keeps=refresh.keeps),
+    mark = MarkPosition(
+        generation=opening.opens, batch=end.batch, token=token, end_offsets_digest=end.end_offsets_digest
     )
-    landed = swap_content(catalog, content)
+    landed = exchange_all(catalog, exchanged, content_of_shadow(catalog, opening, mark), reached=reached)
     reached(CrashPoint.COMMITTED)
     rows = rows_of(shadow.table) or 0
-    return record_swap(ledger, refresh.number, batch=end.batch, snapshot_ids={output.output: landed}, rows=rows)
+    return record_swap(ledger, refresh.number, batch=end.batch, snapshot_ids=landed, rows=rows)
 
 
 def _end_of(shadow: TargetState, output: StagedOutput) -> MarkPosition:

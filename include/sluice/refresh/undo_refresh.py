@@ -1,15 +1,19 @@
 """Takes a refresh back after its swap, or gives it up before.
 
 Taken back: the earlier content returns in one commit, and the stream continues from where it was before. The rows that
-were published since the refresh disappear with it; the stream reads them again. Given up: the table stays as it is, and
-the shadow goes.
+were published since the refresh disappear with it; the stream reads them again, and appends them again: a stream that
+reads the appended rows of the table gets them twice, which a person has to allow. Given up: the table stays as it is,
+and the shadow goes.
 """
 
 from __future__ import annotations
 
-from pyiceberg.catalog import Catalog
+from collections.abc import Sequence
 
-from sluice.declarations.loaded_declarations import LoadedStream
+from pyiceberg.catalog import Catalog
+from pyiceberg.manifest import DataFile
+
+from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.errors import UsageError
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.events import Event, EventAction
@@ -29,19 +33,27 @@ from sluice.publication.command_runs import CommandMode, run_of_command
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.mark_moves import take_over
 from sluice.publication.repair import with_raised_token
-from sluice.refresh.observe_refresh import refreshed_output
+from sluice.publication.staged_batch import StagedOutput
+from sluice.refresh.observe_refresh import refreshed_output, refreshed_outputs
 from sluice.refresh.old_content import CopyOfFile, copy_files, plan_copies
-from sluice.refresh.shadow_stream import drop_shadow
+from sluice.refresh.repeated_rows import repeated_rows
+from sluice.refresh.settle_refresh import content_before, exchange_all, settle_refresh
+from sluice.refresh.shadow_stream import drop_shadow, exchanged_outputs
 from sluice.refresh.stopped_stream import stopped_stream
-from sluice.refresh.swap_content import NewContent, settle_refresh, swap_content
 from sluice.supervision.supervision_events import command_event
 from sluice.tables.declared_tables import require_table
 
 _GIVEN_UP = (RefreshState.BUILDING, RefreshState.SWAPPING)
 
 
-def plan_way_back(catalog: Catalog, ledger: Ledger, stream: LoadedStream) -> OperationPlan[RefreshObservation]:
+def plan_way_back(
+    catalog: Catalog, ledger: Ledger, declarations: Declarations, stream: LoadedStream, *, allows_repeated: bool = False
+) -> OperationPlan[RefreshObservation]:
     """What `take_back` would do now. Nothing is changed.
+
+    Parameters
+    ----------
+    allows_repeated: whether readers of the table may get rows a second time.
 
     Raises
     ------
@@ -51,45 +63,74 @@ def plan_way_back(catalog: Catalog, ledger: Ledger, stream: LoadedStream) -> Ope
     newest = newest_refresh(ledger, stream.name)
     if newest is not None and _is_to_be_completed(newest, RefreshState.TAKEN_BACK):
         return _completion(OperationVerb.TAKE_BACK, newest)
-    return _plan_way_back(catalog, _taken_back(ledger, stream), stream)
+    refresh = _taken_back(ledger, stream)
+    return _plan_way_back(catalog, declarations, stream, refresh, allows_repeated=allows_repeated)
 
 
 def _plan_way_back(
-    catalog: Catalog, refresh: RefreshObservation, stream: LoadedStream
+    catalog: Catalog,
+    declarations: Declarations,
+    stream: LoadedStream,
+    refresh: RefreshObservation,
+    *,
+    allows_repeated: bool,
 ) -> OperationPlan[RefreshObservation]:
-    target = _target(stream)
-    copies = [one.original for one in plan_copies(require_table(catalog, target), refresh)]
-    rows, copied_bytes = (sum(file.record_count for file in copies), sum(file.file_size_in_bytes for file in copies))
+    outputs = refreshed_outputs(stream.declaration)
+    old = {one.target: [copy.original for copy in _copies(catalog, one, refresh)] for one in outputs}
+    repeated = [repeated_rows(catalog, declarations, one.target, refresh) for one in outputs]
+    read_twice = [one for one in repeated if one.are_read]
+    is_allowed = allows_repeated or refresh.state is RefreshState.TAKING_BACK  # a first try was allowed
+    files = [file for of_table in old.values() for file in of_table]
     return OperationPlan(
         verb=OperationVerb.TAKE_BACK,
         subject=stream.name,
         part=f"refresh {refresh.number}",
         seen=refresh,
         steps=steps_of(
-            f"Replace all rows of {target} by the {rows:,} rows from before refresh {refresh.number}, in one commit; "
-            f"{len(copies)} files with {copied_bytes:,} bytes are copied for that.",
+            *(_replacing(table, of_table, refresh) for table, of_table in old.items()),
             f"{stream.name} is stopped for the commit, and then reads again what it has read since.",
+            *(one.sentence for one in read_twice if is_allowed),
         ),
+        refusals=tuple(one.refusal(stream.name) for one in read_twice if not is_allowed),
         at_stake=Stake.ROWS,
-        rows=rows,
+        rows=_rows_in(old[outputs[0].target]),
         evidence={
-            "table": target,
+            "table": outputs[0].target,
             "refresh": refresh.number,
             "leaves": refresh.opens,
-            "rows": rows,
-            "files": len(copies),
-            "copied_bytes": copied_bytes,
+            "rows": {table: _rows_in(of_table) for table, of_table in old.items()},
+            "files": len(files),
+            "copied_bytes": sum(file.file_size_in_bytes for file in files),
+            "readers": [name for one in repeated for name in one.names],
         },
     )
+
+
+def _replacing(table: str, files: Sequence[DataFile], refresh: RefreshObservation) -> str:
+    size = sum(file.file_size_in_bytes for file in files)
+    return (
+        f"Replace all rows of {table} by the {_rows_in(files):,} rows from before refresh {refresh.number}, in one "
+        f"commit; {len(files)} files with {size:,} bytes are copied for that."
+    )
+
+
+def _rows_in(files: Sequence[DataFile]) -> int:
+    return sum(file.record_count for file in files)
+
+
+def _copies(catalog: Catalog, output: StagedOutput, refresh: RefreshObservation) -> tuple[CopyOfFile, ...]:
+    return plan_copies(require_table(catalog, output.target), refresh)
 
 
 def take_back(
     catalog: Catalog,
     ledger: Ledger,
+    declarations: Declarations,
     stream: LoadedStream,
     *,
     asked_by: str,
     planned: str | None = None,
+    allows_repeated: bool = False,
     reached: Reached = unnoticed,
 ) -> RefreshObservation:
     """Take the newest refresh of a stream back. A second try completes a first one.
@@ -97,9 +138,11 @@ def take_back(
     Parameters
     ----------
     planned: the digest of the plan that a person agreed to; unset: the refresh that is the newest now.
+    allows_repeated: whether readers of the table may get rows a second time.
 
     Raises
     ------
+    UnpublishableError: when readers would, and that is not allowed.
     UsageError: as `plan_way_back`, when it is not what was planned, or when the stream was reset since.
     RunAlreadyLiveError: when the live run does not end in time.
     DeliveryError, LakehouseError, LedgerError: when the table cannot be changed, or the ledger cannot be reached.
@@ -108,16 +151,17 @@ def take_back(
     if settled is not None and _is_to_be_completed(settled, RefreshState.TAKEN_BACK):
         return _ended(catalog, ledger, stream, settled)
     refresh = _taken_back(ledger, stream)
-    _plan_way_back(catalog, refresh, stream).require_same(planned)
-    target = require_table(catalog, _target(stream))
-    copies = plan_copies(target, refresh)
-    copy_files(target.io, copies)
+    plan = _plan_way_back(catalog, declarations, stream, refresh, allows_repeated=allows_repeated)
+    plan.require_same(planned)
+    plan.require_unrefused()
+    for output in refreshed_outputs(stream.declaration):
+        copy_files(require_table(catalog, output.target).io, _copies(catalog, output, refresh))
     reached(CrashPoint.COPIED)
     what = f"taking back refresh {refresh.number}"
     with stopped_stream(ledger, stream.name, requested_by=asked_by, what=what) as run:
         token = with_raised_token(run, stream.declaration, ledger=ledger, catalog=catalog).token
         reached(CrashPoint.STOPPED)
-        back = _exchange(catalog, ledger, stream, refresh, copies, token=token, asked_by=asked_by, reached=reached)
+        back = _exchange(catalog, ledger, stream, refresh, token=token, asked_by=asked_by, reached=reached)
         reached(CrashPoint.RECORDED)
     return _ended(catalog, ledger, stream, back)
 
@@ -140,41 +184,35 @@ def _exchange(
     ledger: Ledger,
     stream: LoadedStream,
     refresh: RefreshObservation,
-    copies: tuple[CopyOfFile, ...],
     *,
     token: int,
     asked_by: str,
     reached: Reached,
 ) -> RefreshObservation:
-    output, previous = refreshed_output(stream.declaration), refresh.previous
-    take_over(catalog, output, token=token)
+    exchanged, previous = exchanged_outputs(stream.declaration, refresh), refresh.previous
+    for one in exchanged:
+        take_over(catalog, one.output, token=token)
     opening = begin_taking_back(ledger, refresh.number, event=_event(stream, refresh, asked_by))
     reached(CrashPoint.TAKING_BACK)
     assert opening.opens is not None  # noqa: S101  # `begin_taking_back` sets it
-    content = NewContent(
-        output=output,
-        files_for=lambda _: tuple(one.as_data_file() for one in copies),
-        key=f"{stream.name}/refresh/{refresh.number}/back",
-        mark=MarkPosition(
-            generation=opening.opens,
-            batch=previous["batch"],
-            token=token,
-            end_offsets_digest=previous["end_offsets_digest"],
-        ),
-        follows=None,
+    mark = MarkPosition(
+        generation=opening.opens,
+        batch=previous["batch"],
+        token=token,
+        end_offsets_digest=previous["end_offsets_digest"],
     )
-    landed = swap_content(catalog, content)
+    landed = exchange_all(catalog, exchanged, content_before(catalog, opening, mark), reached=reached)
     reached(CrashPoint.COMMITTED)
-    ids = {output.output: landed}
-    return record_taken_back(ledger, refresh.number, batch=previous["batch"], snapshot_ids=ids)
+    return record_taken_back(ledger, refresh.number, batch=previous["batch"], snapshot_ids=landed)
 
 
 def _ended(catalog: Catalog, ledger: Ledger, stream: LoadedStream, refresh: RefreshObservation) -> RefreshObservation:
     """Free what the old content took: its copies are in the table."""
     drop_shadow(catalog, stream, refresh)
-    target = require_table(catalog, _target(stream))
-    if refresh.tag in target.refs():
-        commit_pins(target, to_set=(), to_remove=(refresh.tag,), properties={})
+    for output in refreshed_outputs(stream.declaration):
+        target = require_table(catalog, output.target)
+        if refresh.tag in target.refs():
+            commit_pins(target, to_set=(), to_remove=(refresh.tag,), properties={})
     return end_refresh(ledger, refresh.number)
 
 
@@ -280,7 +318,8 @@ def _fence_off(
     """
     with stopped_stream(ledger, stream.name, requested_by=asked_by, what=what) as run:
         token = with_raised_token(run, stream.declaration, ledger=ledger, catalog=catalog).token
-        take_over(catalog, refreshed_output(stream.declaration), token=token)
+        for output in refreshed_outputs(stream.declaration):
+            take_over(catalog, output, token=token)
         seen = settle_refresh(catalog, ledger, stream.declaration)
     if seen is None or seen.state is not RefreshState.SWAPPING:
         raise _nothing_to_give_up(stream, seen)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from sluice.checkpoints.checkpoint_files import CheckpointFiles
@@ -114,6 +115,24 @@ def history_of(table: Table) -> Iterator[TableStep]:
         yield step_of(snapshot)
         parent = snapshot.parent_snapshot_id
         snapshot = by_id.get(parent) if parent is not None else None
+
+
+def history_read_by(history: Sequence[TableStep], end: StreamOffset) -> tuple[TableStep, ...] | None:
+    """The history of a table as far as a stream has read it, newest first; none when the history does not have the
+    snapshot of its offset.
+
+    A snapshot of which the stream has read only a part is left out. Later ones that appended nothing belong to it: they
+    corrected or rewrote what it has read.
+    """
+    place = next((number for number, step in enumerate(history) if step.snapshot_id == end.snapshot_id), None)
+    if end.snapshot_id == BEGINNING:
+        return ()
+    if place is None:
+        return None
+    if not history[place].is_read_by(end):
+        return tuple(history[place + 1 :])
+    later = tuple(takewhile(lambda step: not step.appended_files, reversed(history[:place])))
+    return (*reversed(later), *history[place:])
 
 
 def step_of(snapshot: Snapshot) -> TableStep:

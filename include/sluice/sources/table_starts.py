@@ -280,7 +280,12 @@ def _live(manifest: ManifestFile, table: str) -> int:
 
 
 def plan_declared_start(
-    table: Table, source: IcebergSource, *, now: datetime, begun: StreamOffset | None = None
+    table: Table,
+    source: IcebergSource,
+    *,
+    now: datetime,
+    begun: StreamOffset | None = None,
+    history: Sequence[TableStep] | None = None,
 ) -> StartPlan | None:
     """Where a new checkpoint begins in a table; none when the table has no snapshot yet, and all that comes is read.
 
@@ -288,12 +293,13 @@ def plan_declared_start(
     ----------
     table: freshly loaded.
     begun: where an earlier run began that planned no batch. A whole table is begun again: nothing of it was read.
+    history: as far as may be read, newest first; unset: all of it.
 
     Raises
     ------
     LakehouseError: when the files of a snapshot cannot be read.
     """
-    name, history = source.table, tuple(history_of(table))
+    name, history = source.table, tuple(history_of(table)) if history is None else history
     files_of = partial(observe_files, table)
     if history and begun is not None and source.starting != "table" and not begun.scan_all_files:
         was_empty = begun.snapshot_id == BEGINNING  # so that all of it came since

@@ -20,6 +20,9 @@ from sluice.sources.unread_input import PartitionBounds
 if TYPE_CHECKING:
     from sluice.sources.kafka_topics import KafkaTopics
 
+_NONE_SINCE = -1
+"""Kafka's answer for a time after the last record of a partition, and the end of a partition in a declared start."""
+
 Bounds = Mapping[str, Mapping[int, PartitionBounds]]
 Offsets = Mapping[str, Mapping[int, int]]
 
@@ -64,6 +67,33 @@ class TopicBeginning:
 
     rows: int
     missing: tuple[str, ...]
+
+
+def beginning_of(topics: KafkaTopics, source: KafkaSource) -> Mapping[str, Mapping[str, int]]:
+    """The offset with which an input begins as it is declared, by topic and partition, as Spark's source writes it.
+
+    Raises
+    ------
+    LakehouseError: when Kafka does not answer.
+    """
+    known = topics.partitions_of(source)
+    bounds = topics.bounds_of(known, isolation="read_uncommitted")
+    declared: Offsets = {}
+    if isinstance(source.starting, dict):
+        declared = source.starting
+    elif isinstance(source.starting, datetime):
+        declared = topics.offsets_since(known, source.starting)
+    return {
+        topic: {
+            str(number): _first_of(kept, declared.get(topic, {}).get(number, kept.first)) for number, kept in of.items()
+        }
+        for topic, of in bounds.items()
+    }
+
+
+def _first_of(kept: PartitionBounds, declared: int) -> int:
+    """Where a partition begins; a time after the last record of a partition has no offset there."""
+    return kept.end if declared == _NONE_SINCE else max(kept.first, declared)
 
 
 def missing_from_beginning(topics: KafkaTopics, source: KafkaSource) -> TopicBeginning:

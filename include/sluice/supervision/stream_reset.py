@@ -8,21 +8,22 @@ its row and its batches stay; a batch's key contains its generation, so batches 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sluice.checkpoints.checkpoint_files import open_checkpoint_files
 from sluice.checkpoints.compatibility import STATE_OPERATORS
 from sluice.declarations.loaded_declarations import LoadedStream
-from sluice.errors import CheckpointError, RolledBackError, SluiceError, UsageError
-from sluice.ledger.batches import BatchObservation, newest_batch
+from sluice.errors import CheckpointError, RolledBackError, RunAlreadyLiveError, SluiceError, UsageError
+from sluice.ledger.batches import BatchObservation, newest_batch, rejections_of
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.events import EventAction
 from sluice.ledger.generations import GenerationObservation, checkpoint_of, find_generation
 from sluice.ledger.next_generation import open_next_generation, require_at_rest
-from sluice.operations import OperationPlan, OperationVerb, Stake, steps_of
+from sluice.operations import OperationPlan, OperationVerb, Refusal, RefusalReason, Stake, steps_of
 from sluice.publication.batch_commands import BatchState, BatchView, observe_batches
+from sluice.publication.batch_rejection import returning_sentence
 from sluice.settings import Settings
 from sluice.supervision.observed_starts import observe_starts
 from sluice.supervision.reset_effects import describe_inputs, describe_outputs
@@ -50,8 +51,14 @@ class GenerationChange:
     staged_rows: int | None = None
 
 
-def plan_reset(ledger: Ledger, wanted: LoadedStream, settings: Settings) -> OperationPlan[GenerationChange]:
+def plan_reset(
+    ledger: Ledger, wanted: LoadedStream, settings: Settings, *, only_shows: bool = False
+) -> OperationPlan[GenerationChange]:
     """What `reset_stream` would do now. Nothing is changed.
+
+    Parameters
+    ----------
+    only_shows: whether the plan is only looked at: that the stream runs is then a refusal in it.
 
     Raises
     ------
@@ -60,7 +67,9 @@ def plan_reset(ledger: Ledger, wanted: LoadedStream, settings: Settings) -> Oper
     RolledBackError: when a target was rolled back behind its mark: every start of the new generation would be refused.
     CheckpointError: when the folder of the new checkpoint is not empty, or its storage does not answer.
     """
-    require_at_rest(ledger, wanted.name)
+    refusals = tuple(_not_at_rest(ledger, wanted.name)) if only_shows else ()
+    if not only_shows:
+        require_at_rest(ledger, wanted.name)
     left = find_generation(ledger, wanted.name)
     if left is None:
         raise UsageError(f"Stream {wanted.name} has never been started: it has no generation to leave.")
@@ -76,6 +85,7 @@ def plan_reset(ledger: Ledger, wanted: LoadedStream, settings: Settings) -> Oper
         unknown or _discarding(change, wanted),
         _opening(opens, checkpoint, is_checked=is_checked),
         *describe_inputs(wanted.declaration, observe_starts(wanted.declaration, settings, now=database_time(ledger))),
+        *filter(None, [returning_sentence(rejections_of(ledger, wanted.name))]),
         *describe_outputs(wanted.declaration, generation=opens, keeps_state=keeps_state),
         f"{wanted.name} stays stopped until it is started.",
     )
@@ -84,10 +94,22 @@ def plan_reset(ledger: Ledger, wanted: LoadedStream, settings: Settings) -> Oper
         subject=wanted.name,
         seen=change,
         steps=steps_of(*sentences),
+        refusals=refusals,
         at_stake=Stake.CHECKPOINT,
         rows=change.staged_rows,
         evidence=asdict(change),
     )
+
+
+def _not_at_rest(ledger: Ledger, stream: str) -> Iterator[Refusal]:
+    try:
+        require_at_rest(ledger, stream)
+    except (RunAlreadyLiveError, UsageError) as refused:
+        yield Refusal(
+            reason=RefusalReason.NOT_AT_REST,
+            sentence=refused.message,
+            next_step=refused.next_step or f"Stop it first: `sluice stream stop {stream}`.",
+        )
 
 
 def _change(

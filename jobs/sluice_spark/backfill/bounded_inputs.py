@@ -87,7 +87,7 @@ class _Reading:
                 return self._table(bound)
             case TopicBound(), KafkaSource():
                 connection = self.settings.connection(source.connection, KafkaConnection)
-                records = kafka.read_ranges(self.spark, source, connection, bound.ranges)
+                records = kafka.read_ranges(self.spark, source, connection, bound.ranges, left_out=bound.left_out)
                 return records.where(within(records, RECORD_TIME, self.wide)) if bound.is_by_record_time else records
             case FilesBound(), FilesSource():
                 return files.read_these(self.spark, source, bound.paths)

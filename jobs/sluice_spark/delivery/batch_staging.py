@@ -68,7 +68,7 @@ class BatchStaging:
     is_computed_once: whether a batch is kept while it is written: because it has several outputs, or because computing
         it a second time would move its state twice.
     is_apart: whether rows with text that is not UTF-8 are apart already.
-    now: the time that rejected rows carry.
+    now: the time that rejected rows carry. rejected_as: the stream and the generation; unset: those of the batch.
     """
 
     catalog: Catalog
@@ -79,6 +79,7 @@ class BatchStaging:
     is_apart: bool = False
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     reached: Reached = unnoticed
+    rejected_as: tuple[str, int] | None = None
 
     def find(self, batch: PlannedBatch) -> Mapping[str, StagedBatch]:
         """The batch as it is staged already, by output; without what was staged after a newer run had begun."""
@@ -237,9 +238,10 @@ class BatchStaging:
         commit_checked(PyIcebergCommitter(self.catalog), target.names.staging, plan, what=what)
 
     def _with_origin(self, refused: DataFrame, key: PublicationKey) -> DataFrame:
+        stream, generation = self.rejected_as or (key.stream, key.generation)
         return refused.select(
-            fn.lit(key.stream).alias("stream"),
-            fn.lit(key.generation).alias("generation"),
+            fn.lit(stream).alias("stream"),
+            fn.lit(generation).alias("generation"),
             fn.lit(key.batch).cast("long").alias("batch"),
             *REJECTED_ROW.names,
             fn.lit(self.now()).alias("refused_at"),

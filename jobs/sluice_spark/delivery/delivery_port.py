@@ -130,12 +130,14 @@ class DeliveringRun:
     """The run that delivers.
 
     token: its fencing token, which every publication carries.
+    rejected_as: the stream and the generation that its rejected rows name; unset: its own.
     """
 
     stream: str
     generation: int
     run_id: str
     token: int
+    rejected_as: tuple[str, int] | None = None
 
     def key(self, batch: int) -> PublicationKey:
         """The key of one of its batches."""

@@ -194,6 +194,7 @@ def open_staged_delivery(plan: StreamPlan, context: DeliveryContext) -> StagedDe
             rejected=plan.rejected,
             is_computed_once=not plan.writes_directly,
             reached=context.reached,
+            rejected_as=context.run.rejected_as,
         ),
         publisher=publisher,
         publication=StagedPublication(

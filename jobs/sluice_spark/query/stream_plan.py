@@ -44,6 +44,7 @@ _APPENDED = ("append", "overwrite_partitions")
 class StreamPlan:
     """A stream, ready to be started.
 
+    inputs: as the transformation gets them.
     rows: the rows of all outputs in one streaming DataFrame. targets: the tables that they go into.
     carried: the outputs that have rows in it; the quarantine of records that cannot be decoded has none.
     rejected: those records, batch by batch; None when no input is decoded.
@@ -55,6 +56,7 @@ class StreamPlan:
     """
 
     declaration: StreamDeclaration
+    inputs: Mapping[str, DataFrame]
     rows: DataFrame
     carried: frozenset[str]
     rejected: RejectedRecords | None
@@ -132,6 +134,7 @@ def plan_stream(
     require_runnable(united.rows, stream)
     return StreamPlan(
         declaration=declaration,
+        inputs=opened.rows,
         rows=united.rows,
         carried=united.outputs,
         rejected=rejected_records(united.rows, declaration.stream, opened.metrics),

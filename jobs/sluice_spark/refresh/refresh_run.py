@@ -13,7 +13,7 @@ from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
 
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
-from sluice.errors import LeaseLostError, UsageError
+from sluice.errors import LeaseLostError, UnpublishableError, UsageError
 from sluice.ledger.batches import totals
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import EventAction
@@ -23,15 +23,17 @@ from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.repair import with_raised_token
 from sluice.refresh.observe_refresh import KEEPS, observe_refresh
 from sluice.refresh.refresh_plan import plan_refresh
+from sluice.refresh.settle_refresh import settle_refresh
+from sluice.refresh.shadow_bound import observe_bound
 from sluice.refresh.shadow_stream import drop_shadow, ensure_shadow, shadow_of
 from sluice.refresh.stopped_stream import stopped_stream
-from sluice.refresh.swap_content import settle_refresh
 from sluice.refresh.swap_shadow import keep_positions, swap_shadow
 from sluice.settings import Settings
 from sluice.supervision.held_lease import HeldLease
 from sluice.supervision.supervision_events import command_event
 from sluice.tables.catalog import open_catalog
 from sluice_spark.delivery.batch_recording import LedgerWriter
+from sluice_spark.refresh.shadow_batches import ShadowBatches
 from sluice_spark.run.heartbeat import Heartbeat
 from sluice_spark.run.increment_job import admit_increment
 from sluice_spark.run.job import recorded_end
@@ -42,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 MOST_INCREMENTS = 5
 """So often the shadow is brought up to date beside the live stream: each increment reads what came during the one
-before it. A source that is faster than that is caught up with while the stream stands still."""
+before it. A shadow that is not close by then is not swapped: the stream would stand still for too long."""
 
 CAUGHT_UP_ROWS = 100_000
 """So few rows of an increment, that the next one takes seconds: then the stream is stopped."""
@@ -86,7 +88,7 @@ class RefreshRun:
         self.reached(CrashPoint.BEGUN)
         ensure_shadow(self._catalog, self.stream, refresh)
         spark, shadow = self.open_session(), shadow_of(self.stream, refresh)
-        self._build(spark, shadow)
+        self._build(spark, shadow, refresh)
         return self._cleared(self._swap(spark, shadow, refresh))
 
     @cached_property
@@ -117,14 +119,20 @@ class RefreshRun:
             event=event,
         )
 
-    def _build(self, spark: SparkSession, shadow: LoadedStream) -> None:
+    def _build(self, spark: SparkSession, shadow: LoadedStream, refresh: RefreshObservation) -> None:
         """Bring the shadow up to date while the live stream continues."""
+        rows = 0
         for number in range(1, MOST_INCREMENTS + 1):
-            rows = self._increment(spark, shadow)
+            rows = self._increment(spark, shadow, refresh)
             _log.info("increment %d of %s has read %d rows", number, shadow.name, rows)
             self.reached(CrashPoint.BUILT)
             if rows <= CAUGHT_UP_ROWS:
                 return
+        raise UnpublishableError(
+            f"The shadow {shadow.name} has not caught up: its increment {MOST_INCREMENTS} still read {rows:,} rows, "
+            f"and {self.stream.name} would stand still for about as many; {CAUGHT_UP_ROWS:,} are the limit.",
+            next_step="Repeat the command: it continues with what the shadow has read.",
+        )
 
     def _swap(self, spark: SparkSession, shadow: LoadedStream, refresh: RefreshObservation) -> RefreshObservation:
         """Stop the stream, read what it has read, and exchange the content."""
@@ -132,7 +140,7 @@ class RefreshRun:
         with stopped_stream(self.ledger, self.stream.name, requested_by=self.asked_by, what=what) as run:
             self.reached(CrashPoint.STOPPED)
             with self._held(run) as lease:
-                self._increment(spark, shadow)
+                self._increment(spark, shadow, refresh)
                 self.reached(CrashPoint.CAUGHT_UP)
                 keep_positions(
                     self._catalog, self.ledger, self.stream, refresh, object_store=self.settings.object_store
@@ -152,16 +160,44 @@ class RefreshRun:
         self.reached(CrashPoint.RECORDED)
         return swapped
 
-    def _increment(self, spark: SparkSession, shadow: LoadedStream) -> int:
-        """Let the shadow read everything that is there now. Returns how many rows it has read.
+    def _increment(self, spark: SparkSession, shadow: LoadedStream, refresh: RefreshObservation) -> int:
+        """Let the shadow read exactly what the stream has read by now, in as many batches as that takes. Returns how
+        many rows it has read.
 
         Raises
         ------
         LeaseLostError: when the increment ended early, because its lease is over.
+        UnpublishableError: when it is unknown how far the stream has read.
         """
         before = totals(self.ledger, shadow.name).input_rows
+        bound = observe_bound(self._catalog, self.ledger, self.stream)
+        batches = None
+        if bound is not None:
+            batches = ShadowBatches(
+                declaration=self.stream.declaration, ledger=self.ledger, settings=self.settings, bound=bound
+            )
+        while True:
+            self._run(spark, shadow, refresh, batches)
+            if batches is None or batches.is_complete:
+                return totals(self.ledger, shadow.name).input_rows - before
+
+    def _run(
+        self,
+        spark: SparkSession,
+        shadow: LoadedStream,
+        refresh: RefreshObservation,
+        batches: ShadowBatches | None,
+    ) -> None:
+        """Run the shadow once: over the next planned batch, or over all that is there when nothing bounds it."""
         run = admit_increment(self.ledger, shadow, launched_by=self.asked_by)
-        work = SupervisedRun(settings=self.settings, ledger=self.ledger, stream=shadow, run=run)
+        work = SupervisedRun(
+            settings=self.settings,
+            ledger=self.ledger,
+            stream=shadow,
+            run=run,
+            planned=batches,
+            rejected_as=(self.stream.name, refresh.leaves + 1),
+        )
         stop, lease = StopRequest(), HeldLease(stream=run.stream, token=run.token)
         with (
             recorded_end(self.ledger, run.run_id) as say_reason,
@@ -172,7 +208,6 @@ class RefreshRun:
             if reason is not StopReason.EXHAUSTED:
                 raise LeaseLostError(f"Run {run.run_id} of {run.stream}, token {lease.token}: {reason}.")
             say_reason(reason)
-        return totals(self.ledger, shadow.name).input_rows - before
 
     @contextmanager
     def _held(self, run: RunObservation) -> Iterator[HeldLease]:

@@ -37,6 +37,11 @@ _LOOK_SECONDS = 0.02
 _WATCH_SECONDS = 0.1
 
 
+def has_processor(plan: StreamPlan) -> bool:
+    """Whether a processor of state is in a plan."""
+    return _PROCESSOR in str(plan.rows._jdf.queryExecution().analyzed().toString())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryRun:
     """A planned stream, its delivery, and what may stop it.
@@ -92,13 +97,22 @@ class QueryRun:
         with self._ending_by_itself():
             return self.keep_running({"availableNow": True})
 
+    def run_planned(self) -> StopReason:
+        """Run the batch that the checkpoint has planned, exactly as it is planned, and no other one.
+
+        Raises
+        ------
+        Exception: what made the query fail.
+        """
+        return self.keep_running({"once": True})
+
     @contextmanager
     def _ending_by_itself(self) -> Iterator[None]:
         """Leave out batches without rows while the block runs, when a processor of state is in the plan: one that
         counts in processing time wants another batch for ever (`test_state_processor.py` with a time to live)."""
         spark = self.plan.rows.sparkSession
         before = str(spark.conf.get(_EMPTY_BATCHES))
-        if _PROCESSOR in str(self.plan.rows._jdf.queryExecution().analyzed().toString()):
+        if has_processor(self.plan):
             spark.conf.set(_EMPTY_BATCHES, "false")
         try:
             yield

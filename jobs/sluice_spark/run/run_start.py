@@ -9,9 +9,9 @@ and the ledger agree; whatever made them disagree is repaired behind one door (`
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
@@ -27,9 +27,10 @@ from sluice.maintenance.input_check import require_unbroken_input
 from sluice.maintenance.position_pins import pinned_tables
 from sluice.publication.repair import repair
 from sluice.publication.start_check import disagreements, observe_tables
-from sluice.refresh.swap_content import settle_refresh
+from sluice.refresh.settle_refresh import settle_refresh
 from sluice.settings import Settings
 from sluice.sources.changed_files import require_unchanged_files
+from sluice.sources.iceberg_positions import StreamOffset
 from sluice.sources.source_identities import Identities
 from sluice.tables.catalog import open_catalog
 from sluice_spark.delivery.delivery_port import TablesAtStart
@@ -38,6 +39,7 @@ from sluice_spark.run.identity_check import check_identities, follow_recreated_t
 from sluice_spark.run.job import failure_of_error
 from sluice_spark.run.run_checkpoint import RunCheckpoint, observe_checkpoint
 from sluice_spark.run.table_beginning import begin_in_tables, require_reachable_starts
+from sluice_spark.session.checkpoint_metadata import read_checkpoint
 
 
 def require_same_files(stream: LoadedStream, run: RunObservation, *, host: str) -> None:
@@ -95,6 +97,11 @@ class RunStart:
                 self.catalog, declaration, self.checkpoint.generation, object_store=self.settings.object_store
             )
 
+    def observed_again(self, spark: SparkSession) -> RunStart:
+        """The same start with its checkpoint as it is now."""
+        checkpoint = replace(self.checkpoint, state=read_checkpoint(spark, self.checkpoint.location))
+        return replace(self, checkpoint=checkpoint)
+
     @contextmanager
     def naming_gaps(self) -> Iterator[None]:
         """Name a gap that opens while the block runs as one that is found at the start."""
@@ -114,12 +121,14 @@ def start_run(
     run: RunObservation,
     *,
     is_again: bool = False,
+    until: Mapping[str, StreamOffset] | None = None,
 ) -> RunStart:
     """Prepare a run in an open session.
 
     Parameters
     ----------
     is_again: whether the run has taken the tables already and plans again, so that they have seen its token.
+    until: how far a new checkpoint may read its tables, by input; unset: as far as they go.
 
     Raises
     ------
@@ -139,7 +148,7 @@ def start_run(
     found.bind(plan)
     found = follow_recreated_topics(spark, plan, found, checked, settings)
     require_reachable_starts(spark, found, settings)
-    checkpoint = begin_in_tables(spark, ledger, plan, found, settings)
+    checkpoint = begin_in_tables(spark, ledger, plan, found, settings, until=until)
     if checkpoint.state.newest_planned > found.state.newest_planned:
         # The tables of the plan may be older than the snapshot that the first batch reads.
         plan = plan_stream(spark, stream, settings, checkpoint=checkpoint.location)

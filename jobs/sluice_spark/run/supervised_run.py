@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from pyspark.sql import SparkSession
 
@@ -15,6 +16,7 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.run_values import RunObservation
 from sluice.publication.crash_points import Reached, unnoticed
 from sluice.settings import Settings
+from sluice.sources.iceberg_positions import StreamOffset
 from sluice.sources.input_watch import InputChangedError, InputWatch
 from sluice.sources.skipped_input_watch import SkippedInputWatch
 from sluice.supervision.held_lease import HeldLease
@@ -34,6 +36,24 @@ from sluice_spark.session.session import Sessions, own_session
 _log = logging.getLogger(__name__)
 
 
+class PlannedBatches(Protocol):
+    """Plans each batch of a stream before its query starts, so that it ends where it is to end."""
+
+    @property
+    def until(self) -> Mapping[str, StreamOffset]:
+        """How far a new checkpoint may read its tables, by input."""
+        ...
+
+    def plan_next(self, spark: SparkSession, start: RunStart) -> bool:
+        """Plan the next batch in the checkpoint of a run, unless one is planned already. Returns whether there is one.
+
+        Raises
+        ------
+        SluiceError: when its end cannot be known.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisedRun:
     """A run that the ledger has admitted, and what it needs to work.
@@ -43,6 +63,8 @@ class SupervisedRun:
     ui_key: signs the requests to Spark's own UI of the application; unset: it has none.
     end_process: ends the process when the run does not stop, with an exit code; see `Watchdog`.
     reached: is called at each crash point that a batch passes.
+    planned: plans the one batch of this run; unset: Spark plans them.
+    rejected_as: the stream and the generation that rejected rows name; unset: those of the run.
     """
 
     settings: Settings
@@ -54,6 +76,8 @@ class SupervisedRun:
     ui_key: str | None = field(default=None, repr=False)
     end_process: Callable[[int], object] = os._exit
     reached: Reached = unnoticed
+    planned: PlannedBatches | None = None
+    rejected_as: tuple[str, int] | None = None
 
     def work(self) -> StopReason:
         """Run the stream: a continuous one until it is asked to stop, an incremental one over what is there now.
@@ -116,8 +140,7 @@ class SupervisedRun:
         ------
         InputChangedError: when they are not so any more. The batch that was about to begin has delivered nothing.
         """
-        run = replace(self.run, token=lease.token)
-        start = start_run(spark, self.settings, self.ledger, self.stream, run, is_again=is_again)
+        start, is_planned = self._start(spark, token=lease.token, is_again=is_again)
         lease.token = start.run.token
         context = self._context(start, lease=lease, stop=stop, hand_over=hand_over)
         query = QueryRun(
@@ -132,10 +155,21 @@ class SupervisedRun:
         with start.plan.renewals.kept(), pinning, query.delivery.at_work():
             start.require_unbroken_input()
             with start.naming_gaps():
+                if self.planned is not None:
+                    return query.run_planned() if is_planned else StopReason.EXHAUSTED
                 if declaration.mode == "continuous":
                     return query.keep_running(trigger_of(declaration))
                 prepare_available_now(spark, start.plan, start.checkpoint, start.catalog)
                 return query.exhaust()
+
+    def _start(self, spark: SparkSession, *, token: int, is_again: bool) -> tuple[RunStart, bool]:
+        """The start of the run, and whether a batch is planned for it."""
+        until = self.planned.until if self.planned is not None else None
+        run = replace(self.run, token=token)
+        start = start_run(spark, self.settings, self.ledger, self.stream, run, is_again=is_again, until=until)
+        if self.planned is None or not self.planned.plan_next(spark, start):
+            return start, False
+        return start.observed_again(spark), True
 
     def _context(self, start: RunStart, *, lease: HeldLease, stop: StopRequest, hand_over: HandOver) -> DeliveryContext:
         plan, checkpoint = start.plan, start.checkpoint
@@ -145,6 +179,7 @@ class SupervisedRun:
                 generation=checkpoint.generation.generation,
                 run_id=self.run.run_id,
                 token=start.run.token,
+                rejected_as=self.rejected_as,
             ),
             checkpoint=checkpoint.location,
             found=checkpoint.state,

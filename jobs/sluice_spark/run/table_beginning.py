@@ -15,8 +15,8 @@ What it does not do: a checkpoint with a planned batch is left as it is, whateve
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from pyiceberg.catalog import Catalog
@@ -31,7 +31,7 @@ from sluice.maintenance.pin_commit import commit_pins
 from sluice.maintenance.pin_plan import Pin, PinKind
 from sluice.maintenance.table_readers import streamed_tables
 from sluice.settings import FilesConnection, KafkaConnection, Settings
-from sluice.sources.iceberg_positions import history_of
+from sluice.sources.iceberg_positions import StreamOffset, TableStep, history_of, history_read_by
 from sluice.sources.table_starts import NeedsAppend, TableStart, Unreachable, plan_declared_start
 from sluice.sources.topic_starts import missing_offsets, missing_times
 from sluice.tables.catalog import open_catalog
@@ -45,19 +45,28 @@ from sluice_spark.sources.start_snapshot import append_start_snapshot
 
 _log = logging.getLogger(__name__)
 
+_UNREAD_ROWS = Unreachable(
+    reason="the rows up to which the stream has read it cannot be scanned at one snapshot: later ones were appended",
+    next_step="Let the stream read what is there, and repeat the command.",
+)
+
 _TRIES = 5
 """How often a start is decided again because another writer or an expiry changed the history in between."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputBeginning:
-    """The beginning of one checkpoint. now: the time of the ledger."""
+    """The beginning of one checkpoint.
+
+    now: the time of the ledger. until: how far a table may be read, by input; empty for a stream of its own.
+    """
 
     spark: SparkSession
     catalog: Catalog
     settings: Settings
     checkpoint: RunCheckpoint
     now: datetime
+    until: Mapping[str, StreamOffset] = field(default_factory=dict)
 
     def begin(self, name: str, source: IcebergSource, *, number: int) -> TableStart | None:
         """Decide and pin where an input begins; none when its table has no snapshot yet.
@@ -74,7 +83,10 @@ class InputBeginning:
         begun = read_first_offset(self.spark, self.checkpoint.location, number)
         for _ in range(_TRIES):
             table = require_table(self.catalog, source.table)
-            found = plan_declared_start(table, source, now=self.now, begun=begun)
+            history = self._history(table, name)
+            found = plan_declared_start(table, source, now=self.now, begun=begun, history=history)
+            if isinstance(found, NeedsAppend) and history and not _is_head(table, history[0]):
+                found = _UNREAD_ROWS
             match found:
                 case None:
                     return None
@@ -92,6 +104,11 @@ class InputBeginning:
             "decided.",
             next_step="Start the stream again when no expiry and no rewrite of the table runs.",
         )
+
+    def _history(self, table: Table, name: str) -> tuple[TableStep, ...] | None:
+        """The history of a table as far as it may be read; none when nothing bounds it."""
+        end = self.until.get(name)
+        return None if end is None else history_read_by(tuple(history_of(table)), end)
 
     def _append(self, name: str, source: IcebergSource, needs: NeedsAppend) -> None:
         generation = self.checkpoint.generation
@@ -129,10 +146,24 @@ class InputBeginning:
         )
 
 
+def _is_head(table: Table, step: TableStep) -> bool:
+    return step.snapshot_id == table.metadata.current_snapshot_id
+
+
 def begin_in_tables(
-    spark: SparkSession, ledger: Ledger, plan: StreamPlan, checkpoint: RunCheckpoint, settings: Settings
+    spark: SparkSession,
+    ledger: Ledger,
+    plan: StreamPlan,
+    checkpoint: RunCheckpoint,
+    settings: Settings,
+    *,
+    until: Mapping[str, StreamOffset] | None = None,
 ) -> RunCheckpoint:
     """Begin a checkpoint without a planned batch in the Iceberg inputs of its stream.
+
+    Parameters
+    ----------
+    until: how far a table may be read, by input; unset: all of it.
 
     Returns
     -------
@@ -147,13 +178,18 @@ def begin_in_tables(
         return checkpoint
     now = database_time(ledger)
     beginning = InputBeginning(
-        spark=spark, catalog=open_catalog(settings), settings=settings, checkpoint=checkpoint, now=now
+        spark=spark,
+        catalog=open_catalog(settings),
+        settings=settings,
+        checkpoint=checkpoint,
+        now=now,
+        until=until or {},
     )
     begun = {name: beginning.begin(name, source, number=plan.sources.index(name)) for name, source in declared.items()}
     starts = {name: start for name, start in begun.items() if start is not None}
     firsts = {plan.sources.index(name): start.first for name, start in starts.items()}
     write_first_offsets(spark, checkpoint.location, firsts)
-    ends = {name: start.scan_end for name, start in starts.items() if start.scan_end is not None}
+    ends = {name: start.scan_end.text() for name, start in starts.items() if start.scan_end is not None}
     if ends:
         plan_first_batch(
             spark,

@@ -100,7 +100,7 @@ def _path(spark: SparkSession, folder: JavaObject, name: str) -> JavaObject:
 def plan_first_batch(
     spark: SparkSession,
     location: str,
-    ends: Sequence[StreamOffset | None],
+    ends: Sequence[str | None],
     *,
     is_registered: bool,
     planned_at: datetime,
@@ -109,7 +109,7 @@ def plan_first_batch(
 
     Parameters
     ----------
-    ends: where it ends in each source of the query; none where it reads nothing.
+    ends: where it ends in each source of the query, as the source writes it; none where it reads nothing.
     is_registered: whether the checkpoint has the id of a query already.
 
     Raises
@@ -123,7 +123,7 @@ def plan_first_batch(
         metadata = streaming.runtime.StreamMetadata(str(uuid4()))
         file = jvm.org.apache.hadoop.fs.Path(folder, "metadata")
         streaming.runtime.StreamMetadata.write(metadata, file, _hadoop_conf(spark))
-    offsets = [_option(spark, None if end is None else streaming.runtime.SerializedOffset(end.text())) for end in ends]
+    offsets = [_option(spark, None if end is None else streaming.runtime.SerializedOffset(end)) for end in ends]
     logged = streaming.checkpointing
     batch = logged.OffsetSeqMetadata.apply(_metadata(spark, planned_at))
     planned = logged.OffsetSeq(jvm.PythonUtils.toSeq(offsets), _option(spark, batch))

@@ -9,7 +9,8 @@ import json
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as fn
 
 from sluice.backfill.read_bounds import OffsetRange
 from sluice.declarations.source_declarations import KafkaSource
@@ -38,8 +39,15 @@ def read_ranges(
     source: KafkaSource,
     connection: KafkaConnection,
     ranges: Mapping[str, Mapping[int, OffsetRange]],
+    *,
+    left_out: Mapping[str, Mapping[int, tuple[OffsetRange, ...]]],
 ) -> DataFrame:
-    """Read the records between offsets, by topic and partition. It fails when one was removed meanwhile."""
+    """Read the records between offsets, by topic and partition. It fails when one was removed meanwhile.
+
+    Parameters
+    ----------
+    left_out: the parts that are not read.
+    """
 
     def offsets(edge: Callable[[OffsetRange], int]) -> str:
         of_topics = {topic: {str(part): edge(one) for part, one in parts.items()} for topic, parts in ranges.items()}
@@ -54,7 +62,17 @@ def read_ranges(
         "startingOffsets": offsets(lambda one: one.first),
         "endingOffsets": offsets(lambda one: one.end),
     }
-    return spark.read.format("kafka").options(**options).load()
+    records = spark.read.format("kafka").options(**options).load()
+    for topic, partitions in left_out.items():
+        for number, parts in partitions.items():
+            for part in parts:
+                records = records.where(~_is_within(topic, number, part))
+    return records
+
+
+def _is_within(topic: str, partition: int, part: OffsetRange) -> Column:
+    of_partition = (fn.col("topic") == topic) & (fn.col("partition") == partition)
+    return of_partition & (fn.col("offset") >= part.first) & (fn.col("offset") < part.end)
 
 
 def _options(source: KafkaSource, connection: KafkaConnection) -> dict[str, str]:

@@ -222,18 +222,33 @@ def test_a_reset_discards_no_more_than_was_shown(copier: Copier) -> None:
     assert reset_stream(copier.ledger, stream, settings, planned=now.digest, asked_by="a test").generation == 2
 
 
+def test_the_plan_of_a_reset_is_shown_while_the_stream_is_to_run(
+    copier: Copier, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_desired_state(copier.ledger, copier.stream, DesiredState.RUNNING)
+
+    code, output, _ = typed(["stream", "reset", copier.stream, "--dry-run"], capsys)
+
+    assert code == 1
+    assert "Leave generation 1" in output
+    assert f"refused (not_at_rest): Stream {copier.stream} is to run" in output
+    code, _, errors = typed(["stream", "reset", copier.stream, "--yes"], capsys)
+    assert (code, "is to run: its next run may begin at any moment" in errors) == (2, True)
+
+
 def test_another_refresh_than_was_shown_is_neither_taken_back_nor_given_up(
     copier: Copier, request: pytest.FixtureRequest
 ) -> None:
     of_a_swapped_refresh(request)
     settings = load_settings()
-    stream = load_declarations(settings.pipelines).stream(copier.stream)
-    shown = plan_way_back(copier.bench.catalog, copier.ledger, stream)
+    declarations = load_declarations(settings.pipelines)
+    stream = declarations.stream(copier.stream)
+    shown = plan_way_back(copier.bench.catalog, copier.ledger, declarations, stream)
     of_a_swapped_refresh(request)
     before = copier.bench.target().metadata.current_snapshot_id
 
     with pytest.raises(UsageError, match="is another one than was shown"):
-        take_back(copier.bench.catalog, copier.ledger, stream, asked_by="a test", planned=shown.digest)
+        take_back(copier.bench.catalog, copier.ledger, declarations, stream, asked_by="a test", planned=shown.digest)
 
     assert copier.bench.target().metadata.current_snapshot_id == before
     begun = copier.refresh()

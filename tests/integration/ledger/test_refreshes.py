@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from sqlalchemy import delete, text
 
 from sluice.errors import UsageError
 from sluice.ledger.batches import BatchObservation, PublicationKey, newest_batch, record_batch, totals
@@ -12,8 +13,10 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.events import Actor, Event, EventAction
 from sluice.ledger.generations import current_generation, find_generation, record_query_id
+from sluice.ledger.ledger_table import SCHEMA
 from sluice.ledger.next_generation import open_next_generation
 from sluice.ledger.refreshes import (
+    Refresh,
     RefreshObservation,
     RefreshState,
     abandon_refresh,
@@ -114,6 +117,20 @@ def test_a_stream_has_one_open_refresh(running: Ledger) -> None:
     abandon_refresh(running, first.number, event=event(EventAction.ABANDON_REFRESH))
     end_refresh(running, first.number)
     assert begin(running).number > first.number
+
+
+def test_a_refresh_of_a_restored_ledger_has_no_name_of_the_one_with_its_number(running: Ledger) -> None:
+    first = begin(running)
+    with running.transaction() as connection:  # as a copy from before the refresh
+        connection.execute(delete(Refresh))
+        connection.execute(text(f"ALTER TABLE {SCHEMA}.refreshes ALTER COLUMN number RESTART WITH {first.number}"))
+
+    second = begin(running)
+
+    assert second.number == first.number
+    assert (second.shadow == first.shadow, second.tag == first.tag, second.label == first.label) == (False,) * 3
+    checkpoints = [current_generation(running, one.shadow, checkpoints_root=ROOT).checkpoint for one in (first, second)]
+    assert checkpoints[0] != checkpoints[1]
 
 
 def test_a_refresh_that_was_given_up_is_not_swapped(running: Ledger) -> None:

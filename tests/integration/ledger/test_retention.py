@@ -6,10 +6,18 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import text, update
 
 from sluice.ledger import retention
-from sluice.ledger.batches import BatchObservation, PublicationKey, recent_batches, record_batch, totals
+from sluice.ledger.batches import (
+    Batch,
+    BatchObservation,
+    PublicationKey,
+    recent_batches,
+    record_batch,
+    rejections_of,
+    totals,
+)
 from sluice.ledger.connection import Ledger
 from sluice.ledger.leases import find_lease
 from sluice.ledger.progress_samples import LagObservation, record_progress_sample
@@ -67,6 +75,16 @@ def test_old_batches_are_forgotten_but_for_the_newest_of_every_generation(ledger
     assert apply_retention(ledger, KEPT) == RetentionResult(batches=3, runs=0)
     assert keys(ledger) == ["flights:2:2", "flights:2:1", "flights:1:2"]
     assert apply_retention(ledger, KEPT) == RetentionResult(batches=0, runs=0)
+
+
+def test_what_a_person_rejected_is_never_forgotten(ledger: Ledger, old_batches: None) -> None:
+    with ledger.transaction() as connection:
+        rejected = (Batch.generation == 1, Batch.batch == 1)
+        connection.execute(update(Batch).where(*rejected).values(is_rejected=True))
+
+    assert apply_retention(ledger, KEPT) == RetentionResult(batches=2, runs=0)
+
+    assert [str(batch.key) for batch in rejections_of(ledger, "flights")] == ["flights:1:1"]
 
 
 def test_the_sums_stay_true_however_often_it_is_tidied(

@@ -31,6 +31,7 @@ from tests.fixtures.backfills import (
     rows_of_days,
     search_gaps,
 )
+from tests.fixtures.streams_of_tables import dying_at
 from tests.fixtures.work import serve, states_of
 from tests.fixtures.workshop import Workshop
 
@@ -40,6 +41,8 @@ from sluice.declarations.source_declarations import KafkaSource
 from sluice.errors import UnpublishableError
 from sluice.ledger.backfill_attempts import BackfillState
 from sluice.ledger.work_values import WorkState
+from sluice.publication.batch_rejection import reject
+from sluice.publication.crash_points import CrashPoint
 from sluice.settings import KafkaConnection
 from sluice.sources.kafka_clients import client_settings
 from sluice.sources.kafka_topics import KafkaTopics
@@ -115,6 +118,25 @@ def test_a_rejected_record_is_known_by_its_place_and_kept_with_why_it_was_reject
     assert {name: again[name] for name in again if name not in origin} == {
         name: rejected[name] for name in rejected if name not in origin
     }
+
+
+def test_records_that_a_person_rejected_stay_out_of_gaps_and_backfills(workshop: Workshop, topic: str) -> None:
+    stream = declare_topic_stream(workshop, topic, reads={"records": "at"})
+    send(workshop, topic, rows_of_days())
+    workshop.run(stream)
+    send(workshop, topic, [row(901, day=6)])
+    with pytest.raises(OSError, match="dies here"):
+        workshop.run(stream, reached=dying_at(CrashPoint.STAGED))
+    declaration = workshop.stream(stream).declaration
+    reject(workshop.catalog, workshop.ledger, declaration, number=1, requested_by="a test")
+    send(workshop, topic, [row(902, day=6)])
+    workshop.run(stream)
+
+    assert search_gaps(workshop, stream).gaps == ()
+    delete_days(workshop, "target")
+    backfill(workshop, stream)
+
+    assert ids_by_duckdb(workshop) == sorted([902, *(one["id"] for one in expected())])
 
 
 def say_it_as_an_older_version(workshop: Workshop, stream: str) -> None:

@@ -37,6 +37,7 @@ MOST_GROWTH_OF_ITEMS = {
 nine. Memory and pools of threads tell nothing so soon."""
 
 
+@pytest.mark.full  # every run has it for items, of which half are increments
 def test_batches_leave_nothing_open_and_nothing_cached(workshop: Workshop) -> None:
     stream = f"s{workshop.namespace}"
     # A batch is under way at each look: only many looks tell.

@@ -107,6 +107,7 @@ def test_a_process_does_one_increment_after_another_until_the_deployment_changes
         assert not any(secret in text for text in (*words, log.read_text()))
 
 
+@pytest.mark.full  # every run has the pages of it (`test_spark_ui_access.py`)
 def test_the_ui_of_an_application_is_recorded_for_each_of_its_runs(workshop: Workshop, services: Stack) -> None:
     stream = declare(workshop, engine={"ui": True})
     request = Increment(stream=stream)

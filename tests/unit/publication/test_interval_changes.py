@@ -14,7 +14,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import SnapshotSummaryCollector
 from tests.fixtures.delete_files import add_delete_file
 
-from sluice.errors import IntervalChangedError, UnpublishableError
+from sluice.errors import IntervalChangedError, StagedFilesMissingError, UnpublishableError
 from sluice.ledger.batches import PublicationKey
 from sluice.publication.publish_batches import live_files
 from sluice.publication.replace_interval import (
@@ -188,11 +188,51 @@ def test_after_the_ledger_was_restored_rows_of_the_same_number_are_added(table: 
     assert ids_of(table) == [1, 2, 8, 9]
 
 
+@pytest.mark.parametrize("is_replaced", [True, False], ids=["replaced", "appended"])
+def test_a_table_never_gets_a_staged_file_that_is_gone(table: Table, is_replaced: bool) -> None:
+    staging = staged_row(table, 8)
+    files, head = live_files(staging), table.refresh().metadata.current_snapshot_id
+    gone = files[0].file_path
+    staging.io.delete(gone)
+
+    def publish() -> int:
+        if is_replaced:
+            return replaced(table, staging)
+        return append_staged(table.catalog, OWN, key="k", head=head, staging=staging, staged=files, summary={})
+
+    with pytest.raises(StagedFilesMissingError, match=rf"n\.t stays as it is: 1 of the 1 files .*{gone}"):
+        publish()
+
+    assert ids_of(table) == [1, 2]
+
+
 def test_an_interval_is_not_replaced_when_an_input_was_corrected_meanwhile(table: Table) -> None:
     with pytest.raises(IntervalChangedError, match=r"an input changed .*: snapshot 3 corrected bronze\.flights\."):
         replaced(table, staged_row(table, 8), corrected="snapshot 3 corrected bronze.flights")
 
     assert ids_of(table) == [1, 2]
+
+
+def test_rows_are_not_published_into_a_table_without_one_of_their_columns(table: Table) -> None:
+    """Somebody drops it between staging and commit."""
+    staging = staged_row(table, 8)
+    with table.update_schema(allow_incompatible_changes=True) as update:
+        update.delete_column("id")
+
+    with pytest.raises(UnpublishableError, match=r"flights/backfill/5/1 was staged under another schema .*id is gone"):
+        replaced(table, staging)
+    with pytest.raises(UnpublishableError, match=r"flights/backfill/5/1 was staged under another schema .*id is gone"):
+        append_staged(
+            table.catalog,
+            OWN,
+            key="flights/backfill/5/1",
+            head=table.refresh().metadata.current_snapshot_id,
+            staging=staging,
+            staged=live_files(staging),
+            summary={},
+        )
+
+    assert table.refresh().scan().count() == 2
 
 
 def staged_row(table: Table, number: int) -> Table:

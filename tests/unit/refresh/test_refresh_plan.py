@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from sluice.backfill.backfill_plan import TargetReader
+from sluice.backfill.intervals import Interval
 from sluice.declarations.scalar_types import is_name
 from sluice.declarations.stream_declaration import REFRESH_NAME, StreamDeclaration
 from sluice.errors import UnpublishableError
+from sluice.ledger.batches import BatchObservation, PublicationKey
 from sluice.ledger.refreshes import RefreshObservation, RefreshState
 from sluice.ledger.run_values import is_shadow_name, shadow_name
 from sluice.operations import RefusalReason, Stake
@@ -41,6 +43,7 @@ def declaration(**changes: Any) -> StreamDeclaration:
 
 
 WITH_QUARANTINE = declaration(quarantine=True, transformation={"python": "flights.py:silver"})
+UNHANDLED = declaration(outputs={"main": {"console": {}}})
 SEEN = RefreshTargetObservation(
     declaration=declaration(),
     digest="d",
@@ -56,8 +59,18 @@ SEEN = RefreshTargetObservation(
     other_writers=(),
     newest=None,
 )
+REJECTED = BatchObservation(
+    key=PublicationKey(stream="silver_flights", generation=1, batch=7),
+    run_id="r",
+    started_at=NOW,
+    duration_ms=0,
+    input_rows=12,
+    published_rows={},
+    is_rejected=True,
+)
 OPEN = RefreshObservation(
     number=7,
+    identity="1a2b3c4d",
     stream="silver_flights",
     state=RefreshState.BUILDING,
     digest="d",
@@ -86,6 +99,8 @@ def test_a_plan_without_refusals_says_what_it_reads_and_what_it_means_to_readers
         "Replace all rows of silver.flights, which holds 1,200 rows now, in one commit; until then they stay as they "
         "are.",
         "Publish nothing where fewer rows would come than go, unless `--allow-fewer` is given.",
+        "Each input is read exactly as far as silver_flights has read it; what comes later is appended by "
+        "silver_flights.",
         "silver_flights continues meanwhile; for the commit it is stopped, and then continues in a new generation.",
         "Keep the earlier content for 7 days: `sluice stream refresh silver_flights --take-back`.",
         "Reader gold (input flights) leaves the overwrite out: its own tables keep what they hold until they are "
@@ -115,6 +130,40 @@ def test_what_stands_against_a_refresh(change: dict[str, Any], reason: RefusalRe
     assert any(sentence.startswith(f"refused ({reason}): ") for sentence in plan.sentences())
 
 
+def test_the_plan_names_what_comes_back_and_what_may_be_missing_afterwards() -> None:
+    day = Interval(start=NOW, end=NOW + timedelta(days=1))
+    seen = replace(SEEN, rejections=(REJECTED,), backfilled=(day,), changed_inputs=("rows",))
+
+    sentences = list(plan_refresh(seen).sentences())
+
+    assert (
+        "What a person rejected is read again, and its rows become visible unless the transformation leaves them out: "
+        "1:7 with 12 rows." in sentences
+    )
+    assert (
+        f"Backfills brought rows into silver.flights that silver_flights may drop as late: {day.spoken}. Search for "
+        "gaps afterwards (`sluice stream gaps silver_flights`), and backfill those intervals again." in sentences
+    )
+    assert any(one.startswith("rows is another input than silver_flights has read so far") for one in sentences)
+
+
+def test_of_a_stream_that_has_published_nothing_nothing_else_is_said() -> None:
+    gone = InputToRead(input="rows", what="w", problem="it is gone")
+    plan = plan_refresh(replace(SEEN, generation=None, has_published=False, inputs=(gone,), other_writers=("other",)))
+
+    assert [refusal.reason for refusal in plan.refusals] == [RefusalReason.NOTHING_PUBLISHED]
+
+
+def test_the_quarantine_of_a_stream_is_replaced_with_its_table() -> None:
+    plan = plan_refresh(replace(SEEN, declaration=WITH_QUARANTINE))
+
+    assert not plan.is_refused
+    assert (
+        "Replace all records of quarantine.silver_flights by those that the new content rejects, right after that."
+        in plan.sentences()
+    )
+
+
 def test_a_reader_that_stops_is_named_once() -> None:
     plan = plan_refresh(replace(SEEN, readers=(TargetReader(stream="r", input="i", on_overwrite="fail"),)))
 
@@ -124,7 +173,6 @@ def test_a_reader_that_stops_is_named_once() -> None:
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        ({"quarantine": True, "transformation": {"python": "t.py:f"}}, "has a quarantine"),
         (
             {
                 "outputs": {"a": {"iceberg": {"table": "a.a"}}, "b": {"iceberg": {"table": "b.b"}}},
@@ -158,7 +206,7 @@ def test_what_no_refresh_handles_yet_is_refused_with_a_sentence(change: dict[str
 
 
 def test_nothing_is_said_about_tables_that_were_not_looked_at() -> None:
-    unseen = replace(SEEN, declaration=WITH_QUARANTINE, target="", has_published=False, rows=None, inputs=())
+    unseen = replace(SEEN, declaration=UNHANDLED, target="", has_published=False, rows=None, inputs=())
     plan = plan_refresh(unseen)
 
     assert [refusal.reason for refusal in plan.refusals] == [RefusalReason.NOT_YET]
@@ -166,7 +214,7 @@ def test_nothing_is_said_about_tables_that_were_not_looked_at() -> None:
 
 
 def test_what_no_refresh_handles_any_more_still_says_how_to_give_an_open_one_up() -> None:
-    plan = plan_refresh(replace(SEEN, declaration=WITH_QUARANTINE, digest="other", newest=OPEN))
+    plan = plan_refresh(replace(SEEN, declaration=UNHANDLED, digest="other", newest=OPEN))
 
     assert [refusal.reason for refusal in plan.refusals] == [RefusalReason.NOT_YET, RefusalReason.OTHER_REFRESH]
 
@@ -199,7 +247,7 @@ def test_the_old_content_is_kept_until_a_time() -> None:
 
 @pytest.mark.parametrize("stream", ["s", "a" * 63, f"{'a' * 46}_{'b' * 16}"])
 def test_no_stream_may_be_declared_under_the_name_of_a_shadow(stream: str) -> None:
-    name = shadow_name(12, stream)
+    name = shadow_name(12, "1a2b3c4d", stream)
 
     assert (len(name) <= 63, name.endswith("_"), is_shadow_name(name)) == (True, False, True)
     assert is_name(name), "it names a staging table"

@@ -359,6 +359,7 @@ def _create_tables() -> None:
     op.create_table(
         "refreshes",
         sa.Column("number", sa.BigInteger(), sa.Identity(always=True), nullable=False),
+        sa.Column("identity", sa.Text(), nullable=False),
         sa.Column("stream", sa.Text(), nullable=False),
         sa.Column("state", sa.Text(), nullable=False),
         sa.Column("digest", sa.Text(), nullable=False),

@@ -1,0 +1,117 @@
+"""A refresh of a stream that rejects rows: its quarantine is replaced with its table, each record once."""
+
+from __future__ import annotations
+
+import pytest
+from tests.fixtures.refreshes import at_step, refresh, shadow_tables, take_it_back
+from tests.fixtures.workshop import Workshop
+
+from sluice.ledger.batches import totals
+from sluice.ledger.refreshes import RefreshState, newest_refresh
+from sluice.publication.crash_points import CrashPoint
+
+COLUMNS = {"id": "long", "word": "string"}
+DIVIDING = """
+    from pyspark.sql import functions as fn
+
+    def transform(rows):
+        rejected = rows.where("id < {limit}")
+        return {{
+            "main": rows.where("id >= {limit}"),
+            "quarantine": rejected.select(
+                fn.lit("id below {limit}").alias("reason"),
+                fn.to_json(fn.struct("id")).alias("position"),
+                fn.col("word").alias("payload"),
+            ),
+        }}
+"""
+ROWS = [{"id": number, "word": f"w{number}"} for number in (-7, 1, 2, 3)]
+
+
+@pytest.fixture
+def dividing(workshop: Workshop) -> Workshop:
+    """A stream that has rejected a row too many in its first batch, and whose code is right now."""
+    for table in ("source", "target"):
+        workshop.declare_table(table, COLUMNS)
+    declare(workshop, limit=2)
+    workshop.append("source", ROWS)
+    workshop.run_supervised(name_in(workshop))
+    assert (ids(workshop), rejected(workshop)) == ([2, 3], ['{"id":-7}', '{"id":1}'])
+    declare(workshop, limit=0)
+    return workshop
+
+
+def name_in(workshop: Workshop) -> str:
+    """The stream of the test."""
+    return f"s{workshop.namespace}"
+
+
+def declare(workshop: Workshop, *, limit: int) -> None:
+    """Declare the stream, which rejects what is below a limit."""
+    source = {"table": workshop.table_name("source"), "on_overwrite": "skip"}
+    workshop.declare_stream(
+        name_in(workshop),
+        python=DIVIDING.format(limit=limit),
+        inputs={"rows": {"stream": {"iceberg": source}}},
+        outputs={"main": {"iceberg": {"table": workshop.table_name("target")}}},
+        quarantine=True,
+    )
+
+
+def ids(workshop: Workshop) -> list[int]:
+    """What the target holds."""
+    return [int(row["id"]) for row in workshop.rows("target")]
+
+
+def rejected(workshop: Workshop) -> list[str]:
+    """The positions of what the quarantine holds."""
+    return sorted(str(row["position"]) for row in workshop.rows(f"quarantine.{name_in(workshop)}"))
+
+
+def appended(workshop: Workshop, *numbers: int) -> None:
+    """Rows come, and the stream reads them."""
+    workshop.append("source", [{"id": number, "word": "new"} for number in numbers])
+    workshop.run_supervised(name_in(workshop))
+
+
+def test_the_quarantine_holds_what_the_corrected_code_rejects_and_returns_with_the_table(dividing: Workshop) -> None:
+    name = name_in(dividing)
+
+    refresh(dividing, name)
+
+    assert (ids(dividing), rejected(dividing)) == ([1, 2, 3], ['{"id":-7}'])
+    (record,) = dividing.rows(f"quarantine.{name}")
+    assert (record["stream"], record["generation"], record["reason"]) == (name, 2, "id below 0")
+    assert shadow_tables(dividing, name) == []
+    assert (totals(dividing.ledger, name).input_rows, totals(dividing.ledger, name).refused_rows) == (8, 2 + 1)
+    appended(dividing, -8, 4)
+    assert (ids(dividing), rejected(dividing)) == ([1, 2, 3, 4], ['{"id":-7}', '{"id":-8}'])
+
+    take_it_back(dividing, name)
+
+    assert (ids(dividing), rejected(dividing)) == ([2, 3], ['{"id":-7}', '{"id":1}'])
+    dividing.run_supervised(name)
+    assert (ids(dividing), rejected(dividing)) == ([2, 3, 4], ['{"id":-7}', '{"id":-8}', '{"id":1}'])
+
+
+def test_a_refresh_that_ended_between_its_two_tables_is_completed_by_the_next_run(dividing: Workshop) -> None:
+    name = name_in(dividing)
+
+    def fail() -> None:
+        raise OSError("it fails here")
+
+    with pytest.raises(OSError, match="fails here"):
+        refresh(dividing, name, reached=at_step(CrashPoint.FIRST_OUTPUT_PUBLISHED, fail))
+    assert (ids(dividing), rejected(dividing)) == ([1, 2, 3], ['{"id":-7}', '{"id":1}'])
+
+    appended(dividing, -8, 4)
+
+    assert (ids(dividing), rejected(dividing)) == ([1, 2, 3, 4], ['{"id":-7}', '{"id":-8}'])
+    newest = newest_refresh(dividing.ledger, name)
+    assert newest is not None
+    assert newest.state is RefreshState.SWAPPED
+    with pytest.raises(OSError, match="fails here"):
+        take_it_back(dividing, name, reached=at_step(CrashPoint.FIRST_OUTPUT_PUBLISHED, fail))
+    assert (ids(dividing), rejected(dividing)) == ([2, 3], ['{"id":-7}', '{"id":-8}'])
+    assert take_it_back(dividing, name).state is RefreshState.TAKEN_BACK
+    assert rejected(dividing) == ['{"id":-7}', '{"id":1}']

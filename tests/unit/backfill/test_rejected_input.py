@@ -1,0 +1,65 @@
+"""What a person rejected stays out of topics that are read again, and is named where it cannot."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from sluice.backfill.read_bounds import FilesBound, InputBound, OffsetRange, TableBound, TopicBound
+from sluice.backfill.rejected_input import without_rejected
+from sluice.ledger.batches import BatchObservation, PublicationKey
+
+TOPIC = TopicBound(input="rows", ranges={"t": {0: OffsetRange(first=0, end=50), 1: OffsetRange(first=20, end=30)}})
+
+
+def rejected(batch: int, start: Any, end: Any) -> BatchObservation:
+    """A rejected batch of the input `rows`."""
+    return BatchObservation(
+        key=PublicationKey(stream="flights", generation=2, batch=batch),
+        run_id="r",
+        started_at=datetime(2026, 1, 1, tzinfo=UTC),
+        duration_ms=0,
+        input_rows=3,
+        published_rows={},
+        start_offsets={"rows": start},
+        end_offsets={"rows": end},
+        is_rejected=True,
+    )
+
+
+def test_the_records_of_rejected_batches_are_left_out_of_topics() -> None:
+    batches = [
+        rejected(1, None, {"t": {"0": 5, "1": 22}}),
+        rejected(4, {"t": {"0": 40, "1": 30}}, {"t": {"0": 99, "1": 31}}),
+        rejected(5, {"t": {"0": 40}}, {"t": {"0": 40}}),
+    ]
+    bound = without_rejected(TOPIC, batches)
+
+    assert isinstance(bound, TopicBound)
+    assert bound.left_out == {
+        "t": {
+            0: (OffsetRange(first=0, end=5), OffsetRange(first=40, end=50)),
+            1: (OffsetRange(first=20, end=22),),
+        }
+    }
+    assert bound.what == "60 offsets of t, without 17 of them that a person rejected"
+    assert bound.returning == ()
+
+
+@pytest.mark.parametrize(
+    ("bound", "what"),
+    [
+        (TableBound(input="rows", table="a.b", snapshot_id=7), "a.b at snapshot 7"),
+        (FilesBound(input="rows", paths=("f",)), "1 files"),
+    ],
+    ids=["table", "files"],
+)
+def test_rows_that_come_back_are_named(bound: InputBound, what: str) -> None:
+    found = without_rejected(bound, [rejected(1, {"logOffset": 1}, {"logOffset": 2})])
+
+    assert found.returning == ("2:1",)
+    assert found.what == f"{what}, with the rows of the rejected batches 2:1"
+    assert without_rejected(bound, [rejected(1, {"logOffset": 1}, {"logOffset": 1})]) == bound
+    assert without_rejected(bound, []) == bound
