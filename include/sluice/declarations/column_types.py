@@ -176,7 +176,7 @@ class _Reading:
             if not _COLUMN.fullmatch(name):
                 raise self._refusal()
             if name.lower() in (known.lower() for known in fields):
-                raise ValueError(f"the field {name} is there twice: Spark does not tell upper from lower case")
+                raise ValueError(f"the field {name} is there twice: Spark does not distinguish upper from lower case")
             self._expect(":")
             fields[name] = self.type(depth=depth)
             separator = self._next()

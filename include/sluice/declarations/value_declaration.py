@@ -84,7 +84,7 @@ def repetition(columns: Sequence[Column], index: int) -> str:
     """Why a column whose name is there already is refused."""
     name = columns[index].name
     first = next(column.name for column in columns if column.name.lower() == name.lower())
-    other = "" if first == name else f" as {first}: Spark does not tell upper from lower case"
+    other = "" if first == name else f" as {first}: Spark does not distinguish upper from lower case"
     return f"the column {name} is there already{other}"
 
 

@@ -67,7 +67,7 @@ class BatchStaging:
         are known once it is computed.
     is_computed_once: whether a batch is kept while it is written: because it has several outputs, or because computing
         it a second time would move its state twice.
-    is_apart: whether rows with text that is not UTF-8 are apart already.
+    is_apart: whether rows with text that is not UTF-8 were separated already.
     now: the time that rejected rows carry. rejected_as: the stream and the generation; unset: those of the batch.
     """
 
