@@ -15,6 +15,7 @@ from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import DeclarationError
 from sluice.settings import Settings
 from sluice.sources.source_fields import SourceFields
+from sluice_spark.query.floating_keys import with_normalized_keys
 from sluice_spark.query.logical_plan import analyzed_plan
 from sluice_spark.query.rejected_records import RejectedRecords, rejected_records
 from sluice_spark.query.state_operators import stateful_operators
@@ -129,6 +130,7 @@ def plan_stream(
     targets = open_targets(spark, stream, outputs, catalog=settings.catalog.name)
     sinks = open_sinks(stream, outputs, settings)
     united = unite_outputs(declaration, outputs, targets)
+    united = replace(united, rows=with_normalized_keys(united.rows))
     require_runnable(united.rows, stream)
     return StreamPlan(
         declaration=declaration,
