@@ -24,7 +24,7 @@ from sluice_spark.query.stream_inputs import (
     cannot_be_counted_by_spark,
     open_inputs,
     read_inputs,
-    sources_in_order,
+    sources_of,
 )
 from sluice_spark.query.stream_outputs import open_sinks, open_targets, unite_outputs
 from sluice_spark.query.transformation import transform
@@ -44,7 +44,8 @@ class StreamPlan:
     carried: the outputs that have rows in it; the quarantine of records that cannot be decoded has none.
     rejected: those records, batch by batch; None when no input is decoded.
     sinks: where the rows of all other outputs go.
-    sources: the input of each source of the query, in the order in which Spark reports them.
+    sources: the input of each source of the query, in the order in which Spark reports them. places: the source of each
+        line of its offset log.
     is_stateful: whether an operator keeps state from batch to batch.
     renewals: what keeps the static inputs up to date while the query runs. copies: what batches read of some of them.
     """
@@ -56,6 +57,7 @@ class StreamPlan:
     targets: tuple[IcebergTarget, ...]
     sinks: tuple[Sink, ...]
     sources: tuple[str, ...]
+    places: tuple[str, ...]
     is_stateful: bool
     renewals: Renewals
     copies: StaticCopies
@@ -123,6 +125,7 @@ def plan_stream(
     sinks = open_sinks(stream, outputs, settings)
     united = unite_outputs(declaration, outputs, targets)
     require_runnable(united.rows, stream)
+    sources = sources_of(united.rows, inputs)
     return StreamPlan(
         declaration=declaration,
         rows=united.rows,
@@ -130,7 +133,8 @@ def plan_stream(
         rejected=rejected_records(united.rows, declaration.stream, opened.metrics),
         targets=targets,
         sinks=sinks,
-        sources=sources_in_order(united.rows, inputs),
+        sources=sources.names,
+        places=sources.places,
         is_stateful=bool(stateful_operators(united.rows)),
         renewals=renewals_of(declaration.inputs, inputs),
         copies=copies,
