@@ -32,19 +32,20 @@ SluiceError
 │   ├── MarkError                   the mark on the target is missing, unreadable, or of another generation
 │   ├── StaleTokenError             a newer run has taken the stream over; this one must end
 │   ├── DivergedError               the table holds another batch under this number, or a later one
-│   ├── RolledBackError             the target was set back behind the mark
+│   ├── RolledBackError             the target was set back behind the mark, or created again
 │   ├── IntervalChangedError        somebody else changed the interval that a backfill replaces
 │   ├── StarvedError                other writers committed first every time; nothing was published
 │   ├── UncertainError              it is unknown whether a commit succeeded
 │   └── SchemaError                 the rows of an output do not fit their table; knows the differences
 ├── InputGapError                   snapshots of an input were expired before a stream read them
+├── InputReplacedError              an input was rolled back, or created again under its name
 ├── CheckpointError                 a checkpoint is damaged, or belongs to another stream
 ├── DemonstrationError              a step of the demo failed or took too long
 ├── VerificationError               counted figures are inconsistent
 └── UnhealthyError                  the command succeeded and found something unhealthy
 
-A message says what went wrong, where, what was found and what is allowed; `next_step` says the one thing to do about
-it. Each class carries the reason under which its failure is recorded (`sluice.failure_reasons`).
+A message says what went wrong, where, what was found and what is allowed; `next_step` says the one thing to do. Each
+class carries the reason under which its failure is recorded (`sluice.failure_reasons`).
 """
 
 from __future__ import annotations
@@ -97,8 +98,7 @@ class UsageError(SluiceError):
 class SettingsError(SluiceError):
     """The environment does not describe a usable deployment."""
 
-    exit_code = 2
-    failure_reason = FailureReason.SETTINGS_REFUSED
+    exit_code, failure_reason = 2, FailureReason.SETTINGS_REFUSED
 
 
 class DeclarationError(SluiceError):
@@ -368,6 +368,12 @@ class InputGapError(SluiceError):
     """Snapshots of an input table were expired before a stream had read them; a person decides what is to happen."""
 
     failure_reason = FailureReason.SNAPSHOT_EXPIRED
+
+
+class InputReplacedError(SluiceError):
+    """An input has its name and is not what the position is in: it was rolled back, replaced, or created again."""
+
+    failure_reason = FailureReason.SOURCE_REPLACED
 
 
 class CheckpointError(SluiceError):

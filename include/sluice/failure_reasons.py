@@ -166,6 +166,13 @@ class FailureReason(StrEnum):
         "`sluice stream continue {stream} --dry-run` names what is missing, and shows whether it can still be read "
         "exactly once.",
     )
+    SOURCE_REPLACED = (
+        "source_replaced",
+        _L,
+        "an input was rolled back, replaced, or deleted and created again under its name",
+        "`sluice stream continue {stream} --dry-run` shows where it can continue and what that reads; "
+        f"{_RESET} reads every input again.",
+    )
     FILE_VANISHED = (
         "file_vanished",
         _L,

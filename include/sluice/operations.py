@@ -55,7 +55,10 @@ class RefusalReason(StrEnum):
 
     NOTHING_PUBLISHED: the stream has published nothing in its open generation.
     OFFSETS_UNKNOWN: neither the table nor the ledger has the offsets of the newest published batch.
-    OPEN_INTERVAL: the watermark has not passed the interval and its margin; the live stream may still write there.
+    GENERATION_BEHIND: since a reset the stream has not read as far as before it.
+    OPEN_INTERVAL: windows or joins of the interval are incomplete; the live stream still publishes rows of them.
+    REACH_UNKNOWN: how far windows, joins or shifted times reach beyond an interval cannot be derived.
+    MARGIN_TOO_SHORT: the declared margin is shorter than that reach.
     SOURCE_UNREADABLE: a source cannot be read exactly as far as the stream has read it.
     SOURCE_GONE: records or files that the stream has read, or may have read, are gone from a source.
     SOURCE_INCOMPLETE: an input cannot be read from its beginning any more.
@@ -70,7 +73,10 @@ class RefusalReason(StrEnum):
 
     NOTHING_PUBLISHED = "nothing_published"
     OFFSETS_UNKNOWN = "offsets_unknown"
+    GENERATION_BEHIND = "generation_behind"
     OPEN_INTERVAL = "open_interval"
+    REACH_UNKNOWN = "reach_unknown"
+    MARGIN_TOO_SHORT = "margin_too_short"
     SOURCE_UNREADABLE = "source_unreadable"
     SOURCE_GONE = "source_gone"
     SOURCE_INCOMPLETE = "source_incomplete"

@@ -17,6 +17,7 @@ KEY = re.compile(r"sluice\.[a-z.-]*|sluice/|sluice_[a-z_]*_|_sluice_operation")
 """The form of a key of Sluice in a literal; `sluice.ledger` has it too and is a module."""
 
 NOT_STORED = {
+    "sluice.yaml": "the file of a project",
     "sluice.kpl": "a package of Protobuf",
     "sluice.pages.plan": "the salt of a signature",
     "sluice.retention": "a setting of a transaction of PostgreSQL",
@@ -24,6 +25,7 @@ NOT_STORED = {
     "sluice.cli.": "the prefix of our own modules",
     "sluice.watermark.": "a metric of Spark",
     "sluice.late.": "a metric of Spark",
+    "sluice.reach.": "a metric of Spark, in plans that nothing executes",
     "sluice.late-watermark.": "a metric of Spark",
     "sluice.input.": "a metric of Spark",
     "sluice.rejected.": "a metric of Spark",

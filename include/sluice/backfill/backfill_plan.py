@@ -59,6 +59,7 @@ class BackfillObservation:
 
     head: the snapshot of the target from which everything else was read; unset for an empty table.
     position: how far the stream has published; unset without a mark.
+    behind: the inputs of which the open generation has read less than the one before.
     other_writers: the other streams that write into the target, or have written.
     published: the newest published batch; unset when its offsets are not known.
     """
@@ -70,6 +71,7 @@ class BackfillObservation:
     position: MarkPosition | None
     published: PublishedBatch | None
     sources: tuple[InputBound, ...] = ()
+    behind: tuple[str, ...] = ()
     readers: tuple[TargetReader, ...] = ()
     other_writers: tuple[str, ...] = ()
 
@@ -103,6 +105,12 @@ def _sentences(seen: BackfillObservation) -> Iterator[str]:
         if not source.problem:
             part = f"where {source.column} is in the interval" if source.column is not None else "whole"
             yield f"Read input {source.input}: {source.what}, {part}."
+    closes_at, watermark = seen.interval.end + seen.margin, seen.published.watermark if seen.published else None
+    if watermark is not None and watermark < closes_at:
+        yield (
+            f"Refuse it when the stream keeps windows or joins: they are incomplete, because its watermark is "
+            f"{watermark:%Y-%m-%d %H:%M}."
+        )
     yield NO_FEWER
     for reader in seen.readers:
         if reader.on_overwrite != "fail":  # one that stops is a refusal
@@ -125,8 +133,8 @@ def _refusals(seen: BackfillObservation) -> Iterator[Refusal]:
             next_step="Wait for the next batch of the stream.",
         )
     else:
-        yield from _open_interval(seen, seen.published)
         yield from _unreadable_sources(seen)
+        yield from _reset_generation(seen, seen.position.generation)
     if seen.other_writers:
         yield Refusal(
             reason=RefusalReason.OTHER_WRITERS,
@@ -137,17 +145,6 @@ def _refusals(seen: BackfillObservation) -> Iterator[Refusal]:
     yield from _readers_that_stop(seen)
 
 
-def _open_interval(seen: BackfillObservation, published: PublishedBatch) -> Iterator[Refusal]:
-    closes_at = seen.interval.end + seen.margin
-    if published.watermark is not None and published.watermark < closes_at:
-        yield Refusal(
-            reason=RefusalReason.OPEN_INTERVAL,
-            sentence=f"The watermark of {seen.output.stream} is {published.watermark:%Y-%m-%d %H:%M}; the interval "
-            f"with its margin closes at {closes_at:%Y-%m-%d %H:%M}, and until then the stream writes into it.",
-            next_step="Choose an earlier interval, or wait.",
-        )
-
-
 def _unreadable_sources(seen: BackfillObservation) -> Iterator[Refusal]:
     for source in seen.sources:
         if source.problem:
@@ -156,6 +153,16 @@ def _unreadable_sources(seen: BackfillObservation) -> Iterator[Refusal]:
                 sentence=f"Input {source.input}: {source.problem}",
                 next_step=source.way_out or "Try again after the next batch of the stream.",
             )
+
+
+def _reset_generation(seen: BackfillObservation, generation: int) -> Iterator[Refusal]:
+    if seen.behind:
+        yield Refusal(
+            reason=RefusalReason.GENERATION_BEHIND,
+            sentence=f"Generation {generation} of {seen.output.stream} has read less of {', '.join(seen.behind)} than "
+            f"the one before it: rows that {seen.output.target} holds would be lost.",
+            next_step="Wait until the stream has read as far again.",
+        )
 
 
 def _readers_that_stop(seen: BackfillObservation) -> Iterator[Refusal]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from sluice.backfill.intervals import Interval
 from sluice.errors import VerificationError
+
+_MOST_NAMED = 5
+"""How many intervals a message names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +20,7 @@ class RowTotals:
     without_time: of the results, without a value by which they would lie in an interval.
     quarantined: rejected ones among the rows read. duplicate: dropped as repetitions, or as older than another row of
         their key.
+    moved: of the results, those that the target holds in one of the intervals, and that lie in none of them now.
     """
 
     read: int
@@ -23,6 +28,7 @@ class RowTotals:
     without_time: int
     quarantined: int
     duplicate: int
+    moved: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +36,9 @@ class RowCounts:
     """The rows of one backfill.
 
     read: of the stream inputs; of all intervals that were computed together, as are `quarantined` and `duplicate`.
-    published: of the result within the interval. outside: of the result in other intervals.
+    published: of the result within the interval. outside: of the result in other intervals, as before.
+    moved: of the result in other intervals, where the target does not hold them yet: it holds them in this one. Of
+        intervals that were computed together, those of all of them.
     without_time: of the result in no interval, because their time is null; the target holds them already.
     quarantined: rejected ones among the rows read. duplicate: dropped as repetitions, or as older than another row of
         their key. late: always 0, because a batch has all rows in hand.
@@ -49,6 +57,7 @@ class RowCounts:
     rewritten: int
     staged: int
     without_time: int = 0
+    moved: int = 0
     late: int = 0
 
 
@@ -76,12 +85,43 @@ def _imbalances(counts: RowCounts, *, accounts_for_rows: bool) -> Iterator[str]:
         yield f"{counts.staged} rows are staged, {counts.published} + {counts.kept} were computed and kept"
     if counts.rewritten != counts.kept + counts.replaced:
         yield f"{counts.rewritten} rows are in the old files, {counts.kept} are kept and {counts.replaced} replaced"
-    accounted = sum(
-        (counts.published, counts.outside, counts.without_time, counts.quarantined, counts.duplicate, counts.late)
-    )
+    elsewhere = counts.outside + counts.moved + counts.without_time
+    accounted = counts.published + elsewhere + counts.quarantined + counts.duplicate + counts.late
     if accounts_for_rows and counts.read != accounted:
         yield (
             f"{counts.read} rows were read; {counts.published} published + {counts.outside} outside of the interval + "
-            f"{counts.without_time} without a time + {counts.quarantined} quarantined + "
-            f"{counts.duplicate} duplicate + {counts.late} late = {accounted}"
+            f"{counts.moved} moved to another one + {counts.without_time} without a time + "
+            f"{counts.quarantined} quarantined + {counts.duplicate} duplicate + {counts.late} late = {accounted}"
         )
+
+
+def require_taken(
+    moved: Mapping[Interval, int], planned: Sequence[Interval], *, stream: str, table: str, interval: Interval
+) -> None:
+    """Check that rows which lie in other intervals now are brought in there: this one loses them.
+
+    Parameters
+    ----------
+    moved: how many rows that the target held in `interval` belong to another one now, and are not there yet.
+    planned: the intervals whose backfills are asked for.
+
+    Raises
+    ------
+    VerificationError: with the intervals whose backfills are not asked for; nothing was published.
+    """
+    lost = {one: rows for one, rows in moved.items() if not any(_contains(other, one) for other in planned)}
+    if not lost:
+        return
+    first, last = min(lost, key=lambda one: one.start), max(lost, key=lambda one: one.end)
+    named = "; ".join(one.spoken for one in sorted(lost, key=lambda one: one.start)[:_MOST_NAMED])
+    more = f" and {len(lost) - _MOST_NAMED} more" if len(lost) > _MOST_NAMED else ""
+    raise VerificationError(
+        f"{sum(lost.values()):,} rows that {table} holds in {interval.spoken} lie in other intervals now, which do not "
+        f"have them yet: {named}{more}. They would be lost. Nothing was published.",
+        next_step=f"Backfill those intervals first, or at the same time: `sluice backfill {stream} --from "
+        f"{first.start:%Y-%m-%dT%H:%M} --to {last.end:%Y-%m-%dT%H:%M}`.",
+    )
+
+
+def _contains(one: Interval, other: Interval) -> bool:
+    return one.start <= other.start and other.end <= one.end

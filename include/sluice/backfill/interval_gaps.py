@@ -147,7 +147,6 @@ def first_complete(complete_after: Sequence[datetime], *, margin: timedelta, len
     return rounded_outwards(Interval(start=oldest, end=oldest + timedelta(microseconds=1)), length).end
 
 
-def last_closed(*, watermark: datetime | None, margin: timedelta, length: IntervalLength, now: datetime) -> datetime:
-    """The end of the newest interval that a stream does not write into any more: by its watermark, or by the clock when
-    it has none."""
-    return floor_time((watermark if watermark is not None else now) - margin, length)
+def last_closed(*, margin: timedelta, length: IntervalLength, now: datetime) -> datetime:
+    """The end of the newest interval that is over, with its margin."""
+    return floor_time(now - margin, length)

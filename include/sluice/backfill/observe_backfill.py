@@ -22,6 +22,7 @@ from sluice.backfill.backfill_plan import (
     plan_backfill,
 )
 from sluice.backfill.followers import Follower, followers_of
+from sluice.backfill.generation_progress import inputs_behind
 from sluice.backfill.intervals import Interval, divide
 from sluice.backfill.observe_inputs import ObservedInputs
 from sluice.backfill.read_bounds import InputBound
@@ -30,7 +31,7 @@ from sluice.declarations.output_declaration import OutputDeclaration
 from sluice.declarations.source_declarations import IcebergSource
 from sluice.declarations.transformation_declaration import BackfillDeclaration
 from sluice.errors import UsageError
-from sluice.ledger.batches import PublicationKey, find_batch
+from sluice.ledger.batches import PublicationKey, find_batch, newest_batch_before
 from sluice.ledger.connection import Ledger
 from sluice.operations import PlannedStep
 from sluice.processes.deadline import Deadline, wait_until
@@ -110,7 +111,7 @@ def observe_backfill(
     state = load_target_state(catalog, output)
     position = state.position(output) if state.mark is not None else None
     published = published_batch(ledger, state, output, position) if position is not None else None
-    sources: tuple[InputBound, ...] = ()
+    sources, behind = tuple[InputBound, ...](), tuple[str, ...]()
     if position is not None and published is not None:
         inputs = ObservedInputs(
             catalog=catalog,
@@ -121,6 +122,9 @@ def observe_backfill(
             wide=interval.widened(margin),
         )
         sources = tuple(inputs.bounds(published))
+        former = newest_batch_before(ledger, stream.name, generation=position.generation)
+        if former is not None:
+            behind = tuple(inputs_behind(catalog, stream, before=former.end_offsets, now=published.end_offsets))
     head = state.table.current_snapshot()
     return BackfillObservation(
         output=output,
@@ -130,6 +134,7 @@ def observe_backfill(
         position=position,
         published=published,
         sources=sources,
+        behind=behind,
         readers=tuple(readers_of(declarations, output.target)),
         other_writers=tuple(other_writers_of(declarations, state.table, output)),
     ), state.table

@@ -157,8 +157,6 @@ def changed_since_plan(planned: TableBound, offset: object, table: Table) -> str
 def changed_inputs(catalog: Catalog, sources: Sequence[InputBound], published: PublishedBatch | None) -> str | None:
     """What has changed the tables that a backfill has read since its plan, in a sentence; none when nothing has.
 
-    Known limitation: a correction that lands between this look and the commit is not noticed.
-
     Raises
     ------
     LakehouseError: when a table cannot be loaded.

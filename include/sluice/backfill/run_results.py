@@ -38,7 +38,13 @@ def sentences_of(result: Mapping[str, Any]) -> Iterator[str]:
     else:
         yield (
             f"{what}: {rows['published']:,} rows published in place of {rows['replaced']:,}, in snapshot "
-            f"{result['snapshot_id']}; {rows['quarantined']:,} rejected, {rows['duplicate']:,} duplicate."
+            f"{result['snapshot_id']}; {rows['quarantined']:,} rejected, {rows['duplicate']:,} duplicate"
+            f"{_elsewhere(rows)}."
         )
     for follower in result["followers"]:
         yield from sentences_of(follower)
+
+
+def _elsewhere(rows: Mapping[str, int]) -> str:
+    """What has left the interval."""
+    return f", {rows['moved']:,} moved to other intervals, which are asked for too" if rows["moved"] else ""

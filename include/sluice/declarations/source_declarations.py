@@ -260,6 +260,11 @@ class IcebergSource(Declared):
     tag: Name | None = Field(None, description="static: the table at the snapshot that has this tag")
     as_of: Time | None = Field(None, description="static: the table as it was at this time")
 
+    @property
+    def is_fixed(self) -> bool:
+        """Whether a static input reads the same snapshot always."""
+        return any(value is not None for value in (self.snapshot_id, self.tag, self.as_of))
+
     @model_validator(mode="after")
     def _one_snapshot(self) -> Self:
         if len(given := [key for key in ("snapshot_id", "tag", "as_of") if getattr(self, key) is not None]) > 1:

@@ -15,7 +15,6 @@ from sluice.declarations.scalar_types import (
     SqlFile,
     WholeNumber,
     one_of,
-    wrong,
 )
 
 
@@ -69,8 +68,9 @@ class BackfillDeclaration(Declared):
     )
     margin: Duration | None = Field(
         None,
-        description="with `reads`: how far before and after its interval a run reads, as windows, joins and "
-        "deduplication need",
+        description="how far before and after its interval a run reads with `reads`, and how long after its end the "
+        "watermark closes it. What windows, joins of streams and shifts of time need is derived from the plan: a "
+        "margin that is too short is refused, and one is required where nothing can be derived",
     )
     follows: tuple[Name, ...] = Field(
         (),
@@ -89,9 +89,3 @@ class BackfillDeclaration(Declared):
         description="`rows`: the transformation keeps, rejects or recognises as a duplicate every row that it reads, "
         "and a run whose numbers do not add up fails; unset for aggregations and filters",
     )
-
-    @model_validator(mode="after")
-    def _margin_belongs_to_reads(self) -> Self:
-        if self.margin is not None and not self.reads:
-            raise wrong("belongs to `reads`: an input that is read whole needs no margin", "margin")
-        return self

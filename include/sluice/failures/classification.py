@@ -179,6 +179,10 @@ TEXTS: tuple[Rule, ...] = (
         r"snapshot (\S+ )?(has expired|was expired|expired or|is not an ancestor)|Cannot find snapshot",
     ),
     _text(_Reason.SCHEMA_DIFFERS, r"does not fit the table"),
+    _text(
+        _Reason.CHECKPOINT_DAMAGED,
+        r"^batch \d+ doesn't exist|Checksum error: \S*/(metadata|(offsets|commits|state|sources)/)",
+    ),
     _text(_Reason.CHECKPOINT_FOREIGN, r"(belongs to|registered for) query \S+ got \S+"),
     _text(_Reason.FILE_VANISHED, r"Location does not exist|NoSuchKey|File does not exist"),
     _text(

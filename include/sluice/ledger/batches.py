@@ -148,6 +148,19 @@ def newest_batch(ledger: Ledger, stream: str, *, generation: int | None = None) 
     return newest if newest is not None and generation in (None, newest.key.generation) else None
 
 
+def newest_batch_before(ledger: Ledger, stream: str, *, generation: int) -> BatchObservation | None:
+    """The newest batch of the generation before this one that has any."""
+    found = (
+        select(*BATCH_COLUMNS)
+        .where(Batch.stream == stream, Batch.generation < generation)
+        .order_by(Batch.generation.desc(), Batch.batch.desc())
+        .limit(1)
+    )
+    with ledger.transaction() as connection:
+        row = connection.execute(found).one_or_none()
+    return None if row is None else record_of(BatchObservation, row)
+
+
 def find_rejection(ledger: Ledger, stream: str, *, generation: int, batch: int) -> BatchObservation | None:
     """The record of a batch that a person rejected; none when it was not rejected."""
     return next((one for one in _rejections(ledger, stream, generation) if one.key.batch == batch), None)

@@ -77,6 +77,7 @@ class EventAction(StrEnum):
     IGNORE_PAUSE = "ignore_pause"
     OPEN_GENERATION = "open_generation"
     SEE_FIELD = "see_field"
+    FOLLOW_INPUT = "follow_input"
     ALERT = "alert"
     RECOVER = "recover"
 

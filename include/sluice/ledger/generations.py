@@ -26,6 +26,7 @@ class GenerationObservation:
     fingerprint: what of the declaration the checkpoint is bound to; empty before the first start.
     query_id: the id that Spark wrote into the checkpoint; unset before the first start. It never changes.
     opened_by: who left the generation before it behind; empty for the first, which the stream's first run opens.
+    identities: the ids of what it reads and writes, by kind and name (`sluice.sources.source_identities`).
     """
 
     stream: str
@@ -35,6 +36,7 @@ class GenerationObservation:
     query_id: str | None = None
     opened_by: str = ""
     fingerprint: Mapping[str, str] = field(default_factory=dict, hash=False)
+    identities: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 class Generation(LedgerTable, record=GenerationObservation, key=("stream", "generation"), now=("opened_at",)):
@@ -122,6 +124,34 @@ def record_fingerprint(
             update(Generation)
             .where(Generation.stream == stream, Generation.generation == generation)
             .values(fingerprint=taken if is_empty else func.coalesce(Generation.fingerprint, taken))
+            .returning(*Generation.columns())
+        ).one_or_none()
+    if row is None:
+        raise CheckpointError(f"Stream {stream} has no generation {generation}.")
+    return record_of(GenerationObservation, row)
+
+
+def record_identities(
+    ledger: Ledger, stream: str, generation: int, identities: Mapping[str, str], *, replacing: bool = False
+) -> GenerationObservation:
+    """Keep the ids of what a generation reads and writes. The first id of each stays.
+
+    Parameters
+    ----------
+    identities: the ids by kind and name.
+    replacing: whether they take the place of known ones: the checkpoint holds no batch yet, or the change is followed.
+
+    Raises
+    ------
+    CheckpointError: when the generation is unknown.
+    """
+    seen = cast(dict(identities), JSONB)
+    kept = Generation.identities.op("||")(seen) if replacing else seen.op("||")(Generation.identities)
+    with ledger.transaction() as connection:
+        row = connection.execute(
+            update(Generation)
+            .where(Generation.stream == stream, Generation.generation == generation)
+            .values(identities=kept)
             .returning(*Generation.columns())
         ).one_or_none()
     if row is None:

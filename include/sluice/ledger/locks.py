@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import IntEnum
 from typing import Any
 
@@ -44,28 +44,77 @@ def lock_schema(connection: Connection) -> None:
     connection.execute(select(func.pg_advisory_xact_lock(*_key(LockSpace.SCHEMA, "ledger"))))
 
 
-@contextmanager
-def interval_lock(ledger: Ledger, stream: str, *intervals: tuple[datetime, datetime]) -> Iterator[None]:
-    """Keep other runs from intervals of a stream while the block runs.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockedInterval:
+    """The rows of a stream from `start` up to and without `end`."""
 
-    Parameters
-    ----------
-    intervals: start and end of each.
+    stream: str
+    start: datetime
+    end: datetime
+
+
+@contextmanager
+def interval_lock(ledger: Ledger, *intervals: LockedInterval) -> Iterator[None]:
+    """Keep other runs from intervals, and from all that overlap them, while the block runs.
+
+    An interval is locked by its whole months, and where it begins or ends in one, by whole days and hours of it. Who
+    locks a part of a month shares the lock of the month, so that two intervals conflict just when they overlap.
 
     Raises
     ------
-    LedgerError: when another run works on one of them, or the ledger cannot be reached.
+    LedgerError: when another run works on one that overlaps, or the ledger cannot be reached.
     """
-    with _own_connection(ledger) as connection, ExitStack() as locks:
-        for start, end in intervals:
-            key = _key(LockSpace.INTERVAL, f"{stream} {start.isoformat()} {end.isoformat()}")
-            if not locks.enter_context(_held(connection, key)):
-                raise LedgerError(
-                    f"The interval {start:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} of {stream} is being backfilled by "
-                    "another run.",
-                    next_step="Wait for it to end.",
-                )
+    engine = ledger.engine.execution_options(isolation_level="AUTOCOMMIT")  # no transaction stays open for minutes
+    with ledger_errors(engine.url):
+        connection = engine.connect()
+    connection.detach()  # its end frees the locks, so that a connection that was lost needs no unlocking
+    with connection:
+        with ledger_errors(engine.url):
+            for one in intervals:
+                _lock_parts(connection, one)
         yield
+
+
+def _lock_parts(connection: Connection, interval: LockedInterval) -> None:
+    for part, is_shared in _parts(interval.start, interval.end):
+        lock = func.pg_try_advisory_lock_shared if is_shared else func.pg_try_advisory_lock
+        key = _key(LockSpace.INTERVAL, f"{interval.stream} {part}")
+        if not connection.execute(select(lock(*key))).scalar_one():
+            raise LedgerError(
+                f"The interval {interval.start:%Y-%m-%d %H:%M} to {interval.end:%Y-%m-%d %H:%M} of {interval.stream}, "
+                "or a part of it, is being backfilled by another run.",
+                next_step="Wait for it to end.",
+            )
+
+
+def _parts(start: datetime, end: datetime) -> Iterator[tuple[str, bool]]:
+    """The months, days and hours of an interval, and whether it shares them: only a part of each is its own."""
+    for month, after in _steps(start.replace(day=1), end, timedelta(days=32)):
+        is_whole = start <= month and after <= end
+        yield f"{month:%Y-%m}", not is_whole
+        for day, next_day in () if is_whole else _steps(max(start, month), min(end, after), timedelta(days=1)):
+            is_whole_day = start <= day and next_day <= end
+            yield f"{day:%Y-%m-%d}", not is_whole_day
+            if not is_whole_day:
+                hours = _steps(max(start, day), min(end, next_day), timedelta(hours=1))
+                yield from ((f"{hour:%Y-%m-%dT%H}", False) for hour, _ in hours)
+
+
+def _steps(start: datetime, end: datetime, step: timedelta) -> Iterator[tuple[datetime, datetime]]:
+    """The months, days or hours that begin before `end`, from that of `start` on, each with the next one."""
+    one = _floor(start, step)
+    while one < end:
+        following = _floor(one + step, step)
+        yield one, following
+        one = following
+
+
+def _floor(time: datetime, step: timedelta) -> datetime:
+    """The start of the hour, of the day, or of the month for a longer step."""
+    hour = time.replace(minute=0, second=0, microsecond=0)
+    if step < timedelta(days=1):
+        return hour
+    return hour.replace(hour=0, day=hour.day if step == timedelta(days=1) else 1)
 
 
 @contextmanager

@@ -45,11 +45,14 @@ RUNS = 2
 BATCHES = 20
 """How many of the newest batches show a stream's usual step."""
 
+FEW_BATCHES = 3
+"""A stateful stream follows a batch with rows by one without, to move its watermark."""
+
 RunsThatCount = Callable[[RunObservation], int]
 """How many of the newest runs of a stream are judged, by its newest one."""
 
 _ONE_OF_EACH = {"desired": StreamDesiredState, "lease": Lease, "pause": DagPauseSeen, "trouble": Trouble}
-_GENERATION = (Generation.stream, Generation.generation, Generation.fingerprint)
+_GENERATION = (Generation.stream, Generation.generation, Generation.fingerprint, Generation.identities)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +64,7 @@ class StreamRecords:
         generation. samples: of its progress. All newest first.
     generation: of its newest checkpoint; unset before its first start.
     fingerprint: what that checkpoint is bound to (`sluice.checkpoints.compatibility`); empty before its first batch.
+    identities: the ids of what that generation reads and writes; empty before its first start.
     dag_pause: what Airflow last said of its DAG. trouble: what is wrong with it; unset when nothing is.
     """
 
@@ -72,6 +76,7 @@ class StreamRecords:
     lease: LeaseObservation | None = None
     generation: int | None = None
     fingerprint: Mapping[str, str] = field(default_factory=dict, hash=False)
+    identities: Mapping[str, str] = field(default_factory=dict, hash=False)
     samples: tuple[ProgressSample, ...] = ()
     dag_pause: DagPause | None = None
     trouble: StreamTrouble | None = None
@@ -130,7 +135,7 @@ def read_streams(
     ----------
     runs_that_count: of streams whose earlier runs count; unset: of none.
     with_progress: whether to read all kept samples and `BATCHES` batches, of which a run is ended that makes no
-        progress; else the newest of each.
+        progress; else the newest of each, and `FEW_BATCHES` batches.
     """
     with ledger.transaction() as connection:
         asked = _Asked(connection, names)
@@ -140,7 +145,7 @@ def read_streams(
             SHORT_BATCH_COLUMNS,
             Batch.generation.desc(),
             Batch.batch.desc(),
-            limit=BATCHES if with_progress else 1,
+            limit=BATCHES if with_progress else FEW_BATCHES,
         )
         samples = (
             asked.rows(select_recent_samples(asked.names))
@@ -178,7 +183,7 @@ def _records(
     )
     if generation is None or known.current_batch is None:
         return known
-    return replace(known, fingerprint=generation["fingerprint"] or {})
+    return replace(known, fingerprint=generation["fingerprint"] or {}, identities=generation["identities"])
 
 
 def _select_single_rows(asked: TableValuedAlias) -> Select[Any]:

@@ -168,6 +168,13 @@ def find_items(ledger: Ledger, *, limit: int) -> tuple[tuple[WorkItem, WorkState
         return tuple((_item_of(row), WorkState(row.state)) for row in connection.execute(newest))
 
 
+def open_items(ledger: Ledger, kind: WorkKind, *, subject: str) -> tuple[WorkItem, ...]:
+    """The items of a kind about something that wait or are being done."""
+    found = select(*WorkRow.__table__.columns).where(WorkRow.kind == kind, WorkRow.subject == subject, _IS_OPEN)
+    with ledger.transaction() as connection:
+        return tuple(_item_of(row) for row in connection.execute(found))
+
+
 def find_items_named(ledger: Ledger, beginning: str) -> tuple[str, ...]:
     """The ids of the items that begin so, at most ten of them."""
     named = select(WorkRow.item).where(WorkRow.item.startswith(beginning, autoescape=True)).limit(10)

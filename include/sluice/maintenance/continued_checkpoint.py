@@ -15,7 +15,6 @@ from sluice.checkpoints.checkpoint_files import CheckpointFiles, copy_files, sta
 from sluice.checkpoints.checkpoint_layout import FileObservation
 from sluice.errors import CheckpointError
 from sluice.maintenance.reading_position import ReadingPosition
-from sluice.sources.iceberg_positions import StreamOffset
 
 _EMPTY_COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
 """What Spark writes into the commit log for a batch of a query without event time."""
@@ -45,15 +44,15 @@ def plan_checkpoint(
     old: CheckpointFiles,
     position: ReadingPosition,
     *,
-    starts: Mapping[int, StreamOffset],
-    ends: Mapping[int, StreamOffset],
+    starts: Mapping[int, str],
+    ends: Mapping[int, str],
 ) -> ContinuedCheckpoint:
     """The checkpoint that continues behind a batch. Nothing is written.
 
     Parameters
     ----------
-    starts: by line of the batch's entry, where the next batch starts to read. ends: where it ends; none leaves the next
-        batch to Spark.
+    starts: by line of the batch's entry, the offset at which the next batch starts to read. ends: at which it ends;
+        none leaves the next batch to Spark, and otherwise sources without one stand still in it.
 
     Raises
     ------
@@ -62,15 +61,31 @@ def plan_checkpoint(
     texts = {seen.path: old.read_text(seen.path) for seen in old.list_files("sources")}
     texts["metadata"] = old.read_text("metadata")
     commit = old.read_text(f"commits/{position.batch}") or _EMPTY_COMMIT
+    texts |= _before(old, position)
     texts[f"offsets/{position.batch}"] = position.moved_to(starts)
     texts[f"commits/{position.batch}"] = commit
     if ends:
-        metadata = next_metadata(position.metadata, commit)
-        texts[f"offsets/{position.batch + 1}"] = position.moved_to(ends, metadata=metadata)
+        metadata = next_batch_metadata(position.metadata, commit)
+        texts[f"offsets/{position.batch + 1}"] = position.moved_to({**starts, **ends}, metadata=metadata)
     return ContinuedCheckpoint(
         texts={path: text for path, text in texts.items() if text is not None and not path.endswith(".crc")},
         state=state_files(old, version=position.batch + 1),
     )
+
+
+def _before(old: CheckpointFiles, position: ReadingPosition) -> dict[str, str | None]:
+    """The batch before the newest one that is done. Spark reads its entry at each start behind batch 0, and refuses a
+    checkpoint without one; it is taken for the start of nothing, so the newest one's will do where it was removed.
+
+    Source: `MicroBatchExecution.populateStartOffsets` of Spark 4.1.
+    """
+    if position.batch == 0:
+        return {}
+    before = position.batch - 1
+    return {
+        f"offsets/{before}": old.read_text(f"offsets/{before}") or position.offsets,
+        f"commits/{before}": old.read_text(f"commits/{before}") or _EMPTY_COMMIT,
+    }
 
 
 def write_checkpoint(old: CheckpointFiles, new: CheckpointFiles, content: ContinuedCheckpoint) -> None:
@@ -91,7 +106,7 @@ def write_checkpoint(old: CheckpointFiles, new: CheckpointFiles, content: Contin
         new.write_text(path, text)
 
 
-def next_metadata(metadata: str, commit: str) -> str:
+def next_batch_metadata(metadata: str, commit: str) -> str:
     """The metadata of the next batch: Spark takes the watermark of a planned batch from there, and not from the commit
     before it."""
     content = json.loads(metadata)

@@ -1,7 +1,9 @@
 """`sluice stream continue`: takes a stream past a gap in the history of its input, by a plan that is shown first.
 
 Purpose: snapshots that the stream had not read were expired. When their rows can be proved to be a range of the files
-of a reachable snapshot, the stream reads exactly these, once. Otherwise a person chooses what is to happen.
+of a reachable snapshot, the stream reads exactly these, once. Otherwise a person chooses what is to happen. An input
+that was rolled back, replaced, or deleted and created again is continued where the two meet, or at its beginning
+(`source_moves`); a target that was created again is accepted as it is, with `--leave-out`.
 
 How it works: a new generation begins with the checkpoint of the old one, its state included, in which the offsets of
 the cut inputs are moved: the newest batch that is done ends where the range begins, and the next one is planned as the
@@ -27,15 +29,24 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import UsageError
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import Event, EventAction
-from sluice.ledger.generations import GenerationObservation, checkpoint_of, find_generation, record_fingerprint
+from sluice.ledger.generations import (
+    GenerationObservation,
+    checkpoint_of,
+    find_generation,
+    record_fingerprint,
+    record_identities,
+)
 from sluice.ledger.next_generation import open_next_generation, require_at_rest
 from sluice.maintenance.continued_checkpoint import ContinuedCheckpoint, plan_checkpoint, write_checkpoint
 from sluice.maintenance.reading_position import ReadingPosition, SourcePosition, observe_reading_position
+from sluice.maintenance.source_moves import SourceMove, move_to_branch, move_to_new_table, move_to_new_topics
 from sluice.operations import OperationPlan, OperationVerb, Stake, steps_of
 from sluice.settings import Settings
 from sluice.sources.gap_files import GapRange, NotProved, ends_of, live_files, plan_gap_range
 from sluice.sources.iceberg_positions import StreamOffset, history_of
+from sluice.sources.input_branch import find_branch
 from sluice.sources.input_gap import InputGap, find_gap
+from sluice.sources.source_identities import Replaced, find_replaced, observe_identities
 from sluice.supervision.supervision_events import command_event
 from sluice.tables.declared_tables import require_table
 
@@ -69,8 +80,9 @@ class Continuation:
 
     leaves, opens: the generation that is left, and the one that begins. after_batch: the newest one that is done.
     continues, checkpoint: their checkpoints.
-    gaps: what is missing, of each source that is cut.
-    rows_read: what the next batch reads.
+    gaps: what is missing, of each source that is cut. moves: of sources that are not any more what they were.
+    accepts: the tables that are taken as they are: they were created again, and published rows are gone.
+    rows_read: what the next batch reads, and at least what the next ones read of moved sources.
     rows_left_out: the missing rows that are never read.
     content: of the new checkpoint.
     """
@@ -82,6 +94,8 @@ class Continuation:
     continues: str
     checkpoint: str
     gaps: tuple[SourceGap, ...]
+    moves: tuple[SourceMove, ...]
+    accepts: tuple[str, ...]
     rows_read: int
     rows_left_out: int
     content: ContinuedCheckpoint
@@ -100,10 +114,15 @@ class Continuation:
             "resumes_at": [one.gap.resumes_at.snapshot_id for one in _distinct(self.gaps)],
             "rows_read": self.rows_read,
             "rows_left_out": self.rows_left_out,
+            "moves": {str(one.line): one.start for one in self.moves},
+            "accepts": list(self.accepts),
         }
 
 
 ContinuationPlan = OperationPlan[Continuation]
+
+_LAST_STEPS = ("Leave generation", "Open generation", "Copy its state")
+"""How the sentences begin that every continuation has; an event does not repeat them."""
 
 
 def plan_continuation(
@@ -127,14 +146,21 @@ def plan_continuation(
     position = _require_known(
         wanted, left, observe_reading_position(catalog, old, wanted.declaration, generation=left.generation)
     )
-    gaps = [found for one in position.sources if (found := _find(catalog, wanted, one, leaves_out=leaves_out))]
-    if not gaps:
+    seen = observe_identities(wanted.declaration, settings, catalog)
+    replaced = find_replaced(left.identities, seen)
+    moves = tuple(_moves(catalog, wanted, settings, position, replaced))
+    accepts = _accepted(wanted, replaced, leaves_out=leaves_out)
+    moved = {one.line for one in moves}
+    whole = [one for one in position.sources if one.line not in moved]
+    gaps = [found for one in whole if (found := _find(catalog, wanted, one, leaves_out=leaves_out))]
+    if not gaps and not moves and not accepts:
         tables = ", ".join(dict.fromkeys(one.table for one in position.sources))
+        history = f"the history of {tables} reaches back to" if tables else "its inputs are those of"
         raise UsageError(
-            f"The history of {tables} reaches back to where {wanted.name} continues: there is no gap.",
+            f"{history[0].upper()}{history[1:]} where {wanted.name} continues: there is no gap.",
             next_step=f"Start it: `sluice stream start {wanted.name}`.",
         )
-    return _plan(wanted, settings, left=left, old=old, position=position, gaps=gaps)
+    return _plan(wanted, settings, left=left, old=old, position=position, gaps=gaps, moves=moves, accepts=accepts)
 
 
 def continue_stream(
@@ -165,6 +191,9 @@ def continue_stream(
     )
     if left is not None and left.fingerprint:
         record_fingerprint(ledger, wanted.name, opened.generation, left.fingerprint)
+    # What is planned is what there is: another thing of the same name would be another plan.
+    seen = observe_identities(wanted.declaration, settings, catalog)
+    record_identities(ledger, wanted.name, opened.generation, seen, replacing=True)
     return opened
 
 
@@ -173,7 +202,7 @@ def _event(wanted: LoadedStream, plan: ContinuationPlan, asked_by: str) -> Event
         EventAction.CONTINUE,
         wanted.name,
         by=asked_by,
-        explanation=" ".join(step.sentence for step in plan.steps[: 2 * len(_distinct(plan.seen.gaps))]),
+        explanation=" ".join(step.sentence for step in plan.steps if not step.sentence.startswith(_LAST_STEPS)),
         evidence=plan.evidence,
     )
 
@@ -184,8 +213,8 @@ def _require_known(
     reread = f"To read again what is left: `sluice stream reset {wanted.name}`."
     if position is None:
         raise UsageError(
-            f"Stream {wanted.name} cannot be continued past a gap: that needs an Iceberg input, a batch that is done, "
-            "and offsets in the checkpoint of which it is known of which table they are.",
+            f"Stream {wanted.name} cannot be continued past a gap: that needs a batch that is done, and "
+            "offsets in the checkpoint of which it is known of which table they are.",
             next_step=reread,
         )
     if left.fingerprint.get(STATE_OPERATORS) and not position.is_committed:
@@ -196,6 +225,41 @@ def _require_known(
             next_step=reread,
         )
     return position
+
+
+def _moves(
+    catalog: Catalog,
+    wanted: LoadedStream,
+    settings: Settings,
+    position: ReadingPosition,
+    replaced: Sequence[Replaced],
+) -> Iterator[SourceMove]:
+    """The moves of inputs that are not any more what the position is in."""
+    if kinesis := [one for one in replaced if one.is_kinesis]:
+        raise UsageError(
+            f"{kinesis[0]}; a position in it cannot be moved to the new one.",
+            next_step=f"Read every input again: `sluice stream reset {wanted.name}`.",
+        )
+    for source in position.sources:
+        table = require_table(catalog, source.table)
+        another = next((one for one in replaced if one.is_input_table(source.table)), None)
+        if another is not None:
+            yield move_to_new_table(source, another, table)
+        elif branch := find_branch(table, name=source.table, position=source.offset.snapshot_id):
+            yield move_to_branch(source, branch, table)
+    yield from move_to_new_topics(position, wanted.declaration, replaced, settings)
+
+
+def _accepted(wanted: LoadedStream, replaced: Sequence[Replaced], *, leaves_out: bool) -> tuple[str, ...]:
+    """A sentence for each target that was created again and is taken as it is."""
+    outputs = [one for one in replaced if one.is_output]
+    if outputs and not leaves_out:
+        raise UsageError(
+            f"{'; '.join(map(str, outputs))}. The rows that {wanted.name} had published into it are gone.",
+            next_step=f"Choose: `sluice stream continue {wanted.name} --leave-out` continues without them, "
+            f"`sluice stream reset {wanted.name}` reads the inputs again.",
+        )
+    return tuple(f"{one}: the rows that were published into it are gone and are not brought back." for one in outputs)
 
 
 def _find(catalog: Catalog, wanted: LoadedStream, source: SourcePosition, *, leaves_out: bool) -> SourceGap | None:
@@ -231,19 +295,24 @@ def _plan(
     old: CheckpointFiles,
     position: ReadingPosition,
     gaps: Sequence[SourceGap],
+    moves: Sequence[SourceMove],
+    accepts: Sequence[str],
 ) -> ContinuationPlan:
     opens = left.generation + 1
     checkpoint = checkpoint_of(wanted.name, opens, checkpoints_root=settings.checkpoints)
     content = plan_checkpoint(
         old,
         position,
-        starts={one.source.line: one.start for one in gaps},
-        ends={one.source.line: one.reads.end_offset for one in gaps if one.reads is not None},
+        starts={one.source.line: one.start.text() for one in gaps} | {one.line: one.start for one in moves},
+        ends={one.source.line: one.reads.end_offset.text() for one in gaps if one.reads is not None}
+        | {one.line: one.end for one in moves if one.end is not None},
     )
-    is_exact = all(one.reads is not None for one in gaps)
+    is_exact = not accepts and all(one.reads is not None for one in gaps)
     distinct = _distinct(gaps)
     sentences = (
         *(sentence for one in distinct for sentence in _sentences_of(one, has_state=bool(content.state))),
+        *dict.fromkeys(sentence for one in moves for sentence in one.sentences),
+        *accepts,
         *(_ambiguous_merges(wanted) if is_exact else ()),
         f"Leave generation {left.generation} after batch {position.batch}; its checkpoint {left.checkpoint} is kept.",
         f"Open generation {opens} with the checkpoint {checkpoint}, which continues behind batch {position.batch}.",
@@ -258,7 +327,10 @@ def _plan(
         continues=left.checkpoint,
         checkpoint=checkpoint,
         gaps=tuple(gaps),
-        rows_read=sum(one.reads.rows for one in distinct if one.reads is not None),
+        moves=tuple(moves),
+        accepts=tuple(accepts),
+        rows_read=sum(one.reads.rows for one in distinct if one.reads is not None)
+        + sum(one.rows or 0 for one in moves),
         rows_left_out=sum(one.gap.rows for one in distinct if one.reads is None),
         content=content,
     )

@@ -9,11 +9,12 @@ from pyiceberg.table import Table
 
 from sluice.checkpoints.checkpoint_files import open_checkpoint_files
 from sluice.declarations.stream_declaration import StreamDeclaration
-from sluice.errors import CheckpointError, InputGapError
+from sluice.errors import CheckpointError, InputGapError, InputReplacedError
 from sluice.ledger.generations import GenerationObservation
 from sluice.maintenance.reading_position import SourcePosition, observe_reading_position
 from sluice.settings import ObjectStoreSettings
 from sluice.sources.iceberg_positions import BEGINNING, history_of
+from sluice.sources.input_branch import find_branch
 from sluice.sources.input_gap import find_gap
 from sluice.sources.table_starts import observe_files
 from sluice.tables.declared_tables import load_table
@@ -35,6 +36,7 @@ def require_unbroken_input(
     Raises
     ------
     InputGapError: when snapshots are missing: which, and how many rows they had.
+    InputReplacedError: when an input was rolled back or replaced: what is withdrawn, and what is new.
     DeliveryError, LakehouseError: when a table cannot be read.
     """
     try:
@@ -51,6 +53,13 @@ def require_unbroken_input(
 
 def _require_unbroken(stream: StreamDeclaration, position: SourcePosition, table: Table) -> None:
     _require_first_snapshots(stream, position, table)
+    branch = find_branch(table, name=position.table, position=position.offset.snapshot_id)
+    if branch is not None:
+        raise InputReplacedError(
+            f"Stream {stream.stream}, input {position.input}: {branch}.",
+            next_step=f"`sluice stream continue {stream.stream} --dry-run` shows where it can continue, what stays in "
+            "the outputs and what is read.",
+        )
     gap = find_gap(table, name=position.table, position=position.offset.snapshot_id)
     if gap is not None:
         raise InputGapError(

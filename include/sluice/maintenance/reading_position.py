@@ -45,7 +45,7 @@ class ReadingPosition:
     batch: the newest batch that is done: committed in the checkpoint, or visible in every table of the stream.
     is_committed: whether it is committed.
     offsets: the text of that batch's entry in the offset log.
-    sources: the lines of Iceberg inputs in it, at least one.
+    sources: the lines of Iceberg inputs in it; none for a stream without such an input.
     """
 
     batch: int
@@ -53,7 +53,7 @@ class ReadingPosition:
     offsets: str
     sources: tuple[SourcePosition, ...]
 
-    def moved_to(self, offsets: Mapping[int, StreamOffset], *, metadata: str | None = None) -> str:
+    def moved_to(self, offsets: Mapping[int, str], *, metadata: str | None = None) -> str:
         """The text of the entry with other offsets, by line.
 
         Parameters
@@ -64,7 +64,7 @@ class ReadingPosition:
         if metadata is not None:
             lines[_HEADER_LINES - 1] = metadata
         for line, offset in offsets.items():
-            lines[line] = offset.text()
+            lines[line] = offset
         return "\n".join(lines)
 
     @property
@@ -76,7 +76,8 @@ class ReadingPosition:
 def observe_reading_position(
     catalog: Catalog, checkpoint: CheckpointFiles, stream: StreamDeclaration, *, generation: int
 ) -> ReadingPosition | None:
-    """Where a stream continues; none when no batch is done, or when it is unknown of which table an offset is.
+    """Where a stream continues; none when no batch is done, or when it is unknown of which table an offset is. A stream
+    without an Iceberg input has no such offset.
 
     Raises
     ------
@@ -84,8 +85,6 @@ def observe_reading_position(
     DeliveryError, LakehouseError: when a table of the stream cannot be read.
     """
     tables = {name: source.table for name, source in streamed_tables(stream)}
-    if not tables:
-        return None
     planned = max(log_files(checkpoint.list_files("offsets"), "offsets"), default=-1)
     committed = max(log_files(checkpoint.list_files("commits"), "commits"), default=-1)
     is_visible = planned > committed and _visible(catalog, stream, generation) >= planned
@@ -93,8 +92,8 @@ def observe_reading_position(
     offsets = checkpoint.read_text(f"offsets/{done}") if done >= 0 else None
     if offsets is None:
         return None
-    sources = _sources(catalog, offsets, tables)
-    if not sources:
+    sources = _sources(catalog, offsets, tables) if tables else ()
+    if tables and not sources:
         return None
     return ReadingPosition(batch=done, is_committed=not is_visible, offsets=offsets, sources=sources)
 

@@ -66,17 +66,29 @@ def refuse_unfit_schema(batches: Sequence[StagedBatch], *, staging: Table, targe
     ------
     UnpublishableError: with the batch and the columns.
     """
-    wanted = target.schema()
     for schema_id, batch in {_schema_id(staging, batch): batch for batch in batches}.items():
-        staged = staging.schemas()[schema_id]
-        if staged == wanted or not (problems := list(_schema_problems(staged, wanted))):
-            continue
-        raise UnpublishableError(
-            f"Batch {batch.summary.key} was staged under another schema of {'.'.join(target.name())}: "
-            f"{'; '.join(problems)}.",
-            next_step="Restore the table's schema to its declaration: a column must not be dropped, narrowed or made "
-            "required.",
-        )
+        refuse_unfit_rows(staging.schemas()[schema_id], target=target, what=f"Batch {batch.summary.key}")
+
+
+def refuse_unfit_rows(staged: Schema, *, target: Table, what: str) -> None:
+    """Refuse rows of a schema that do not fit the target's.
+
+    Parameters
+    ----------
+    what: the rows, for the message.
+
+    Raises
+    ------
+    UnpublishableError: with the columns.
+    """
+    wanted = target.schema()
+    if staged == wanted or not (problems := list(_schema_problems(staged, wanted))):
+        return
+    raise UnpublishableError(
+        f"{what} was staged under another schema of {'.'.join(target.name())}: {'; '.join(problems)}.",
+        next_step="Restore the table's schema to its declaration: a column must not be dropped, narrowed or made "
+        "required.",
+    )
 
 
 def _schema_id(staging: Table, batch: StagedBatch) -> int:

@@ -296,9 +296,53 @@ def _since_mark(table: Table, mark: Mark, output: StagedOutput) -> Iterator[Snap
         yield snapshot
         oldest, parent = snapshot, snapshot.parent_snapshot_id
         snapshot = table.snapshot_by_id(parent) if parent is not None else None
-    is_listed = table.snapshot_by_id(mark.snapshot_id) is not None
-    if snapshot is None and oldest is not None and is_listed and not _is_cut_behind(table, oldest):
+    if snapshot is None and oldest is not None and not _may_descend(table, mark, oldest):
         raise _rolled_back(mark, output, "main does not descend from the snapshot that set the mark")
+
+
+def _may_descend(table: Table, mark: Mark, oldest: Snapshot) -> bool:
+    """Whether the oldest reachable snapshot may descend from the one that set the mark, through expired ones."""
+    if table.snapshot_by_id(mark.snapshot_id) is not None:
+        return _is_cut_behind(table, oldest)
+    return not _led_past(table, mark, oldest)
+
+
+_NEAREST_FILES = 4
+"""How many metadata files near the commit of a snapshot are searched for its parent; clocks of writers differ."""
+
+
+def _led_past(table: Table, mark: Mark, oldest: Snapshot) -> bool:
+    """Whether earlier metadata shows that history led past the mark's snapshot, which is expired by now: main was
+    rolled back, written and expired since. The metadata that a commit wrote lists the parent of its snapshot.
+
+    Where those metadata files are gone, nothing is known, and the mark counts as expired with its history.
+    """
+    nearest = sorted(table.metadata.metadata_log, key=lambda entry: abs(entry.timestamp_ms - oldest.timestamp_ms))
+    known: dict[int, Snapshot] = {}
+    for entry in nearest[:_NEAREST_FILES]:
+        for one in _listed_in(table, entry.metadata_file):  # pyiceberg's expiry removes the parent of what it keeps
+            if one.snapshot_id not in known or known[one.snapshot_id].parent_snapshot_id is None:
+                known[one.snapshot_id] = one
+        reached = _first_at_or_below(mark, known.get(oldest.snapshot_id, oldest), known)
+        if reached is not None:
+            return reached.snapshot_id != mark.snapshot_id
+    return False
+
+
+def _listed_in(table: Table, metadata_file: str) -> list[Snapshot]:
+    try:
+        with catalog_refusals(f"read earlier metadata of {'.'.join(table.name())}", but_not=(FileNotFoundError,)):
+            return FromInputFile.table_metadata(table.io.new_input(metadata_file)).snapshots
+    except FileNotFoundError:  # catalogs delete the oldest ones
+        return []
+
+
+def _first_at_or_below(mark: Mark, newest: Snapshot, known: Mapping[int, Snapshot]) -> Snapshot | None:
+    """The first ancestor that was committed with the mark's snapshot or before it; none as far as they are known."""
+    step: Snapshot | None = newest
+    while step is not None and _sequence_number(step) > mark.sequence_number:
+        step = known.get(step.parent_snapshot_id) if step.parent_snapshot_id is not None else None
+    return step
 
 
 def _is_cut_behind(table: Table, oldest: Snapshot) -> bool:

@@ -28,7 +28,7 @@ from sluice.publication.checked_commit import (
     snapshot_of,
 )
 from sluice.publication.crash_points import Reached, unnoticed
-from sluice.publication.file_preparation import fit_files
+from sluice.publication.file_preparation import fit_files, refuse_unfit_rows
 from sluice.publication.marks import refuse_unpublishable
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.publication.staged_batch import StagedOutput, read_summary
@@ -275,6 +275,7 @@ def replace_interval(
 
     def plan(target: Table) -> TableChange:
         refuse_unpublishable(target)
+        refuse_unfit_rows(replacement.staging.schema(), target=target, what=replacement.key)
         changed = change_since(
             target,
             head=replacement.head,
@@ -326,6 +327,7 @@ def append_staged(
 
     def plan(target: Table) -> TableChange:
         refuse_unpublishable(target)
+        refuse_unfit_rows(staging.schema(), target=target, what=key)
         if (foreign := foreign_change_since(target, head=head, own=output)) is not None:
             raise IntervalChangedError(f"{output.target} changed while its rows were compared: {foreign}.")
         return TableChange(

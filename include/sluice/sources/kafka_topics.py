@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # OffsetSpec is documented, and left out of its types
     AdminClient,
     ConfigResource,
@@ -37,6 +37,9 @@ _REFUSALS = frozenset(
     }
 )
 """What Kafka answers to a user that may not read."""
+
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+"""The id of a topic in an answer of a broker that knows none: all bits are zero."""
 
 _ERRORS_ONLY = 2
 """librdkafka's log level: otherwise it writes each failed attempt to stderr, which the error message repeats."""
@@ -67,6 +70,26 @@ class KafkaTopics:
         else:
             topics = [topic for topic in source.topics or () if topic in known]
         return {topic: sorted(known[topic].partitions) for topic in topics}
+
+    def ids_of(self, topics: Iterable[str]) -> Mapping[str, str]:
+        """The id of each topic, by name. A topic that is deleted and created again has another one; those that do not
+        exist are left out, and so are all of a broker that gives none (before Kafka 2.8)."""
+        asked = list(topics)
+        found: dict[str, str] = {}
+        with self._requests():
+            answers = (
+                self._admin.describe_topics(TopicCollection(asked), request_timeout=ANSWER_SECONDS) if asked else {}
+            )
+            for topic, answer in answers.items():
+                try:
+                    identity = str(answer.result().topic_id)
+                except KafkaException as error:
+                    if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                        raise
+                    continue
+                if identity != _NO_ID:
+                    found[topic] = identity
+        return found
 
     def bounds_of(
         self, partitions: Mapping[str, Iterable[int]], *, isolation: str

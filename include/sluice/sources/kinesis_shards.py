@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
@@ -317,16 +318,35 @@ def unread_of_kinesis(source: KinesisSource, connection: KinesisConnection, offs
     SourceRefusedError: when Kinesis answers that there is no such stream, or that it may not be read.
     LakehouseError: when Kinesis does not answer.
     """
-    from botocore.exceptions import BotoCoreError, ClientError  # slow to import, and other inputs do not need it
-
-    try:
+    with _refusals(source.stream):
         shards = KinesisShards(kinesis_client(connection), source.stream)
         positions = offset["shards"] if isinstance(offset, Mapping) else shards.beginning(_beginning(source))
         return LagObservation(rows=None, undone=shards.unread_shards(positions))
+
+
+def kinesis_identity(source: KinesisSource, connection: KinesisConnection) -> str:
+    """The name of a stream in all of AWS, and when it was created: one that is deleted and created again differs.
+
+    Raises
+    ------
+    SourceRefusedError, LakehouseError: as `unread_of_kinesis`.
+    """
+    with _refusals(source.stream):
+        found = kinesis_client(connection).describe_stream_summary(StreamName=source.stream)["StreamDescriptionSummary"]
+        created_at = found["StreamCreationTimestamp"].astimezone(UTC)
+        return f"{found['StreamARN']}, created {created_at.isoformat()}"
+
+
+@contextmanager
+def _refusals(stream: str) -> Iterator[None]:
+    from botocore.exceptions import BotoCoreError, ClientError  # slow to import, and other inputs do not need it
+
+    try:
+        yield
     except ClientError as error:
         code = error.response.get("Error", {}).get("Code", "")
         kind = SourceRefusedError if code in _REFUSALS else LakehouseError
-        raise kind(f"Kinesis does not let stream {source.stream} be read: {code or error}.") from error
+        raise kind(f"Kinesis does not let stream {stream} be read: {code or error}.") from error
     except BotoCoreError as error:
         raise LakehouseError(f"Kinesis does not answer: {error}.") from error
 

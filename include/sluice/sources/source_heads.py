@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,16 @@ from sluice.ledger.progress_samples import LagObservation
 from sluice.settings import FilesConnection, KafkaConnection, KinesisConnection, Settings
 from sluice.sources.delta_commits import unread_commits
 from sluice.sources.iceberg_positions import history_of
-from sluice.sources.kinesis_shards import unread_of_kinesis
+from sluice.sources.kinesis_shards import kinesis_identity, unread_of_kinesis
+from sluice.sources.source_identities import (
+    NONE_KNOWN,
+    Identities,
+    Replaced,
+    find_replaced,
+    input_table_name,
+    kinesis_name,
+    topic_identities,
+)
 from sluice.sources.unread_input import is_at_end, steps_after, unread_files, unread_records, unread_rows
 
 if TYPE_CHECKING:
@@ -49,7 +58,13 @@ class SourceHeads:
         self._kafka: dict[str, KafkaTopics] = {}
         self._unavailable: dict[str, tuple[float, LagObservation]] = {}
 
-    def observe_lag(self, declaration: StreamDeclaration, newest_batch: BatchObservation | None) -> LagObservation:
+    def observe_lag(
+        self,
+        declaration: StreamDeclaration,
+        newest_batch: BatchObservation | None,
+        *,
+        known: Identities = NONE_KNOWN,
+    ) -> LagObservation:
         """Observe how far a stream is behind all its sources together.
 
         A source that does not answer makes the lag unknown: `problem` of the result names it, no error is raised.
@@ -58,21 +73,22 @@ class SourceHeads:
         ----------
         declaration: the stream.
         newest_batch: its newest recorded batch; None before the first.
+        known: the ids of its sources, as its generation keeps them. At a source with another id nothing is counted.
         """
         lags = [
-            self._observe_input(name, declared, newest_batch)
+            self._observe_input(name, declared, newest_batch, known)
             for name, declared in declaration.inputs.items()
             if declared.is_stream
         ]
         problems = [lag.problem for lag in lags if lag.problem]
         rows = [lag.rows for lag in lags if lag.rows is not None]
         files = [lag.files for lag in lags if lag.files is not None]
-        known = [*rows, *files, *(lag.undone for lag in lags if lag.undone is not None)]
+        counted = [*rows, *files, *(lag.undone for lag in lags if lag.undone is not None)]
         return LagObservation(
             rows=sum(rows) if rows and not problems else None,
             problem="; ".join(problems),
             files=sum(files) if files and not problems else None,
-            undone=sum(known) if known else None,
+            undone=sum(counted) if counted else None,
             is_failure=any(lag.is_failure for lag in lags),
             is_refused=any(lag.is_refused for lag in lags),
         )
@@ -114,31 +130,33 @@ class SourceHeads:
         return any(failing.get(step.operation, False) for step in steps_after(offset, history=history))
 
     def _observe_input(
-        self, name: str, declared: InputDeclaration, newest_batch: BatchObservation | None
+        self, name: str, declared: InputDeclaration, newest_batch: BatchObservation | None, known: Identities
     ) -> LagObservation:
         offset = newest_batch.end_offsets.get(name) if newest_batch is not None else None
         source = declared.declared_source.source
         if isinstance(source, KafkaSource):
-            return self._observe_kafka(source, offset)
+            return self._observe_kafka(source, offset, known)
         if isinstance(source, IcebergSource):
-            return self._observe_table(source, offset)
+            return self._observe_table(source, offset, known)
         if isinstance(source, FilesSource):
             return self._observe_files(source, newest_batch)
         if isinstance(source, DeltaSource):
             return self._observe_delta(source, offset)
         if isinstance(source, KinesisSource):
-            return self._observe_kinesis(source, offset)
+            return self._observe_kinesis(source, offset, known)
         if isinstance(source, RateSource):
             # It never ends: a stream that reads it always has rows to read, and those of a second are ready at once.
             return LagObservation(rows=None, undone=source.rows_per_second)
         # A socket: what its peer has ready to send, no other program can see.
         return LagObservation(rows=None, problem=f"the head of a {declared.declared_source.kind} source is unknown")
 
-    def _observe_kafka(self, source: KafkaSource, offset: Any) -> LagObservation:
+    def _observe_kafka(self, source: KafkaSource, offset: Any, known: Identities) -> LagObservation:
         topics, connection = self._topics_of(source), self._settings.connections.get(source.connection)
         if topics is None or not isinstance(connection, KafkaConnection):
             return _failed(f"the deployment has no Kafka connection {source.connection}")
-        return self._unless_unavailable(connection.bootstrap_servers, lambda: _observe_topics(topics, source, offset))
+        return self._unless_unavailable(
+            connection.bootstrap_servers, lambda: _observe_topics(topics, source, offset, known)
+        )
 
     def _topics_of(self, source: KafkaSource) -> KafkaTopics | None:
         from sluice.sources.kafka_topics import KafkaTopics  # a native library, which other inputs do not load
@@ -185,7 +203,7 @@ class SourceHeads:
 
         return self._unless_unavailable(connection.root, observe)
 
-    def _observe_kinesis(self, source: KinesisSource, offset: Any) -> LagObservation:
+    def _observe_kinesis(self, source: KinesisSource, offset: Any, known: Identities) -> LagObservation:
         connection = self._settings.connections.get(source.connection)
         if not isinstance(connection, KinesisConnection):
             return _failed(f"the deployment has no Kinesis connection {source.connection}")
@@ -193,17 +211,23 @@ class SourceHeads:
             return LagObservation(rows=None, problem="the stream starts at the newest record and has not started yet")
 
         def observe() -> LagObservation:
+            name = kinesis_name(source)
+            if name in known and (another := find_replaced(known, {name: kinesis_identity(source, connection)})):
+                return _replaced(another)
             return unread_of_kinesis(source, connection, offset)
 
         return self._unless_unavailable(connection.endpoint or connection.region, observe)
 
-    def _observe_table(self, source: IcebergSource, offset: Any) -> LagObservation:
+    def _observe_table(self, source: IcebergSource, offset: Any, known: Identities) -> LagObservation:
         def observe() -> LagObservation:
             from sluice.tables.declared_tables import load_table  # pyiceberg is slow to import
 
             table = load_table(self._catalog, source.table)
             if table is None:
                 return _refused(f"table {source.table} does not exist")
+            seen = {input_table_name(source.table): str(table.metadata.table_uuid)}
+            if another := find_replaced(known, seen):
+                return _replaced(another)
             return unread_rows(offset, history=tuple(history_of(table)), starting=source.starting)
 
         return self._unless_unavailable(self._settings.catalog.uri, observe)
@@ -239,10 +263,17 @@ def _refused(problem: str) -> LagObservation:
     return LagObservation(rows=None, problem=problem, is_failure=True, is_refused=True)
 
 
-def _observe_topics(topics: KafkaTopics, source: KafkaSource, offset: Any) -> LagObservation:
+def _replaced(found: Sequence[Replaced]) -> LagObservation:
+    """The lag at a source that was deleted and created again: the position is one in the old one."""
+    return _refused("; ".join(map(str, found)))
+
+
+def _observe_topics(topics: KafkaTopics, source: KafkaSource, offset: Any, known: Identities) -> LagObservation:
     partitions = topics.partitions_of(source)
     if missing := sorted(set(source.topics or ()) - set(partitions)):
         # Kafka shows a user only the topics that it may see.
         return _refused(f"Kafka has no topic {', '.join(missing)}, or the user of the connection may not see it")
+    if known and (another := find_replaced(known, topic_identities(source, topics))):
+        return _replaced(another)
     bounds = topics.bounds_of(partitions, isolation=source.isolation)
     return unread_records(offset, topics=bounds, from_the_beginning=source.starting == "earliest")

@@ -12,6 +12,7 @@ from sluice.ledger.progress_samples import LagObservation
 from sluice.ledger.run_values import RunObservation, RunState
 from sluice.ledger.runs import newest_run
 from sluice.sources.source_heads import SourceHeads
+from sluice.sources.source_identities import NONE_KNOWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +47,9 @@ def observe_increment(ledger: Ledger, heads: SourceHeads, stream: LoadedStream) 
         newest_run=newest_run(ledger, stream.name),
         newest_batch=batch,
         digest=stream.digest,
-        lag=heads.observe_lag(stream.declaration, batch),
+        lag=heads.observe_lag(
+            stream.declaration, batch, known=generation.identities if generation is not None else NONE_KNOWN
+        ),
         must_report=heads.must_report(stream.declaration, batch),
     )
 

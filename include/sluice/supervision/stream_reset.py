@@ -15,7 +15,7 @@ from typing import Any
 from sluice.checkpoints.checkpoint_files import open_checkpoint_files
 from sluice.checkpoints.compatibility import STATE_OPERATORS
 from sluice.declarations.loaded_declarations import LoadedStream
-from sluice.errors import CheckpointError, RunAlreadyLiveError, SluiceError, UsageError
+from sluice.errors import CheckpointError, RolledBackError, RunAlreadyLiveError, SluiceError, UsageError
 from sluice.ledger.batches import BatchObservation, newest_batch, rejections_of
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.events import EventAction
@@ -64,6 +64,7 @@ def plan_reset(
     ------
     RunAlreadyLiveError: when a run of the stream lives.
     UsageError: when the stream is to run, or has no generation yet.
+    RolledBackError: when a target was rolled back behind its mark: every start of the new generation would be refused.
     CheckpointError: when the folder of the new checkpoint is not empty, or its storage does not answer.
     """
     refusals = tuple(_not_at_rest(ledger, wanted.name)) if only_shows else ()
@@ -80,7 +81,7 @@ def plan_reset(
     waiting, unknown = _staged(ledger, wanted, settings)
     change = _change(left.generation, checkpoint, batch, waiting)
     sentences = (
-        _leaving(left, batch, keeps_state=keeps_state),
+        _leaving(left, batch, keeps_state=keeps_state, is_there=_is_there(left.checkpoint, settings)),
         unknown or _discarding(change, wanted),
         _opening(opens, checkpoint, is_checked=is_checked),
         *describe_inputs(wanted.declaration, observe_starts(wanted.declaration, settings, now=database_time(ledger))),
@@ -160,13 +161,24 @@ def reset_stream(
     )
 
 
-def _leaving(left: GenerationObservation, batch: BatchObservation | None, *, keeps_state: bool) -> str:
+def _is_there(checkpoint: str, settings: Settings) -> bool | None:
+    """Whether a checkpoint has files; unset when only Spark can read its storage."""
+    try:
+        return bool(open_checkpoint_files(checkpoint, settings.object_store).list_files())
+    except CheckpointError:
+        return None
+
+
+def _leaving(
+    left: GenerationObservation, batch: BatchObservation | None, *, keeps_state: bool, is_there: bool | None
+) -> str:
     what = "its offsets and its state" if keeps_state else "its offsets"
     ends = "It has no recorded batch."
     if batch is not None:
         offsets = json.dumps(dict(batch.end_offsets), sort_keys=True)
         ends = f"Its newest batch is {batch.key.batch}, which ends at {offsets}; recorded batches stay recorded."
-    return f"Leave generation {left.generation}, {what}. {ends} Its checkpoint {left.checkpoint} is kept."
+    kept = "is not there any more" if is_there is False else "is kept"
+    return f"Leave generation {left.generation}, {what}. {ends} Its checkpoint {left.checkpoint} {kept}."
 
 
 def _opening(opens: int, checkpoint: str, *, is_checked: bool) -> str:
@@ -178,6 +190,11 @@ def _staged(ledger: Ledger, wanted: LoadedStream, settings: Settings) -> tuple[S
     """The batches that wait; none, and a sentence that says so, when the tables cannot be read."""
     try:
         sights = observe_batches(open_catalog(settings), ledger, wanted.declaration, limit=1)
+    except RolledBackError as error:
+        raise RolledBackError(
+            f"{error.message} A reset would not help: the next start would be refused for the same reason.",
+            next_step=error.next_step,
+        ) from error
     except SluiceError as error:
         return None, f"Staged batches are never published; how many they are is unknown: {error.message}"
     return [sight for sight in sights if sight.state in _WAITING], ""

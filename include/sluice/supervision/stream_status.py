@@ -10,6 +10,7 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.launching.launcher_port import Launcher
 from sluice.ledger.batches import StreamTotals, all_totals, newest_batch
 from sluice.ledger.connection import Ledger
+from sluice.ledger.generations import find_generation
 from sluice.ledger.progress_samples import LAG_UNKNOWN, LagObservation
 from sluice.ledger.stream_figures import read_figures
 from sluice.sources.source_heads import SourceHeads
@@ -121,6 +122,8 @@ def _lag(judged: JudgedStream, ledger: Ledger, heads: SourceHeads) -> LagObserva
     """Against the newest batch of now: what was read since an older one would count as unread."""
     if judged.declared is None:
         return LAG_UNKNOWN
-    generation = judged.seen.generation
-    newest = None if generation is None else newest_batch(ledger, judged.stream, generation=generation)
-    return heads.observe_lag(judged.declared.declaration, newest)
+    generation = find_generation(ledger, judged.stream)
+    if generation is None:
+        return heads.observe_lag(judged.declared.declaration, None)
+    newest = newest_batch(ledger, judged.stream, generation=generation.generation)
+    return heads.observe_lag(judged.declared.declaration, newest, known=generation.identities)

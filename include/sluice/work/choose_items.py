@@ -6,7 +6,7 @@ increment waiting, and the memory that an application needs is bounded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -53,12 +53,14 @@ class Bench:
 
     running: the items that it has claimed.
     lane_of: the lane of a stream's intervals.
+    followers_of: the intervals of other streams that are replaced right after one, by stream.
     now: by the clock that has stamped the items.
     """
 
     running: Sequence[WorkItem]
     lane_of: Callable[[str], IntervalLane]
     now: datetime
+    followers_of: Callable[[WorkItem], Mapping[str, Interval]] = lambda _: {}
 
     def choose(self, waiting: Sequence[WorkItem]) -> tuple[WorkItem, ...]:
         """Choose items in the order of the queue.
@@ -89,9 +91,17 @@ class Bench:
             of_stream = [one for one in intervals if one.subject == item.subject]
             at_once = self.lane_of(item.subject).at_once
             has_room = len(of_stream) < at_once and len(intervals) < max(at_once, INTERVALS_AT_ONCE)
-            return has_room and not any(_overlap(item, one) for one in of_stream)
+            return has_room and not any(self._overlap(item, one) for one in intervals)
         of_kind = [one for one in beside if one.kind is item.kind]
         return len(of_kind) < LANE_WIDTHS[item.kind] and all(one.subject != item.subject for one in of_kind)
+
+    def _overlap(self, one: WorkItem, other: WorkItem) -> bool:
+        """Whether two items replace rows of the same interval of a stream, be it one that follows."""
+        here, there = (self._replaced(item) for item in (one, other))
+        return any(here[stream].overlaps(there[stream]) for stream in here.keys() & there.keys())
+
+    def _replaced(self, item: WorkItem) -> dict[str, Interval]:
+        return {**self.followers_of(item), item.subject: interval_of(item)}
 
     def _gathers(self, item: WorkItem, waiting: Sequence[WorkItem]) -> bool:
         """Whether an interval waits a moment for those that it could share a batch with."""
@@ -102,11 +112,6 @@ class Bench:
         oldest = min(one.asked_at for one in of_stream)
         is_full = len(of_stream) >= self.lane_of(item.subject).together
         return others_run and not is_full and self.now - oldest < GATHERED_FOR
-
-
-def _overlap(one: WorkItem, other: WorkItem) -> bool:
-    """Whether two intervals of a stream overlap."""
-    return interval_of(one).overlaps(interval_of(other))
 
 
 def interval_of(item: WorkItem) -> Interval:

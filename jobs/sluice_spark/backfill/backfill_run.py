@@ -30,13 +30,16 @@ from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.errors import IntervalChangedError, StarvedError, UnpublishableError
 from sluice.ledger.backfill_attempts import BackfillAttemptKey, BackfillState, begin_attempt, end_attempt, record_plan
 from sluice.ledger.connection import Ledger
-from sluice.ledger.locks import PublicationLocks, interval_lock
+from sluice.ledger.locks import LockedInterval, PublicationLocks, interval_lock
+from sluice.ledger.work_items import open_items
+from sluice.ledger.work_values import WorkKind
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
+from sluice.work.choose_items import interval_of
 from sluice_spark.backfill.interval_replacing import BackfillResult, IntervalReplacing
 from sluice_spark.backfill.interval_rows import compute_interval, require_exact
-from sluice_spark.query.stream_plan import plan_stream
+from sluice_spark.backfill.table_rows import HeldRows
 from sluice_spark.run.job import reason_of
 
 _log = logging.getLogger(__name__)
@@ -49,7 +52,7 @@ MOST_ATTEMPTS = 10
 class BackfillRun:
     """The backfill of one interval of one stream.
 
-    open_session: called once, when the plan is not refused.
+    open_session: called when the plan is not refused.
     allows_fewer: whether the interval, and those of the followers, may have fewer rows afterwards.
     patience_seconds: how long the run waits for a batch of the stream without which the interval cannot be planned.
     """
@@ -66,7 +69,7 @@ class BackfillRun:
     allows_fewer: bool = False
 
     def work(self) -> BackfillResult:
-        """Backfill the interval.
+        """Backfill the interval; the caller has its lock, see `locked`.
 
         Raises
         ------
@@ -75,26 +78,25 @@ class BackfillRun:
             is not allowed.
         VerificationError: when the numbers of rows do not add up; nothing is published.
         StarvedError: when others changed the interval before every attempt.
-        LedgerError: when another run works on the same interval, or the ledger cannot be reached.
+        LedgerError: when the ledger cannot be reached.
         DeliveryError, LakehouseError: when the interval cannot be staged or published.
         """
         divide(self.interval, backfill_of(self.stream).interval)
         start, end = self.interval.start, self.interval.end
-        with interval_lock(self.ledger, self.stream.name, (start, end)):
-            for number in range(MOST_ATTEMPTS):
-                key = begin_attempt(self.ledger, self.stream.name, start=start, end=end, launched_by=self.launched_by)
-                try:
-                    return self._attempt(key, is_first=number == 0)
-                except IntervalChangedError as changed:
-                    _log.info("%s It is computed again.", changed)
-                    end_attempt(self.ledger, key, BackfillState.CHANGED_MEANWHILE, reason=changed.message)
-                except Exception as error:
-                    end_attempt(self.ledger, key, BackfillState.FAILED, reason=reason_of(error))
-                    raise
+        for number in range(MOST_ATTEMPTS):
+            key = begin_attempt(self.ledger, self.stream.name, start=start, end=end, launched_by=self.launched_by)
+            try:
+                return self._attempt(key, is_first=number == 0)
+            except IntervalChangedError as changed:
+                _log.info("%s It is computed again.", changed)
+                end_attempt(self.ledger, key, BackfillState.CHANGED_MEANWHILE, reason=changed.message)
+            except Exception as error:
+                end_attempt(self.ledger, key, BackfillState.FAILED, reason=reason_of(error))
+                raise
         raise StarvedError(
-            f"The interval {self.interval.spoken} of {self.stream.name} changed {MOST_ATTEMPTS} times while it was "
-            "computed.",
-            next_step="Find who writes into this interval of the table, or try again later.",
+            f"The interval {self.interval.spoken} of {self.stream.name}, or an input of it, changed {MOST_ATTEMPTS} "
+            "times while it was computed.",
+            next_step="Find who writes into this interval of the table or of its inputs, or try again later.",
         )
 
     def _attempt(self, attempt: BackfillAttemptKey, *, is_first: bool) -> BackfillResult:
@@ -117,6 +119,10 @@ class BackfillRun:
             catalog, self.ledger, self.declarations, self.stream, self.interval, settings=self.settings
         )
 
+    def planned(self) -> tuple[Interval, ...]:
+        """The intervals of the stream that are asked for now."""
+        return tuple(map(interval_of, open_items(self.ledger, WorkKind.INTERVAL, subject=self.stream.name)))
+
     def _turn(self) -> AbstractContextManager[object]:
         """The turn among those that merge into the target. A stream that merges every few seconds rewrites the files of
         the interval each time, and an interval that takes longer to compute would never be replaced."""
@@ -129,8 +135,10 @@ class BackfillRun:
         record_plan(self.ledger, attempt, planned_on=seen.head, end_offsets=seen.published.end_offsets)
         self.reached(CrashPoint.PLANNED)
         spark = self.open_session()
-        require_exact(plan_stream(spark, self.stream, self.settings), seen.published)
-        computed = compute_interval(spark, self.stream, self.settings, seen)
+        reach = require_exact(spark, self.stream, self.settings, seen)
+        column, catalog_name = backfill_of(self.stream).column, self.settings.catalog.name
+        held = HeldRows.at(spark, catalog_name, planned.target, head=seen.head, column=column)
+        computed = compute_interval(spark, self.stream, self.settings, seen, reach=reach, held=held)
         try:
             replacing = IntervalReplacing(
                 stream=self.stream,
@@ -139,9 +147,10 @@ class BackfillRun:
                 target=planned.target,
                 attempt=attempt,
                 reached=self.reached,
+                planned=self.planned,
                 allows_fewer=self.allows_fewer,
             )
-            return replacing.replace(spark, computed)
+            return replacing.replace(spark, computed, held)
         finally:
             computed.release()
 
@@ -154,10 +163,27 @@ def backfill_and_follow(run: BackfillRun) -> BackfillResult:
 
     Raises
     ------
+    LedgerError: as `locked` raises it.
     SluiceError: as `BackfillRun.work` raises it.
     """
-    require_followers(run)
-    return follow(run, run.work())
+    with locked(run):
+        require_followers(run)
+        return follow(run, run.work())
+
+
+def locked(*runs: BackfillRun) -> AbstractContextManager[None]:
+    """Keep other runs from the intervals of some runs and of their followers: what a follower reads would change under
+    it, and those of two neighbours overlap by their margins.
+
+    Raises
+    ------
+    LedgerError: when another run works on one that overlaps, or the ledger cannot be reached.
+    """
+    wanted = [one for run in runs for one in (run, *_followers(run))]
+    intervals = (
+        LockedInterval(stream=one.stream.name, start=one.interval.start, end=one.interval.end) for one in wanted
+    )
+    return interval_lock(runs[0].ledger, *intervals)
 
 
 def require_followers(run: BackfillRun) -> None:
@@ -202,3 +228,4 @@ def _require_possible(run: BackfillRun) -> None:
     plan = plan_backfill(run.observe(open_catalog(run.settings))[0])
     if not plan.is_refused_for_now:
         plan.require_unrefused()
+        require_exact(run.open_session(), run.stream, run.settings, plan.seen)

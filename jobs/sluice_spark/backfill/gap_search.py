@@ -29,15 +29,15 @@ from sluice.backfill.observe_backfill import (
     observe_backfill,
     settled_plan,
 )
+from sluice.backfill.reach import final_end
 from sluice.backfill.read_bounds import TopicBound
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.ledger.connection import Ledger, database_time
 from sluice.operations import RefusalReason
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
-from sluice_spark.backfill.interval_rows import compute_interval, require_exact
+from sluice_spark.backfill.interval_rows import compute_interval, exact_reach, require_exact
 from sluice_spark.backfill.table_rows import HeldRows
-from sluice_spark.query.stream_plan import plan_stream
 from sluice_spark.session.columns import quoted
 from sluice_spark.session.row_content import fingerprint_of, sums_of_rows
 
@@ -49,7 +49,8 @@ _AGAINST_COMMITS = (RefusalReason.READER_STOPS, RefusalReason.NOTHING_PUBLISHED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GapSearch:
-    """The search of one stream. start, end: unset for the beginning, and for the end of the newest closed interval."""
+    """The search of one stream. start, end: unset for the beginning, and for the end of the newest interval whose rows
+    are final."""
 
     settings: Settings
     ledger: Ledger
@@ -80,40 +81,50 @@ class GapSearch:
             return PlannedOn(plan=_without_publishing(plan_backfill(seen)), target=target)
 
         with settled_plan(look, turn=None, patience_seconds=self.patience_seconds) as planned:
-            seen = planned.plan.seen
+            seen, target = planned.plan.seen, planned.target
         if seen.published is None or seen.interval.start == seen.interval.end:
             return self._report(seen, {}, {})
         spark = self.open_session()
-        require_exact(plan_stream(spark, self.stream, self.settings), seen.published)
-        return self._compare(spark, seen)
+        seen = self._final(spark, seen)
+        if seen.interval.start == seen.interval.end:
+            return self._report(seen, {}, {})
+        return self._compare(spark, seen, target)
+
+    def _final(self, spark: SparkSession, seen: BackfillObservation) -> BackfillObservation:
+        """The observation of the intervals whose rows are final, unless an end was asked for."""
+        if self.end is not None or seen.published is None:
+            return seen
+        end = final_end(
+            exact_reach(spark, self.stream, self.settings, seen),
+            seen.interval,
+            length=backfill_of(self.stream).interval,
+            margin=seen.margin,
+            watermark=seen.published.watermark,
+        )
+        return replace(seen, interval=Interval(start=seen.interval.start, end=end))
 
     def _observe(self, catalog: Catalog, interval: Interval) -> tuple[BackfillObservation, Table]:
         return observe_backfill(catalog, self.ledger, self.declarations, self.stream, interval, settings=self.settings)
 
     def _searched(self, seen: BackfillObservation, now: datetime) -> Interval:
         length = backfill_of(self.stream).interval
-        watermark = seen.published.watermark if seen.published is not None else None
-        closed = last_closed(watermark=watermark, margin=seen.margin, length=length, now=now.astimezone(UTC))
+        closed = last_closed(margin=seen.margin, length=length, now=now.astimezone(UTC))
         topics = (one.complete_after for one in seen.sources if isinstance(one, TopicBound))
         known = [time for time in topics if time is not None]
         start = self.start or first_complete(known, margin=seen.margin, length=length)
         return searched_interval(start, self.end, closed_until=closed, length=length)
 
-    def _compare(self, spark: SparkSession, seen: BackfillObservation) -> GapReport:
+    def _compare(self, spark: SparkSession, seen: BackfillObservation, target: Table) -> GapReport:
         backfill = backfill_of(self.stream)
-        held = HeldRows(
-            spark=spark,
-            catalog=self.settings.catalog.name,
-            target=seen.output.target,
-            head=seen.head,
-            column=backfill.column,
-        ).of_interval(seen.interval)
-        computed = compute_interval(spark, self.stream, self.settings, seen)
+        reach = require_exact(spark, self.stream, self.settings, seen)
+        held = HeldRows.at(spark, self.settings.catalog.name, target, head=seen.head, column=backfill.column)
+        computed = compute_interval(spark, self.stream, self.settings, seen, reach=reach, held=held)
         try:
             expected = _by_interval(computed.rows, backfill.column, backfill.interval)
         finally:
             computed.release()
-        return self._report(seen, expected, _by_interval(held, backfill.column, backfill.interval))
+        of_interval = held.of_interval(seen.interval)
+        return self._report(seen, expected, _by_interval(of_interval, backfill.column, backfill.interval))
 
     def _report(
         self, seen: BackfillObservation, expected: Mapping[Interval, Fingerprint], held: Mapping[Interval, Fingerprint]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from uuid import uuid4
@@ -14,9 +14,9 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as fn
 
 from sluice.backfill.backfill_plan import BackfillObservation
-from sluice.backfill.balance import RowCounts, RowTotals, require_balance
+from sluice.backfill.balance import RowCounts, RowTotals, require_balance, require_taken
 from sluice.backfill.interval_gaps import Fingerprint
-from sluice.backfill.intervals import publication_key
+from sluice.backfill.intervals import Interval, publication_key
 from sluice.backfill.observe_backfill import backfill_of, interval_of_table, replaces_rows
 from sluice.backfill.observe_inputs import changed_inputs
 from sluice.declarations.loaded_declarations import LoadedStream
@@ -36,7 +36,6 @@ from sluice.publication.replace_interval import (
 )
 from sluice.publication.staged_batch import StagedOutput, canonical_offsets
 from sluice.publication.staging_layout import BACKFILL_NAMESPACE, drop_staging_copy
-from sluice.record_values.rejection import RejectionKind
 from sluice.stored_keys import END_OFFSETS, OUTPUT, ROWS
 from sluice_spark.backfill.interval_rows import IntervalRows
 from sluice_spark.backfill.table_rows import HeldRows, StagedRows, computing, fingerprint, stage_rows
@@ -144,26 +143,18 @@ class RejectedRows:
 def _not_held(rejected: DataFrame, held: DataFrame) -> DataFrame:
     """The rejected rows that a quarantine does not hold, counting repeated ones, as `REJECTED_ROW`.
 
-    A row that Sluice rejects is known by where it stood and by what came: versions of Sluice say the reason in other
-    words. One that the transformation rejects is known by its reason, too.
+    A row is known by where it stood, or by what came when nothing says where: the reason of a rejection, and how it
+    repeats the row, change with the words of Sluice and of a transformation.
 
     Parameters
     ----------
     held: rows of the quarantine. Its snapshot may be older than the columns that say more than the reason.
     """
-    is_of_sluice = fn.coalesce(fn.col("kind").isin(*(str(kind) for kind in RejectionKind)), fn.lit(False))
-    place = ("position", "payload")
-    return _beyond(rejected.where(is_of_sluice), held, by=place).unionByName(
-        _beyond(rejected.where(~is_of_sluice), held, by=("reason", *place))
+    known = fn.coalesce(fn.col("position"), fn.concat(fn.lit("payload "), fn.col("payload")))
+    both = rejected.select(*REJECTED_ROW.names, fn.lit(False).alias(_IS_HELD)).unionByName(
+        held.select("position", "payload", fn.lit(True).alias(_IS_HELD)), allowMissingColumns=True
     )
-
-
-def _beyond(rows: DataFrame, held: DataFrame, *, by: Sequence[str]) -> DataFrame:
-    """The rows that are more than those held with the same columns."""
-    both = rows.select(*REJECTED_ROW.names, fn.lit(False).alias(_IS_HELD)).unionByName(
-        held.select(*by, fn.lit(True).alias(_IS_HELD)), allowMissingColumns=True
-    )
-    same = Window.partitionBy(*by)
+    same = Window.partitionBy(known)
     number = fn.row_number().over(same.orderBy(fn.col(_IS_HELD).desc()))
     ranked = both.withColumns({_NUMBER: number, _HELD: fn.count_if(fn.col(_IS_HELD)).over(same)})
     return ranked.where(~fn.col(_IS_HELD) & (fn.col(_NUMBER) > 2 * fn.col(_HELD))).select(*REJECTED_ROW.names)
@@ -174,6 +165,7 @@ class IntervalReplacing:
     """One attempt to replace an interval by computed rows.
 
     target: as it was loaded for the plan.
+    planned: the intervals of the stream whose backfills are asked for.
     allows_fewer: whether the interval may have fewer rows afterwards.
     identity: of the attempt. Its number is one of the ledger, and a ledger that was restored gives it again.
     """
@@ -184,6 +176,7 @@ class IntervalReplacing:
     target: Table
     attempt: BackfillAttemptKey
     reached: Reached
+    planned: Callable[[], Sequence[Interval]]
     allows_fewer: bool = False
     identity: str = field(default_factory=lambda: uuid4().hex)
 
@@ -199,8 +192,12 @@ class IntervalReplacing:
         staging = self.staging_of(QUARANTINE_OUTPUT)
         return RejectedRows(attempt=self.attempt, key=self.key, seen=self.seen, staging=staging)
 
-    def replace(self, spark: SparkSession, computed: IntervalRows) -> BackfillResult:
+    def replace(self, spark: SparkSession, computed: IntervalRows, held: HeldRows) -> BackfillResult:
         """Stage, audit and publish the rows, unless the table holds the very same ones.
+
+        Parameters
+        ----------
+        held: what the target held when the backfill was planned.
 
         Raises
         ------
@@ -209,7 +206,6 @@ class IntervalReplacing:
         """
         with computing(self.seen.interval, self.attempt.stream):
             new = fingerprint(computed.rows)
-        held = held_rows(spark, self.catalog, self.stream, self.seen)
         computed.require_times(held.without_time())
         touched = touched_files(self.target, interval_of_table(self.stream, self.seen.interval))
         old = fingerprint(held.of_interval(self.seen.interval)) if touched.rows else Fingerprint.of_no_rows()
@@ -217,7 +213,8 @@ class IntervalReplacing:
         try:
             staged = None if new == old else self._stage(computed, held, touched)
             self.reached(CrashPoint.STAGED)
-            counts = self.audit(computed.totals(), new=new, old=old, staged=staged, touched=touched)
+            moved = self.moved_rows(computed, held) if staged is not None and old.rows else 0
+            counts = self.audit(computed.totals(moved=moved), new=new, old=old, staged=staged, touched=touched)
             self.reached(CrashPoint.AUDITED)
             if computed.rejected is not None:
                 self.rejected.publish(spark, self.catalog, computed.rejected, catalog_name=self.catalog.name)
@@ -225,6 +222,24 @@ class IntervalReplacing:
             return self.publish(staged, touched, counts)
         finally:
             self.drop_staging()
+
+    def moved_rows(self, computed: IntervalRows, held: HeldRows, *, within: Interval | None = None) -> int:
+        """How many rows lie in other intervals now, all of which are asked for.
+
+        Parameters
+        ----------
+        within: all that was computed together; this interval alone when it is unset.
+
+        Raises
+        ------
+        VerificationError: when the backfill of one of those intervals is not asked for.
+        """
+        whole = within or self.seen.interval
+        moved = computed.moved(held, whole, backfill_of(self.stream).interval)
+        if moved:
+            stream, table = self.attempt.stream, self.seen.output.target
+            require_taken(moved, self.planned(), stream=stream, table=table, interval=whole)
+        return sum(moved.values())
 
     def audit(
         self,
@@ -252,7 +267,8 @@ class IntervalReplacing:
         counts = RowCounts(
             read=totals.read,
             published=new.rows,
-            outside=totals.results - totals.without_time - new.rows,
+            outside=totals.results - totals.without_time - totals.moved - new.rows,
+            moved=totals.moved,
             without_time=totals.without_time,
             quarantined=totals.quarantined,
             duplicate=totals.duplicate,
@@ -278,10 +294,11 @@ class IntervalReplacing:
         IntervalChangedError: when the interval or an input has changed since the plan.
         DeliveryError, LakehouseError: as `replace_interval` raises them.
         """
-        if staged is None and (corrected := self._changed_inputs()) is not None:
-            raise IntervalChangedError(f"{self.key}: an input changed while it was computed: {corrected}.")
         snapshot_id = None if staged is None else self._exchange(staged, touched, counts)
         self.reached(CrashPoint.PUBLISHED)
+        # An input may also have changed between the look before the commit and the commit itself.
+        if (corrected := self._changed_inputs()) is not None:
+            raise IntervalChangedError(f"{self.key}: an input changed while it was computed: {corrected}.")
         state = BackfillState.UNCHANGED if snapshot_id is None else BackfillState.PUBLISHED
         return BackfillResult(key=self.key, state=state, snapshot_id=snapshot_id, rows=asdict(counts))
 
@@ -329,14 +346,3 @@ class IntervalReplacing:
 
     def _changed_inputs(self) -> str | None:
         return changed_inputs(self.catalog, self.seen.sources, self.seen.published)
-
-
-def held_rows(spark: SparkSession, catalog: Catalog, stream: LoadedStream, seen: BackfillObservation) -> HeldRows:
-    """What the target held when the backfill was planned."""
-    return HeldRows(
-        spark=spark,
-        catalog=catalog.name,
-        target=seen.output.target,
-        head=seen.head,
-        column=backfill_of(stream).column,
-    )

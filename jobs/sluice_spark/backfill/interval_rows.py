@@ -2,56 +2,92 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as fn
 
-from sluice.backfill.backfill_plan import BackfillObservation, PublishedBatch
+from sluice.backfill.backfill_plan import BackfillObservation, plan_backfill
 from sluice.backfill.balance import RowTotals
-from sluice.backfill.intervals import Interval
+from sluice.backfill.intervals import Interval, IntervalLength
 from sluice.backfill.observe_backfill import backfill_of
+from sluice.backfill.reach import PlanReach, reach_refusals
 from sluice.declarations.iceberg_output import IcebergOutput
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import UnpublishableError, VerificationError
 from sluice.settings import Settings
 from sluice_spark.backfill.bounded_inputs import open_bounded, within
-from sluice_spark.query.batch_form import CountedDuplicates
+from sluice_spark.backfill.moved_rows import moved_rows
+from sluice_spark.backfill.plan_reach import derive_reach
+from sluice_spark.backfill.table_rows import HeldRows
+from sluice_spark.query.batch_form import DEDUPLICATIONS, CountedDuplicates, HeldResult
 from sluice_spark.query.state_operators import stateful_operators
 from sluice_spark.query.stream_outputs import open_targets, part, unite_outputs
-from sluice_spark.query.stream_plan import StreamPlan
+from sluice_spark.query.stream_plan import plan_stream
 from sluice_spark.query.transformation import transform
 from sluice_spark.session.columns import quoted
 from sluice_spark.session.row_content import row_hashes
 from sluice_spark.sinks.iceberg import one_row_per_key
 
-_DEDUPLICATING = frozenset({"Deduplicate", "DeduplicateWithinWatermark", "Distinct"})
 _OWN_STATE = "WithState"
 """Part of the name of each operator whose state is the user's own."""
 
 
-def require_exact(plan: StreamPlan, published: PublishedBatch) -> None:
-    """Refuse a stream whose interval a batch cannot compute as the stream does.
+def require_exact(
+    spark: SparkSession, stream: LoadedStream, settings: Settings, seen: BackfillObservation
+) -> PlanReach:
+    """Refuse an interval that a batch cannot compute as the stream does.
+
+    Returns
+    -------
+    How far the plan of the stream reaches.
 
     Raises
     ------
-    UnpublishableError: with the operator that blocks it.
+    UnpublishableError: with the operator that blocks it, or with how far the plan reaches beyond the interval.
+    DeclarationError, SchemaError, SettingsError: as `plan_stream` raises them.
     """
-    stream, operators = plan.declaration.stream, stateful_operators(plan.rows)
+    reach, backfill = exact_reach(spark, stream, settings, seen), backfill_of(stream)
+    refusals = reach_refusals(
+        reach,
+        seen.interval,
+        stream=stream.name,
+        column=backfill.column,
+        reads=backfill.reads,
+        margin=backfill.margin,
+        watermark=seen.published.watermark if seen.published is not None else None,
+    )
+    replace(plan_backfill(seen), refusals=tuple(refusals)).require_unrefused()
+    return reach
+
+
+def exact_reach(spark: SparkSession, stream: LoadedStream, settings: Settings, seen: BackfillObservation) -> PlanReach:
+    """How far the plan of a stream reaches that a batch computes as the stream does.
+
+    Raises
+    ------
+    UnpublishableError: with the operator that a batch cannot compute so.
+    DeclarationError, SchemaError, SettingsError: as `plan_stream` raises them.
+    """
+    plan = plan_stream(spark, stream, settings)
+    operators = stateful_operators(plan.rows)
     if own := [name for name in operators if _OWN_STATE in name or name.startswith("FlatMapGroups")]:
         raise UnpublishableError(
-            f"{stream} cannot be backfilled yet: {own[0]} keeps a state of its own, and a batch calls it differently.",
+            f"{stream.name} cannot be backfilled yet: {own[0]} keeps a state of its own, and a batch calls it "
+            "differently.",
             next_step="Reset the stream instead (`sluice stream reset`).",
         )
-    windows = [name for name in operators if name not in _DEDUPLICATING]
-    if windows and published.watermark is None:
+    windows = [name for name in operators if name not in DEDUPLICATIONS]
+    if windows and (seen.published is None or seen.published.watermark is None):
         raise UnpublishableError(
-            f"{stream} cannot be backfilled: {windows[0]} has no watermark, so the stream may change every interval.",
+            f"{stream.name} cannot be backfilled: {windows[0]} has no watermark, so the stream may change every "
+            "interval.",
             next_step="Declare a watermark for its input.",
         )
+    return derive_reach(spark, stream, plan.inputs)
 
 
 @dataclass(slots=True)
@@ -90,12 +126,19 @@ class IntervalRows:
     _duplicates: CountedDuplicates
     _superseded: CountedSuperseded
     _without_time: DataFrame
+    _beside: DataFrame
     _declared: IcebergOutput
+    _reach: PlanReach
     _column: str
 
-    def totals(self) -> RowTotals:
+    def totals(self, *, moved: int) -> RowTotals:
         """The numbers of all computed rows. The rows must have been computed; those that were read are counted here,
-        apart from the transformation."""
+        apart from the transformation.
+
+        Parameters
+        ----------
+        moved: how many of them have left the interval.
+        """
         superseded = self._superseded.rows
         return RowTotals(
             read=sum(rows.count() for rows in self._inputs),
@@ -103,6 +146,21 @@ class IntervalRows:
             without_time=int(self._all_results.get["without_time"]),
             quarantined=self.rejected.count() if self.rejected is not None else 0,
             duplicate=self._duplicates.rows + superseded,
+            moved=moved,
+        )
+
+    def moved(self, held: HeldRows, interval: Interval, length: IntervalLength) -> Mapping[Interval, int]:
+        """The rows that the target holds in an interval and that lie in another one now (`moved_rows`). Rows that are
+        made of several are counted again in each interval, and move nowhere."""
+        if self._reach.keeps_rows:
+            return {}
+        return moved_rows(
+            held=held.of_interval(interval),
+            computed=self.rows,
+            held_beside=held.outside(interval),
+            computed_beside=self._beside.distinct() if self._declared.mode == "merge" else self._beside,
+            column=self._column,
+            length=length,
         )
 
     def require_times(self, held: DataFrame) -> None:
@@ -143,41 +201,61 @@ class IntervalRows:
 
 
 def compute_interval(
-    spark: SparkSession, stream: LoadedStream, settings: Settings, seen: BackfillObservation
+    spark: SparkSession,
+    stream: LoadedStream,
+    settings: Settings,
+    seen: BackfillObservation,
+    *,
+    reach: PlanReach,
+    held: HeldRows,
 ) -> IntervalRows:
     """Apply the transformation to what the stream had read when the backfill was planned; keep the interval's rows.
 
+    Parameters
+    ----------
+    reach: of the plan of the stream, see `require_exact`. held: what the target holds.
+
     Raises
     ------
+    UnpublishableError: when it cannot be known which of repeated rows the stream has kept.
     DeclarationError, SchemaError, SettingsError: as `plan_stream` raises them.
     """
     catalog, column = settings.catalog.name, backfill_of(stream).column
     bounds = {source.input: source for source in seen.sources}
     inputs = open_bounded(spark, stream, settings, bounds, wide=seen.interval.widened(seen.margin))
     duplicates, all_results = CountedDuplicates(), Observation()
-    outputs = {name: duplicates.as_batch(rows) for name, rows in transform(spark, stream, inputs.rows).items()}
+    name, is_whole = seen.output.output, all(source.column is None for source in seen.sources)
+    kept = HeldResult(table=seen.output.target, column=column, rows=held.everything() if is_whole else None)
+    outputs = {
+        one: duplicates.as_batch(rows, held=kept if one == name else None)
+        for one, rows in transform(spark, stream, inputs.rows).items()
+    }
     targets = open_targets(spark, stream, outputs, catalog=catalog)
-    name, declared = seen.output.output, targets[0].declared
+    declared = targets[0].declared
     is_timeless = fn.col(quoted(column)).isNull()
     timeless = unite_outputs(stream.declaration, outputs | {name: outputs[name].where(is_timeless)}, targets).rows
+    is_beside = ~within(outputs[name], column, seen.interval)
+    beside = unite_outputs(stream.declaration, outputs | {name: outputs[name].where(is_beside)}, targets).rows
     counts = (fn.count(fn.lit(1)).alias("rows"), fn.count_if(is_timeless).alias("without_time"))
     found = outputs[name].observe(all_results, *counts)
     of_interval = found.where(within(found, column, seen.interval))
     superseded = CountedSuperseded()
     outputs[name] = superseded.newest(of_interval, declared) if declared.mode == "merge" else of_interval
-    kept = unite_outputs(stream.declaration, outputs, targets).rows.persist()
+    united = unite_outputs(stream.declaration, outputs, targets).rows.persist()
     columns = [quoted(field) for field in spark.table(targets[0].identifier).columns]
-    own = [part(kept, QUARANTINE_OUTPUT)] if QUARANTINE_OUTPUT in outputs else []
+    own = [part(united, QUARANTINE_OUTPUT)] if QUARANTINE_OUTPUT in outputs else []
     rejected = [*own, *inputs.rejected]
     return IntervalRows(
-        rows=part(kept, name).select(*columns),
+        rows=part(united, name).select(*columns),
         rejected=reduce(DataFrame.unionByName, rejected).persist() if rejected else None,
-        _kept=kept,
+        _kept=united,
         _inputs=inputs.counted,
         _all_results=all_results,
         _duplicates=duplicates,
         _superseded=superseded,
         _without_time=part(timeless, name).select(*columns),
+        _beside=part(beside, name).select(*columns),
         _declared=declared,
+        _reach=reach,
         _column=column,
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFile
@@ -20,16 +20,14 @@ from sluice.backfill.interval_gaps import Fingerprint
 from sluice.backfill.intervals import Interval, divide, spanned
 from sluice.backfill.observe_backfill import backfill_of, interval_of_table
 from sluice.errors import IntervalChangedError, SluiceError, UnpublishableError
-from sluice.ledger.backfill_attempts import BackfillState, begin_attempt, end_attempt, record_plan
-from sluice.ledger.locks import interval_lock
+from sluice.ledger.backfill_attempts import BackfillAttemptKey, BackfillState, begin_attempt, end_attempt, record_plan
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.replace_interval import TouchedFiles, is_whole, touched_files
 from sluice.tables.catalog import open_catalog
 from sluice_spark.backfill.backfill_run import BackfillRun
-from sluice_spark.backfill.interval_replacing import BackfillResult, IntervalReplacing, held_rows
+from sluice_spark.backfill.interval_replacing import BackfillResult, IntervalReplacing
 from sluice_spark.backfill.interval_rows import IntervalRows, compute_interval, require_exact
-from sluice_spark.backfill.table_rows import StagedRows, computing, fingerprints, stage_rows
-from sluice_spark.query.stream_plan import plan_stream
+from sluice_spark.backfill.table_rows import HeldRows, StagedRows, computing, fingerprints, stage_rows
 from sluice_spark.run.job import reason_of
 
 _log = logging.getLogger(__name__)
@@ -40,12 +38,14 @@ class JointRun:
     """Backfills of intervals of one stream that touch, in the order in which they become visible.
 
     runs: with the same settings, ledger and declarations.
+    ended: the attempts whose end is recorded; what fails after it changes nothing in it.
     """
 
     runs: tuple[BackfillRun, ...]
+    ended: set[BackfillAttemptKey] = field(default_factory=set, init=False)
 
     def work(self) -> dict[Interval, BackfillResult]:
-        """Replace the intervals. Each has its own lock, attempt, balance and commit.
+        """Replace the intervals, whose locks the caller has. Each has its own attempt, balance and commit.
 
         Returns
         -------
@@ -53,10 +53,8 @@ class JointRun:
         waits for the next batch of the stream, is computed again after a change, and fails with a reason of its own.
         """
         results: dict[Interval, BackfillResult] = {}
-        locked = [(run.interval.start, run.interval.end) for run in self.runs]
         try:
-            with interval_lock(self._any.ledger, self._any.stream.name, *locked):
-                self._replace(results)
+            self._replace(results)
         except SluiceError as error:
             left = len(self.runs) - len(results)
             _log.info("%d intervals of %s are computed one by one: %s", left, self._any.stream.name, error)
@@ -81,10 +79,11 @@ class JointRun:
         files = self._apart(target, touched)
         replacing = {one.interval: self._begin(one, catalog, seen, target) for one in self.runs}
         try:
-            self._compute(seen, replacing, files, results)
+            self._compute(seen, replacing, files, results, target=target)
         except Exception as error:
-            for interval in set(self._intervals) - results.keys():
-                self._end(replacing[interval], error)
+            for one in replacing.values():
+                if one.attempt not in self.ended:
+                    self._end(one, error)
             raise
 
     def _begin(self, run: BackfillRun, catalog: Catalog, seen: BackfillObservation, target: Table) -> IntervalReplacing:
@@ -99,6 +98,7 @@ class JointRun:
             target=target,
             attempt=key,
             reached=run.reached,
+            planned=run.planned,
             allows_fewer=run.allows_fewer,
         )
 
@@ -106,6 +106,7 @@ class JointRun:
         is_changed = isinstance(error, IntervalChangedError)
         state = BackfillState.CHANGED_MEANWHILE if is_changed else BackfillState.FAILED
         end_attempt(self._any.ledger, replacing.attempt, state, reason=reason_of(error))
+        self.ended.add(replacing.attempt)
 
     def _compute(
         self,
@@ -113,15 +114,18 @@ class JointRun:
         replacing: Mapping[Interval, IntervalReplacing],
         files: Mapping[Interval, Sequence[DataFile]],
         results: dict[Interval, BackfillResult],
+        *,
+        target: Table,
     ) -> None:
         run = self._any
         run.reached(CrashPoint.PLANNED)
         spark = run.open_session()
-        if seen.published is not None:  # as the plan says
-            require_exact(plan_stream(spark, run.stream, run.settings), seen.published)
-        computed = compute_interval(spark, run.stream, run.settings, seen)
+        reach = require_exact(spark, run.stream, run.settings, seen)
+        column, catalog_name = backfill_of(run.stream).column, run.settings.catalog.name
+        held = HeldRows.at(spark, catalog_name, target, head=seen.head, column=column)
+        computed = compute_interval(spark, run.stream, run.settings, seen, reach=reach, held=held)
         try:
-            prepared = self._prepare(spark, seen, computed, replacing, files)
+            prepared = self._prepare(spark, held, computed, replacing, files)
             for interval, (staged, touched, counts) in prepared.items():
                 self._publish(replacing[interval], staged, touched, counts, results)
         finally:
@@ -131,24 +135,24 @@ class JointRun:
     def _prepare(
         self,
         spark: SparkSession,
-        seen: BackfillObservation,
+        held: HeldRows,
         computed: IntervalRows,
         replacing: Mapping[Interval, IntervalReplacing],
         files: Mapping[Interval, Sequence[DataFile]],
     ) -> dict[Interval, tuple[StagedRows | None, TouchedFiles, RowCounts]]:
         """Stage and audit the rows of all intervals, and quarantine what is rejected, before any becomes visible."""
         run, first = self._any, replacing[self._any.interval]
-        column = backfill_of(run.stream).column
-        with computing(seen.interval, run.stream.name):
+        column, whole = backfill_of(run.stream).column, spanned(self._intervals)
+        with computing(whole, run.stream.name):
             new = fingerprints(computed.rows, column, self._intervals)
-        held = held_rows(spark, first.catalog, run.stream, seen)
         computed.require_times(held.without_time())
-        within = held.of_interval(seen.interval)
+        within = held.of_interval(whole)
         old = fingerprints(within, column, self._intervals) if any(files.values()) else {}
         run.reached(CrashPoint.COMPUTED)
         staged = self._stage(computed, first, new=new, old=old)
         run.reached(CrashPoint.STAGED)
-        totals, prepared = computed.totals(), {}
+        moved = first.moved_rows(computed, held, within=whole) if staged and any(old.values()) else 0
+        totals, prepared = computed.totals(moved=moved), {}
         for interval, one in replacing.items():
             touched = TouchedFiles(whole=tuple(files[interval]), partial=())
             before, here = old.get(interval, Fingerprint.of_no_rows()), staged.get(interval)
@@ -195,6 +199,7 @@ class JointRun:
             self._end(replacing, changed)
             return
         end_attempt(ledger, replacing.attempt, result.state, rows=result.rows, snapshot_id=result.snapshot_id)
+        self.ended.add(replacing.attempt)
         results[replacing.seen.interval] = result
         self._any.reached(CrashPoint.RECORDED)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
@@ -68,6 +68,7 @@ class HeldRows:
     """What a target holds, at the snapshot on which a backfill was planned.
 
     head: that snapshot; none for an empty table.
+    names: by the name of a column now, its name at that snapshot; without those that were added since.
     """
 
     spark: SparkSession
@@ -75,15 +76,35 @@ class HeldRows:
     target: str
     head: int | None
     column: str
+    names: Mapping[str, str]
+
+    @classmethod
+    def at(cls, spark: SparkSession, catalog: str, table: Table, *, head: int | None, column: str) -> HeldRows:
+        """The rows of a loaded table. head: a snapshot of it. column: that of its intervals."""
+        snapshot = table.snapshot_by_id(head) if head is not None else None
+        known = table.schemas().get(snapshot.schema_id or 0) if snapshot is not None else None
+        before = {field.field_id: field.name for field in (known or table.schema()).fields}
+        names = {one.name: before[one.field_id] for one in table.schema().fields if one.field_id in before}
+        target = ".".join(table.name())
+        return cls(spark=spark, catalog=catalog, target=target, head=head, column=column, names=names)
+
+    def everything(self) -> DataFrame:
+        """All of them."""
+        return self._named(self._rows())
 
     def of_interval(self, interval: Interval) -> DataFrame:
         """The rows of an interval."""
         rows = self._rows()
-        return rows.where(within(rows, self.column, interval))
+        return self._named(rows.where(within(rows, self._time, interval)))
+
+    def outside(self, interval: Interval) -> DataFrame:
+        """The rows of all other intervals."""
+        rows = self._rows()
+        return self._named(rows.where(~within(rows, self._time, interval)))
 
     def without_time(self) -> DataFrame:
         """The rows that lie in no interval."""
-        return self._rows().where(fn.col(quoted(self.column)).isNull())
+        return self._named(self._rows().where(fn.col(quoted(self._time)).isNull()))
 
     def beside(self, interval: Interval, touched: TouchedFiles, table: Table) -> DataFrame:
         """The rows of other intervals in the files that hold rows of this one.
@@ -95,20 +116,32 @@ class HeldRows:
         rows = self._rows()
         paths = [file.file_path for file in touched.partial]
         if not paths:
-            return rows.limit(0)
+            return self._named(rows.limit(0))
         # Iceberg would try to push `_file IN (…)` down and log a warning, because that column is none of the table's.
         is_touched = fn.array_contains(fn.array(*(fn.lit(path) for path in paths)), fn.col(_FILE))
-        is_within = fn.coalesce(within(rows, self.column, interval), fn.lit(False))
+        is_within = fn.coalesce(within(rows, self._time, interval), fn.lit(False))
         beside = rows.where(is_touched & ~is_within).select(*rows.columns)
         bounds = value_bounds(table, self.column, touched.partial)
         # By the bounds of those files Iceberg leaves most of the other files out.
-        return beside if bounds is None else beside.where(_is_between(rows, self.column, bounds))
+        return self._named(beside if bounds is None else beside.where(_is_between(rows, self._time, bounds)))
+
+    @property
+    def _time(self) -> str:
+        return self.names.get(self.column, self.column)
 
     def _rows(self) -> DataFrame:
         reader = self.spark.read
         if self.head is None:
             return reader.table(quoted_table(self.catalog, self.target)).limit(0)
         return reader.option("versionAsOf", str(self.head)).table(quoted_table(self.catalog, self.target))
+
+    def _named(self, rows: DataFrame) -> DataFrame:
+        """The rows with the columns of the table now: a snapshot is read with those that the table had then."""
+        if self.head is None:
+            return rows
+        now = self.spark.table(quoted_table(self.catalog, self.target)).schema
+        values = {one.name: fn.col(quoted(self.names[one.name])) for one in now if one.name in self.names}
+        return rows.select(*(values.get(one.name, fn.lit(None)).cast(one.dataType).alias(one.name) for one in now))
 
 
 def _is_between(rows: DataFrame, column: str, bounds: tuple[int, int]) -> Column:

@@ -57,7 +57,8 @@ class BatchDelivery:
 
     def start(self, trigger: Mapping[str, Any]) -> StreamingQuery:
         """Start the query; before each batch the watermark is read and the sources are looked at."""
-        looked_at = self.context.controls.skipped_input.ahead_of(self.handover)
+        controls = self.context.controls
+        looked_at = self.handover.guarded(controls.inputs.ahead_of(controls.skipped_input.ahead_of(self.handover)))
         deliver = swept(self.late_watermark.ahead_of(looked_at))
         writer = self.plan.writer(checkpoint=self.context.checkpoint)
         return writer.foreachBatch(deliver).trigger(**trigger).start()

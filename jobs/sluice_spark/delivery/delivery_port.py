@@ -31,6 +31,7 @@ from sluice.ledger.connection import Ledger
 from sluice.publication.crash_points import Reached
 from sluice.publication.staged_batch import canonical_offsets
 from sluice.settings import Settings
+from sluice.sources.input_watch import InputWatch
 from sluice.sources.skipped_input_watch import SkippedInputWatch
 from sluice.supervision.held_lease import HeldLease
 from sluice_spark.delivery.batch_recording import Recording
@@ -148,12 +149,14 @@ class RunControls:
     """What decides whether a batch may begin and become visible.
 
     lease: is asked before each publication. skipped_input: looks at the sources before each batch.
+    inputs: compares them with the plan before each batch.
     on_failure: asks the run to stop, because a publication outside the query failed.
     gate: every batch that Spark hands over passes it.
     """
 
     lease: HeldLease
     skipped_input: SkippedInputWatch
+    inputs: InputWatch
     on_failure: Callable[[], None]
     gate: BatchGate = field(default_factory=BatchGate)
 
@@ -228,6 +231,20 @@ class BatchHandover:
         except Exception as error:
             self.failure = error
             raise
+
+    def guarded(self, deliver: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
+        """Keep the error of what looks at a batch ahead of this."""
+
+        def keep_failure(rows: DataFrame, number: int) -> None:
+            try:
+                deliver(rows, number)
+            except TurnedAwayError:
+                raise
+            except Exception as error:
+                self.failure = error
+                raise
+
+        return keep_failure
 
     def take(self, number: int) -> DeliveredBatch | None:
         """What was delivered of a batch, once; none when this run did not deliver it."""

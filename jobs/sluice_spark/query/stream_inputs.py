@@ -6,13 +6,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pyiceberg.schema import Schema
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sluice.declarations.input_declaration import InputDeclaration
 from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.declarations.source_declarations import IcebergSource
+from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.record_values.unknown_fields import counts_of_texts
 from sluice.settings import Settings
+from sluice.sources.source_fields import SourceFields, fields_of
 from sluice_spark.query.logical_plan import analyzed_plan, leaves_of, python_list
 from sluice_spark.session.jvm import jvm_of
 from sluice_spark.sources import read_input, with_watermark
@@ -55,6 +59,24 @@ def read_inputs(
         name: read_input(spark, declared, settings, checkpoint=checkpoint)
         for name, declared in stream.declaration.inputs.items()
     }
+
+
+def planned_fields(stream: StreamDeclaration, arriving: Mapping[str, DataFrame]) -> dict[str, SourceFields]:
+    """The fields of the Iceberg tables that are read as they are at each batch, by table, as the DataFrames read them.
+
+    Parameters
+    ----------
+    arriving: by input, before anything is applied.
+    """
+    found: dict[str, SourceFields] = {}
+    for name, rows in arriving.items():
+        source = stream.inputs[name].declared_source.source
+        if isinstance(source, IcebergSource) and not source.is_fixed:
+            (leaf,) = leaves_of(analyzed_plan(rows))
+            schema = leaf.table().table().schema()
+            parser = jvm_of(rows.sparkSession).org.apache.iceberg.SchemaParser
+            found[source.table] = fields_of(Schema.model_validate_json(str(parser.toJson(schema))))
+    return found
 
 
 def open_inputs(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pyspark.errors import AnalysisException
@@ -13,6 +14,7 @@ from sluice.declarations.scalar_types import duration_text
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import DeclarationError
 from sluice.settings import Settings
+from sluice.sources.source_fields import SourceFields
 from sluice_spark.query.logical_plan import analyzed_plan
 from sluice_spark.query.rejected_records import RejectedRecords, rejected_records
 from sluice_spark.query.state_operators import stateful_operators
@@ -23,6 +25,7 @@ from sluice_spark.query.stream_inputs import (
     are_counted_by_spark,
     cannot_be_counted_by_spark,
     open_inputs,
+    planned_fields,
     read_inputs,
     sources_of,
 )
@@ -40,6 +43,7 @@ _APPENDED = ("append", "overwrite_partitions")
 class StreamPlan:
     """A stream, ready to be started.
 
+    inputs: as the transformation gets them.
     rows: the rows of all outputs in one streaming DataFrame. targets: the tables that they go into.
     carried: the outputs that have rows in it; the quarantine of records that cannot be decoded has none.
     rejected: those records, batch by batch; None when no input is decoded.
@@ -48,9 +52,11 @@ class StreamPlan:
         line of its offset log.
     is_stateful: whether an operator keeps state from batch to batch.
     renewals: what keeps the static inputs up to date while the query runs. copies: what batches read of some of them.
+    fields: of the Iceberg tables that the inputs read as they are at each batch, by table, as the plan reads them.
     """
 
     declaration: StreamDeclaration
+    inputs: Mapping[str, DataFrame]
     rows: DataFrame
     carried: frozenset[str]
     rejected: RejectedRecords | None
@@ -61,6 +67,7 @@ class StreamPlan:
     is_stateful: bool
     renewals: Renewals
     copies: StaticCopies
+    fields: Mapping[str, SourceFields]
 
     @property
     def writes_directly(self) -> bool:
@@ -128,6 +135,7 @@ def plan_stream(
     sources = sources_of(united.rows, inputs)
     return StreamPlan(
         declaration=declaration,
+        inputs=opened.rows,
         rows=united.rows,
         carried=united.outputs,
         rejected=rejected_records(united.rows, declaration.stream, opened.metrics),
@@ -138,6 +146,7 @@ def plan_stream(
         is_stateful=bool(stateful_operators(united.rows)),
         renewals=renewals_of(declaration.inputs, inputs),
         copies=copies,
+        fields=planned_fields(declaration, inputs),
     )
 
 

@@ -22,7 +22,7 @@ from sluice.declarations.source_declarations import FilesSource, IcebergSource, 
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import CheckpointError
 from sluice.ledger.connection import Ledger, database_time
-from sluice.maintenance.continued_checkpoint import next_metadata
+from sluice.maintenance.continued_checkpoint import next_batch_metadata
 from sluice.refresh.shadow_bound import Offset, ShadowBound, input_of, next_ends, tables_of
 from sluice.settings import KafkaConnection, Settings
 from sluice.sources.iceberg_positions import BEGINNING, StreamOffset, history_of, stream_offset_of
@@ -164,11 +164,11 @@ class _Entry:
     @property
     def moved_watermark(self) -> bool:
         """Whether the watermark behind the batch is later than the one that the batch used."""
-        return bool(_watermark(next_metadata(self.metadata, self.commit)) > _watermark(self.metadata))
+        return bool(_watermark(next_batch_metadata(self.metadata, self.commit)) > _watermark(self.metadata))
 
     def followed_by(self, lines: Sequence[str | None], *, now: datetime) -> str:
         """The entry of the next batch."""
-        content: dict[str, Any] = json.loads(next_metadata(self.metadata, self.commit))
+        content: dict[str, Any] = json.loads(next_batch_metadata(self.metadata, self.commit))
         content["batchTimestampMs"] = round(now.timestamp() * 1000)
         metadata = json.dumps(content, separators=(",", ":"))
         return "\n".join([self.version, metadata, *(line or _NO_OFFSET for line in lines)])

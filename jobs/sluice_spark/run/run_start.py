@@ -1,6 +1,7 @@
 """The start of a run, from an open session to the query that it may start.
 
-    settle a refresh ─► observe the checkpoint, plan the query ─► begin its inputs ─► compare the tables with the ledger
+    settle a refresh ─► observe the checkpoint ─► compare what is read and written with what it was ─► plan the query
+    ─► begin its inputs ─► compare the tables with the ledger
 
 Only the files that the run was started for are run, and nothing is published before the last step. As a rule the tables
 and the ledger agree; whatever made them disagree is repaired behind one door (`sluice.publication.repair`).
@@ -29,9 +30,11 @@ from sluice.publication.start_check import disagreements, observe_tables
 from sluice.refresh.settle_refresh import settle_refresh
 from sluice.settings import Settings
 from sluice.sources.iceberg_positions import StreamOffset
+from sluice.sources.source_identities import Identities
 from sluice.tables.catalog import open_catalog
 from sluice_spark.delivery.delivery_port import TablesAtStart
 from sluice_spark.query.stream_plan import StreamPlan, plan_stream
+from sluice_spark.run.identity_check import check_identities, follow_recreated_topics
 from sluice_spark.run.job import failure_of_error
 from sluice_spark.run.run_checkpoint import RunCheckpoint, observe_checkpoint
 from sluice_spark.run.table_beginning import begin_in_tables, require_reachable_starts
@@ -68,7 +71,7 @@ class RunStart:
     """What a run works with.
 
     run: with a token that its tables admit. checkpoint: as it was before the query starts.
-    tables: what the tables have shown.
+    tables: what the tables have shown. identities: the ids of what it reads and writes.
     """
 
     settings: Settings
@@ -77,6 +80,7 @@ class RunStart:
     plan: StreamPlan
     checkpoint: RunCheckpoint
     tables: TablesAtStart
+    identities: Identities
 
     def require_unbroken_input(self) -> None:
         """Require that no snapshot is expired that the stream has not read. What earlier runs have staged is published
@@ -115,12 +119,14 @@ def start_run(
     stream: LoadedStream,
     run: RunObservation,
     *,
+    is_again: bool = False,
     until: Mapping[str, StreamOffset] | None = None,
 ) -> RunStart:
     """Prepare a run in an open session.
 
     Parameters
     ----------
+    is_again: whether the run has taken the tables already and plans again, so that they have seen its token.
     until: how far a new checkpoint may read its tables, by input; unset: as far as they go.
 
     Raises
@@ -128,31 +134,43 @@ def start_run(
     CheckpointError: when the checkpoint is not the one that the ledger has registered, or cannot follow a change of
         the declaration.
     DeclarationError: when an input cannot begin as declared.
+    InputReplacedError, RolledBackError: when something has its name and is another one.
     LeaseLostError, UndeclaredOutputError, DeliveryError, LakehouseError: as `repair` raises them.
     """
     catalog = open_catalog(settings)
     if unsettled_refresh(ledger, stream.name) is not None:
         settle_refresh(catalog, ledger, stream.declaration)
     found = observe_checkpoint(spark, ledger, stream, run_id=run.run_id, checkpoints_root=settings.checkpoints)
+    checked = check_identities(found, settings, catalog)
     plan = plan_stream(spark, stream, settings, checkpoint=found.location)
     found.bind(plan)
+    found = follow_recreated_topics(spark, plan, found, checked, settings)
     require_reachable_starts(spark, found, settings)
     checkpoint = begin_in_tables(spark, ledger, plan, found, settings, until=until)
     if checkpoint.state.newest_planned > found.state.newest_planned:
         # The tables of the plan may be older than the snapshot that the first batch reads.
         plan = plan_stream(spark, stream, settings, checkpoint=checkpoint.location)
-    run, tables = _agreed(catalog, ledger, run, checkpoint)
-    return RunStart(settings=settings, catalog=catalog, run=run, plan=plan, checkpoint=checkpoint, tables=tables)
+    run, tables = _agreed(catalog, ledger, run, checkpoint, is_again=is_again)
+    return RunStart(
+        settings=settings,
+        catalog=catalog,
+        run=run,
+        plan=plan,
+        checkpoint=checkpoint,
+        tables=tables,
+        identities=checked.seen,
+    )
 
 
 def _agreed(
-    catalog: Catalog, ledger: Ledger, run: RunObservation, checkpoint: RunCheckpoint
+    catalog: Catalog, ledger: Ledger, run: RunObservation, checkpoint: RunCheckpoint, *, is_again: bool
 ) -> tuple[RunObservation, TablesAtStart]:
     """Compare the tables of a stream with its ledger, and repair them when they do not agree."""
     declaration, generation = checkpoint.stream.declaration, checkpoint.generation.generation
     tables = observe_tables(catalog, declaration)
     recorded = rejected_batches(ledger, run.stream, generation=generation)
-    found = disagreements(tables, token=run.token, generation=generation, rejected=recorded)
+    unseen = run.token + 1 if is_again else run.token
+    found = disagreements(tables, token=unseen, generation=generation, rejected=recorded)
     if found:
         run = repair(
             found,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from pyspark.sql import SparkSession
@@ -16,6 +17,7 @@ from sluice.ledger.run_values import RunObservation
 from sluice.publication.crash_points import Reached, unnoticed
 from sluice.settings import Settings
 from sluice.sources.iceberg_positions import StreamOffset
+from sluice.sources.input_watch import InputChangedError, InputWatch
 from sluice.sources.skipped_input_watch import SkippedInputWatch
 from sluice.supervision.held_lease import HeldLease
 from sluice_spark.delivery.batch_recording import HandOver, LedgerWriter, Recording
@@ -30,6 +32,8 @@ from sluice_spark.run.query_run import QueryRun
 from sluice_spark.run.run_start import RunStart, start_run
 from sluice_spark.run.stop_request import LEASE_ENDS, StopReason, StopRequest, Watchdog, stopped_by_signals
 from sluice_spark.session.session import Sessions, own_session
+
+_log = logging.getLogger(__name__)
 
 
 class PlannedBatches(Protocol):
@@ -119,7 +123,24 @@ class SupervisedRun:
         lease: the lease of the run; it is asked before each publication.
         hand_over: takes the observation of each batch, at once, and reports when the ledger has it.
         """
-        start, is_planned = self._start(spark)
+        is_again = False
+        while True:
+            try:
+                return self._work_on_plan(spark, stop=stop, lease=lease, hand_over=hand_over, is_again=is_again)
+            except InputChangedError as changed:
+                is_again = True
+                _log.warning("%s: %s", self.run.stream, changed)
+
+    def _work_on_plan(
+        self, spark: SparkSession, *, stop: StopRequest, lease: HeldLease, hand_over: HandOver, is_again: bool
+    ) -> StopReason:
+        """Plan the stream as its inputs are now, and run it. is_again: whether the run has taken the tables already.
+
+        Raises
+        ------
+        InputChangedError: when they are not so any more. The batch that was about to begin has delivered nothing.
+        """
+        start, is_planned = self._start(spark, token=lease.token, is_again=is_again)
         lease.token = start.run.token
         context = self._context(start, lease=lease, stop=stop, hand_over=hand_over)
         query = QueryRun(
@@ -141,10 +162,11 @@ class SupervisedRun:
                 prepare_available_now(spark, start.plan, start.checkpoint, start.catalog)
                 return query.exhaust()
 
-    def _start(self, spark: SparkSession) -> tuple[RunStart, bool]:
+    def _start(self, spark: SparkSession, *, token: int, is_again: bool) -> tuple[RunStart, bool]:
         """The start of the run, and whether a batch is planned for it."""
         until = self.planned.until if self.planned is not None else None
-        start = start_run(spark, self.settings, self.ledger, self.stream, self.run, until=until)
+        run = replace(self.run, token=token)
+        start = start_run(spark, self.settings, self.ledger, self.stream, run, is_again=is_again, until=until)
         if self.planned is None or not self.planned.plan_next(spark, start):
             return start, False
         return start.observed_again(spark), True
@@ -166,6 +188,9 @@ class SupervisedRun:
                 lease=lease,
                 skipped_input=SkippedInputWatch(
                     self.stream.declaration, self.settings, checkpoint=checkpoint.location, inputs=plan.sources
+                ),
+                inputs=InputWatch(
+                    self.stream.declaration, self.settings, identities=start.identities, fields=plan.fields
                 ),
                 on_failure=lambda: stop.make(StopReason.UNPUBLISHED),
             ),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from sluice.errors import CheckpointError
@@ -66,7 +67,7 @@ def read_checkpoint(spark: SparkSession, location: str) -> CheckpointState:
     folder = jvm.org.apache.hadoop.fs.Path(location)
     files = folder.getFileSystem(java_session.sessionState().newHadoopConf())
     metadata = jvm.org.apache.hadoop.fs.Path(folder, "metadata")
-    text = _read_text(jvm, files.open(metadata)) if files.exists(metadata) else None
+    text = _read_text(jvm, files, metadata) if files.exists(metadata) else None
     newest_planned, newest_committed = (_newest(jvm, files, folder, log) for log in ("offsets", "commits"))
     newest = _batch_metadata(jvm, files, folder, newest_planned)
     is_unfinished = newest_planned > newest_committed
@@ -79,6 +80,21 @@ def read_checkpoint(spark: SparkSession, location: str) -> CheckpointState:
         watermark_ms=int(before_next.get("batchWatermarkMs", 0)),
         unfinished_since=_planned_at(newest) if is_unfinished else None,
     )
+
+
+def read_log_text(spark: SparkSession, location: str, log: str, batch: int) -> str:
+    """The entry of a batch in the offset log or the commit log.
+
+    Raises
+    ------
+    CheckpointError: when the log does not contain the batch.
+    """
+    jvm = jvm_of(spark)
+    path = jvm.org.apache.hadoop.fs.Path(location, f"{log}/{batch}")
+    files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    if not files.exists(path):
+        raise CheckpointError(f"{path.toString()} of the checkpoint is missing.", next_step="Restore the checkpoint.")
+    return _read_text(jvm, files, path)
 
 
 def read_planned_offsets(
@@ -148,7 +164,7 @@ def _offset_log_text(jvm: JavaObject, files: JavaObject, folder: JavaObject, bat
     Source: Spark 4.1's `OffsetSeqLog`: a version, a line of metadata, and a line for each source.
     """
     path = jvm.org.apache.hadoop.fs.Path(folder, f"offsets/{batch}")
-    return _read_text(jvm, files.open(path)) if batch >= 0 and files.exists(path) else None
+    return _read_text(jvm, files, path) if batch >= 0 and files.exists(path) else None
 
 
 def _planned_at(metadata: Mapping[str, Any]) -> datetime:
@@ -166,9 +182,18 @@ def _query_id(text: str | None, location: str) -> str | None:
         ) from error
 
 
-def _read_text(jvm: JavaObject, stream: JavaObject) -> str:
+def _read_text(jvm: JavaObject, files: JavaObject, path: JavaObject) -> str:
+    """The text of a file. Hadoop compares a local file with the checksums that lie beside it."""
+    stream = files.open(path)
     try:
         return str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+    except Py4JJavaError as error:
+        if error.java_exception.getClass().getSimpleName() != "ChecksumException":
+            raise
+        raise CheckpointError(
+            f"{path.toString()} of the checkpoint is damaged: it is not what was written, by the checksums beside it.",
+            next_step="Restore the checkpoint.",
+        ) from error
     finally:
         stream.close()
 

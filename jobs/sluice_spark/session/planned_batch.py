@@ -131,6 +131,21 @@ def plan_first_batch(
         raise CheckpointError(f"The first batch of the checkpoint {location} is planned already.")
 
 
+def write_planned_batch(spark: SparkSession, location: str, batch: int, entry: str) -> None:
+    """Plan a batch by the text of its entry in the offset log. One that is planned already is replaced.
+
+    Parameters
+    ----------
+    entry: as Spark writes it: the version, the metadata, and a line for each source.
+    """
+    file = jvm_of(spark).org.apache.hadoop.fs.Path(location, f"offsets/{batch}")
+    stream = file.getFileSystem(_hadoop_conf(spark)).create(file, True)
+    try:
+        stream.write(bytearray(entry, "utf-8"))
+    finally:
+        stream.close()
+
+
 def _metadata(spark: SparkSession, planned_at: datetime) -> str:
     """The metadata of a batch with the settings that the checkpoint keeps.
 

@@ -39,7 +39,7 @@ from sluice_spark.run.job import failure_of_error, last_lines, named_jvm_loss
 from sluice_spark.run.stop_request import StopReason, StopRequest
 from sluice_spark.session.item_context import in_item
 from sluice_spark.session.item_sessions import ItemSessions
-from sluice_spark.work.item_work import ItemWork, ReachedOfItem, interval_lane
+from sluice_spark.work.item_work import ItemWork, ReachedOfItem, interval_lane, intervals_that_follow
 
 _LISTEN_SECONDS = 5.0
 """How long the thread listens before it looks whether it is to end."""
@@ -220,6 +220,7 @@ class WorkApplication:
             running=running,
             lane_of=lambda stream: interval_lane(self.declarations, stream),
             now=database_time(self.ledger),
+            followers_of=lambda item: intervals_that_follow(self.declarations, item),
         )
 
         def choose(waiting: Sequence[WorkItem]) -> Sequence[WorkItem]:

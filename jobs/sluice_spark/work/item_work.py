@@ -15,8 +15,9 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from sluice.backfill.followers import followers_of
 from sluice.backfill.interval_gaps import require_no_gaps
-from sluice.backfill.intervals import parse_time
+from sluice.backfill.intervals import Interval, parse_time
 from sluice.backfill.observe_backfill import backfill_of, backfilled_output
 from sluice.declarations.engine_declaration import StateDeclaration
 from sluice.declarations.loaded_declarations import Declarations
@@ -43,7 +44,7 @@ from sluice.work.requests import (
     WorkRequest,
     request_of,
 )
-from sluice_spark.backfill.backfill_run import BackfillRun, backfill_and_follow, follow, require_followers
+from sluice_spark.backfill.backfill_run import BackfillRun, backfill_and_follow, follow, locked, require_followers
 from sluice_spark.backfill.gap_search import GapSearch
 from sluice_spark.backfill.interval_replacing import BackfillResult
 from sluice_spark.backfill.joint_run import JointRun
@@ -80,6 +81,15 @@ def interval_lane(declarations: Declarations, name: str) -> IntervalLane:
     return IntervalLane(at_once=backfill.at_once, together=(backfill.at_once + 1) // 2 if is_apart else 1)
 
 
+def intervals_that_follow(declarations: Declarations, item: WorkItem) -> dict[str, Interval]:
+    """The intervals of other streams that are replaced right after that of an item, by stream."""
+    try:
+        found = followers_of(declarations, declarations.stream(item.subject), interval_of(item))
+    except SluiceError:  # the item itself reports it
+        return {}
+    return {one.stream.name: one.interval for one in found}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntervalWork:
     """The intervals of one stream that an application replaces in one thread.
@@ -112,12 +122,13 @@ class IntervalWork:
         results: dict[str, BackfillResult] = {}
         runs = {item.item: self._run(item) for item in items}
         try:
-            for run in runs.values():
-                require_followers(run)
-            replaced = JointRun(runs=tuple(runs.values())).work()
-            for item, run in runs.items():
-                if run.interval in replaced:
-                    results[item] = follow(run, replaced[run.interval])
+            with locked(*runs.values()):
+                for run in runs.values():
+                    require_followers(run)
+                replaced = JointRun(runs=tuple(runs.values())).work()
+                for item, run in runs.items():
+                    if run.interval in replaced:
+                        results[item] = follow(run, replaced[run.interval])
         except SluiceError as error:
             _log.info("the intervals that are left are replaced one by one: %s", error)
         return results

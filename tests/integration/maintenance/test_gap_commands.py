@@ -160,8 +160,10 @@ def test_the_new_checkpoint_continues_with_the_files_of_the_gap(
     assert {str(file.relative_to(new)) for file in new.rglob("*") if file.is_file()} == {
         "metadata",
         "sources/0/offsets/0",
+        "offsets/6",
         "offsets/7",
         "offsets/8",
+        "commits/6",
         "commits/7",
     }
     assert (new / "metadata").read_text() == '{"id":"a-query"}'

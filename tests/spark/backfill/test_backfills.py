@@ -29,7 +29,7 @@ from tests.fixtures.workshop import Workshop
 from sluice.backfill.intervals import parse_interval
 from sluice.errors import DeliveryError, LedgerError, UnpublishableError, VerificationError
 from sluice.ledger.backfill_attempts import BackfillState, recent_attempts
-from sluice.ledger.locks import PublicationLocks, interval_lock
+from sluice.ledger.locks import LockedInterval, PublicationLocks, interval_lock
 from sluice.publication.crash_points import CrashPoint
 
 CHANGED_AT = (CrashPoint.PLANNED, CrashPoint.CHECKED)
@@ -58,6 +58,7 @@ def test_deleted_days_come_back_and_a_second_run_changes_nothing(workshop: Works
         "published": 9,
         "outside": 15,
         "without_time": 0,
+        "moved": 0,
         "quarantined": 2,
         "duplicate": 0,
         "late": 0,
@@ -181,6 +182,17 @@ def test_what_is_newly_rejected_is_quarantined_once(workshop: Workshop, stream: 
     assert (first.rows["quarantined"], first.rows["published"]) == (3, 8)
 
 
+def test_a_rejected_row_stays_one_when_it_is_rejected_in_other_words(workshop: Workshop, stream: str) -> None:
+    before = workshop.rows(f"quarantine.{stream}")
+    text = (workshop.folder / f"{stream}.py").read_text()
+    (workshop.folder / f"{stream}.py").write_text(text.replace("the word is bad", "this is no word"))
+
+    result = backfill(workshop, stream)
+
+    assert (result.rows["quarantined"], len(before)) == (2, 2)
+    assert workshop.rows(f"quarantine.{stream}") == before
+
+
 def test_rows_that_do_not_add_up_are_never_published(workshop: Workshop, stream: str) -> None:
     text = (workshop.folder / f"{stream}.py").read_text()
     (workshop.folder / f"{stream}.py").write_text(text.replace("word <> 'bad'", "word <> 'bad' and id <> 51"))
@@ -218,8 +230,8 @@ def test_a_reader_that_would_stop_refuses_the_backfill(workshop: Workshop, strea
 def test_one_run_works_on_an_interval_at_a_time(workshop: Workshop, stream: str) -> None:
     interval = parse_interval(DAY_5, DAY_8)
     with (
-        interval_lock(workshop.ledger, stream, (interval.start, interval.end)),
-        pytest.raises(LedgerError, match="is being backfilled by another run"),
+        interval_lock(workshop.ledger, LockedInterval(stream=stream, start=interval.start, end=interval.end)),
+        pytest.raises(LedgerError, match="being backfilled by another run"),
     ):
         backfill(workshop, stream)
 
@@ -246,7 +258,7 @@ def test_the_windows_of_a_merged_table_are_replaced_when_they_are_closed(worksho
     counted = workshop.rows("target")
     assert [one["rows"] for one in counted] == [3] * DAYS
 
-    with pytest.raises(UnpublishableError, match=r"The watermark of .* closes at 2013-01-09"):
+    with pytest.raises(UnpublishableError, match=r"The watermark of .* are complete at 2013-01-09"):
         backfill(workshop, name, start="2013-01-08", end="2013-01-09")
     before = marks(workshop, "target")
     delete_days(workshop, "target", end="2013-01-07")

@@ -30,7 +30,7 @@ from tests.fixtures.workshop import Workshop
 
 from sluice.errors import VerificationError
 from sluice.ledger.backfill_attempts import BackfillAttemptObservation, BackfillState, recent_attempts
-from sluice.ledger.locks import interval_lock
+from sluice.ledger.locks import LockedInterval, interval_lock
 from sluice.ledger.work_items import observe_item
 from sluice.ledger.work_values import WorkItem, WorkState
 from sluice.publication.crash_points import CrashPoint, unnoticed
@@ -197,6 +197,30 @@ def test_a_day_that_changes_meanwhile_is_computed_again_alone(workshop: Workshop
     }
 
 
+def test_what_fails_after_a_day_has_changed_does_not_end_its_attempt_again(workshop: Workshop, stream: str) -> None:
+    items = ask_for_days(workshop, stream, 5, 6, 7)
+    checked = Counter[CrashPoint]()
+
+    def forge_and_fail(step: CrashPoint, item: WorkItem) -> None:
+        """Day 6 changes before the commit of day 5, and the commit of day 7 fails."""
+        del item
+        checked.update([step])
+        if step is CrashPoint.CHECKED and checked[step] == 1:
+            workshop.append("target", [row(7, day=6, word="forged")])
+        elif step is CrashPoint.CHECKED and checked[step] == 2:
+            raise VerificationError("The commit of day 7 fails.")
+
+    serve(workshop, items, reached=forge_and_fail)
+
+    assert states_of(workshop, items) == [DONE, DONE, DONE]
+    assert workshop.rows("target") == expected()
+    assert states(workshop, stream) == {
+        5: [PUBLISHED],
+        6: [BackfillState.CHANGED_MEANWHILE, PUBLISHED],
+        7: [BackfillState.FAILED, PUBLISHED],
+    }
+
+
 def test_a_batch_of_the_stream_meanwhile_is_neither_lost_nor_doubled(workshop: Workshop, stream: str) -> None:
     items = ask_for_days(workshop, stream, 5, 6, 7)
 
@@ -260,7 +284,7 @@ def test_a_day_that_another_run_works_on_fails_alone(workshop: Workshop, stream:
     items = ask_for_days(workshop, stream, 5, 6, 7)
     sixth = day_of_january(6)
 
-    with interval_lock(workshop.ledger, stream, (sixth.start, sixth.end)):
+    with interval_lock(workshop.ledger, LockedInterval(stream=stream, start=sixth.start, end=sixth.end)):
         serve(workshop, items)
 
     assert states_of(workshop, items) == [DONE, WorkState.FAILED, DONE]

@@ -179,7 +179,10 @@ def test_a_rewrite_behind_the_gap_does_not_stop_the_continuation(copying: Copyin
 
 
 def test_the_missing_rows_can_be_left_out(copying: Copying) -> None:
-    copying.append(0, 2)
+    """Behind batch 1: Spark reads the entry of batch 0 as well."""
+    copying.append(0, 1)
+    copying.run()
+    copying.append(1, 2)
     copying.run()
     copying.append(2, 6)
     copying.expire()

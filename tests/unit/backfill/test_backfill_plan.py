@@ -52,14 +52,7 @@ def test_a_plan_without_refusals_says_what_it_does() -> None:
             RefusalReason.NOTHING_PUBLISHED,
         ),
         ({"published": None}, RefusalReason.OFFSETS_UNKNOWN),
-        (
-            {"published": PublishedBatch(end_offsets={}, watermark=CLOSED - timedelta(milliseconds=1))},
-            RefusalReason.OPEN_INTERVAL,
-        ),
-        (
-            {"published": PublishedBatch(end_offsets={}, watermark=CLOSED), "margin": timedelta(minutes=1)},
-            RefusalReason.OPEN_INTERVAL,
-        ),
+        ({"behind": ("records",)}, RefusalReason.GENERATION_BEHIND),
         (
             {"sources": (TableBound(input="records", table="bronze.flights", problem="it is expired."),)},
             RefusalReason.SOURCE_UNREADABLE,
@@ -75,6 +68,27 @@ def test_what_stands_against_a_backfill_refuses_it(change: dict[str, Any], reaso
     assert [refusal.reason for refusal in refusals] == [reason]
     assert refusals[0].sentence.endswith(".")
     assert refusals[0].next_step
+
+
+@pytest.mark.parametrize(
+    ("watermark", "margin", "is_open"),
+    [
+        (CLOSED, timedelta(0), False),
+        (CLOSED - timedelta(milliseconds=1), timedelta(0), True),
+        (CLOSED, timedelta(minutes=1), True),
+        (None, timedelta(minutes=1), False),
+    ],
+)
+def test_a_plan_says_that_windows_of_an_open_interval_are_refused(
+    watermark: datetime | None, margin: timedelta, is_open: bool
+) -> None:
+    """Rows that no step keeps are right in an open interval, too: the stream appends what comes later."""
+    published = PublishedBatch(end_offsets={}, watermark=watermark)
+
+    plan = plan_backfill(replace(SEEN, published=published, margin=margin))
+
+    assert not plan.is_refused
+    assert any(one.startswith("Refuse it when the stream keeps windows") for one in plan.sentences()) is is_open
 
 
 @pytest.mark.parametrize(

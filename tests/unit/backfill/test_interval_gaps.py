@@ -70,20 +70,11 @@ def test_gaps_are_named_and_a_report_without_them_is_healthy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("watermark", "margin", "expected"),
-    [
-        (datetime(2013, 1, 5, 3, tzinfo=UTC), timedelta(0), datetime(2013, 1, 5, tzinfo=UTC)),
-        (datetime(2013, 1, 5, 3, tzinfo=UTC), timedelta(hours=4), datetime(2013, 1, 4, tzinfo=UTC)),
-        (None, timedelta(0), datetime(2013, 1, 9, tzinfo=UTC)),
-    ],
-    ids=["by the watermark", "before its margin", "by the clock"],
+    ("margin", "expected"),
+    [(timedelta(0), datetime(2013, 1, 9, tzinfo=UTC)), (timedelta(hours=13), datetime(2013, 1, 8, tzinfo=UTC))],
 )
-def test_a_search_ends_with_the_newest_closed_interval(
-    watermark: datetime | None, margin: timedelta, expected: datetime
-) -> None:
-    now = datetime(2013, 1, 9, 12, tzinfo=UTC)
-
-    assert last_closed(watermark=watermark, margin=margin, length="day", now=now) == expected
+def test_the_newest_interval_that_is_over(margin: timedelta, expected: datetime) -> None:
+    assert last_closed(margin=margin, length="day", now=datetime(2013, 1, 9, 12, tzinfo=UTC)) == expected
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from sluice.publication.crash_points import unnoticed
 from sluice_spark.backfill.interval_replacing import IntervalReplacing
 
 FIFTH = Interval(start=datetime(2013, 1, 5, tzinfo=UTC), end=datetime(2013, 1, 6, tzinfo=UTC))
-ROWS = {"published": 1_203, "replaced": 1_200, "quarantined": 2, "duplicate": 4}
+ROWS = {"published": 1_203, "replaced": 1_200, "quarantined": 2, "duplicate": 4, "moved": 0}
 
 
 def result(**changed: Any) -> dict[str, Any]:
@@ -27,6 +27,12 @@ def test_a_replaced_interval_is_a_sentence() -> None:
         "flights, 2013-01-05 00:00 to 2013-01-06 00:00 UTC: 1,203 rows published in place of 1,200, in snapshot 77; "
         "2 rejected, 4 duplicate."
     ]
+
+
+def test_rows_that_have_moved_are_counted() -> None:
+    (sentence,) = sentences_of(result(rows={**ROWS, "moved": 3}))
+
+    assert sentence.endswith("2 rejected, 4 duplicate, 3 moved to other intervals, which are asked for too.")
 
 
 def test_an_unchanged_interval_says_so_and_followers_come_after_it() -> None:
@@ -48,7 +54,13 @@ def test_attempts_of_one_number_have_different_keys() -> None:
         seen = cast(Any, SimpleNamespace(interval=FIFTH))
         nothing = cast(Any, None)
         return IntervalReplacing(
-            stream=nothing, catalog=nothing, seen=seen, target=nothing, attempt=attempt, reached=unnoticed
+            stream=nothing,
+            catalog=nothing,
+            seen=seen,
+            target=nothing,
+            attempt=attempt,
+            reached=unnoticed,
+            planned=tuple,
         )
 
     one, other = replacing(), replacing()

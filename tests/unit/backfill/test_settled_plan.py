@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from tests.unit.backfill.test_backfill_plan import SEEN
 from tests.unit.backfill.test_source_bounds import table_of
 
-from sluice.backfill.backfill_plan import PublishedBatch, plan_backfill
+from sluice.backfill.backfill_plan import plan_backfill
 from sluice.backfill.observe_backfill import PlannedOn, settled_plan
 from sluice.backfill.read_bounds import TableBound
 from sluice.errors import UnpublishableError
 
 CORRECTED = {"sources": (TableBound(input="records", table="bronze.flights", problem="it was corrected."),)}
-OPEN = {"published": PublishedBatch(end_offsets={}, watermark=datetime(2013, 1, 2, tzinfo=UTC))}
+SHARED = {"other_writers": ("corrections",)}
 TABLE = table_of("append")
 
 
@@ -82,8 +81,12 @@ def test_without_a_turn_one_look_is_enough() -> None:
 
 @pytest.mark.parametrize(
     ("change", "patience_seconds", "reason"),
-    [(CORRECTED, 0.0, "it was corrected"), (OPEN, 60.0, "The watermark"), (OPEN | CORRECTED, 60.0, "it was corrected")],
-    ids=["no batch came", "an open interval", "both"],
+    [
+        (CORRECTED, 0.0, "it was corrected"),
+        (SHARED, 60.0, "also holds rows"),
+        (SHARED | CORRECTED, 60.0, "it was corrected"),
+    ],
+    ids=["no batch came", "rows of another stream", "both"],
 )
 def test_what_a_batch_cannot_change_is_refused_at_once(
     change: dict[str, Any], patience_seconds: float, reason: str

@@ -32,8 +32,9 @@ def problems(folder: Folder, *changes: tuple[str, str], backfill: str = BACKFILL
     return folder.problems()
 
 
-def test_a_backfill_of_a_table_by_its_event_time_is_valid(folder: Folder) -> None:
-    more = "  interval: month\n  reads: {flights: departure}\n  margin: 6 hours\n  at_once: 4\n  balance: rows\n"
+@pytest.mark.parametrize("reads", ["", "  reads: {flights: departure}\n"], ids=["whole", "by a column"])
+def test_a_backfill_of_a_table_by_its_event_time_is_valid(folder: Folder, reads: str) -> None:
+    more = f"  interval: month\n{reads}  margin: 6 hours\n  at_once: 4\n  balance: rows\n"
 
     assert problems(folder, backfill=BACKFILL + more) == []
 
@@ -53,11 +54,6 @@ def test_a_backfill_of_a_table_by_its_event_time_is_valid(folder: Folder) -> Non
         (
             [("column: departure\n", "column: departure\n  reads: {airlines: carrier}\n")],
             f"{S}:22: `backfill.reads.airlines`: airlines is static, and a static input is read whole.",
-        ),
-        (
-            [("column: departure\n", "column: departure\n  margin: 1 hour\n")],
-            f"{S}:22: `backfill.margin`: belongs to `reads`: an input that is read whole needs no margin, got "
-            "'1 hour'.",
         ),
         (
             [("column: departure\n", "column: departure\n  follows: [flights]\n")],

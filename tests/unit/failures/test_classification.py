@@ -65,6 +65,7 @@ OWN_REASONS = {
     "RolledBackError": Reason.TABLE_DIVERGED,
     "SchemaError": Reason.SCHEMA_DIFFERS,
     "InputGapError": Reason.SNAPSHOT_EXPIRED,
+    "InputReplacedError": Reason.SOURCE_REPLACED,
     "IntervalChangedError": Reason.COMMIT_STARVED,
     "StarvedError": Reason.COMMIT_STARVED,
     "UncertainError": Reason.COMMIT_UNCERTAIN,
@@ -126,6 +127,19 @@ def test_a_driver_without_a_recorded_failure_is_classified_by_its_exit(
     exit_code: int | None, state: RunState, reason: str, expected: FailureReason
 ) -> None:
     assert failure_of_exit(exit_code, state=state, reason=reason) == Failure.of(expected)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "batch 2 doesn't exist",
+        "Checksum error: file:/data/checkpoints/s/1/offsets/12 at 0 exp: 1480215342 got: 205018277",
+        "Checksum error: file:/data/checkpoints/s/1/state/0/1/7.delta at 0 exp: 1 got: 2",
+    ],
+)
+def test_what_spark_says_of_damaged_logs_is_a_damaged_checkpoint(message: str) -> None:
+    link = ErrorLink(kind="java.lang.IllegalStateException", message=message)
+    assert classify((link,)) == Failure.of(Reason.CHECKPOINT_DAMAGED)
 
 
 def test_no_rule_is_without_an_error() -> None:

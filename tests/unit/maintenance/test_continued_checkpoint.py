@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from tests.fakes.checkpoint_files import FakeCheckpointFiles
@@ -44,15 +45,17 @@ def old_checkpoint(*, commit: str = 'v1\n{"nextBatchWatermarkMs":2500}') -> Fake
     files = {
         "metadata": '{"id":"q"}',
         "sources/1/offsets/0": "first",
+        "offsets/3": "of the batch before",
         "offsets/4": OFFSETS,
         "offsets/5": "of the batch that was planned",
+        "commits/3": "commit of the batch before",
         "commits/4": commit,
     }
     return FakeCheckpointFiles({**files, **WANTED_STATE, **ABANDONED_STATE})
 
 
 def test_only_the_cut_source_is_moved_and_the_range_is_the_next_batch() -> None:
-    content = plan_checkpoint(old_checkpoint(), POSITION, starts={3: START}, ends={3: END})
+    content = plan_checkpoint(old_checkpoint(), POSITION, starts={3: START.text()}, ends={3: END.text()})
 
     assert content.texts["offsets/4"].splitlines() == [*OFFSETS.splitlines()[:3], START.text()]
     assert content.texts["offsets/5"].splitlines()[2:] == [KAFKA, END.text()]
@@ -63,21 +66,44 @@ def test_only_the_cut_source_is_moved_and_the_range_is_the_next_batch() -> None:
 def test_the_range_is_planned_with_the_watermark_that_the_batch_before_it_left(behind: int, watermark: int) -> None:
     old = old_checkpoint(commit=f'v1\n{{"nextBatchWatermarkMs":{behind}}}')
 
-    content = plan_checkpoint(old, POSITION, starts={3: START}, ends={3: END})
+    content = plan_checkpoint(old, POSITION, starts={3: START.text()}, ends={3: END.text()})
 
     planned = json.loads(content.texts["offsets/5"].splitlines()[1])
     assert planned == {"batchWatermarkMs": watermark, "batchTimestampMs": 5, "conf": {}}
 
 
 def test_without_a_range_the_next_batch_is_left_to_spark() -> None:
-    content = plan_checkpoint(old_checkpoint(), POSITION, starts={3: START}, ends={})
+    content = plan_checkpoint(old_checkpoint(), POSITION, starts={3: START.text()}, ends={})
 
     assert "offsets/5" not in content.texts
 
 
+def test_spark_finds_the_batch_before_the_newest_one_that_is_done() -> None:
+    content = plan_checkpoint(old_checkpoint(), POSITION, starts={3: START.text()}, ends={})
+
+    assert content.texts["offsets/3"] == "of the batch before"
+    assert content.texts["commits/3"] == "commit of the batch before"
+
+
+def test_a_batch_before_that_was_removed_is_replaced() -> None:
+    old = old_checkpoint()
+    del old.texts["offsets/3"], old.texts["commits/3"]
+
+    content = plan_checkpoint(old, POSITION, starts={3: START.text()}, ends={3: END.text()})
+
+    assert content.texts["offsets/3"] == OFFSETS
+    assert json.loads(content.texts["commits/3"].splitlines()[1]) == {"nextBatchWatermarkMs": 0}
+
+
+def test_there_is_no_batch_before_the_first_one() -> None:
+    content = plan_checkpoint(old_checkpoint(), replace(POSITION, batch=0), starts={3: START.text()}, ends={})
+
+    assert sorted(path for path in content.texts if path.startswith("offsets/")) == ["offsets/0"]
+
+
 def test_the_state_is_copied_as_it_was_behind_the_batch() -> None:
     old, new = old_checkpoint(), FakeCheckpointFiles({})
-    content = plan_checkpoint(old, POSITION, starts={3: START}, ends={3: END})
+    content = plan_checkpoint(old, POSITION, starts={3: START.text()}, ends={3: END.text()})
 
     for _ in range(2):  # a second try completes a first one
         write_checkpoint(old, new, content)
@@ -88,7 +114,7 @@ def test_the_state_is_copied_as_it_was_behind_the_batch() -> None:
 
 def test_a_file_of_the_state_that_disappears_ends_the_copy() -> None:
     old, new = old_checkpoint(), FakeCheckpointFiles({})
-    content = plan_checkpoint(old, POSITION, starts={3: START}, ends={3: END})
+    content = plan_checkpoint(old, POSITION, starts={3: START.text()}, ends={3: END.text()})
     del old.texts["state/0/0/5.delta"]
 
     with pytest.raises(CheckpointError, match=r"state/0/0/5\.delta of the checkpoint memory://checkpoint is gone"):
@@ -101,4 +127,4 @@ def test_files_of_another_origin_are_not_mixed_with() -> None:
     old, new = old_checkpoint(), FakeCheckpointFiles({"offsets/9": "of somebody else"})
 
     with pytest.raises(CheckpointError, match="contains offsets/9 already"):
-        write_checkpoint(old, new, plan_checkpoint(old, POSITION, starts={3: START}, ends={3: END}))
+        write_checkpoint(old, new, plan_checkpoint(old, POSITION, starts={3: START.text()}, ends={3: END.text()}))

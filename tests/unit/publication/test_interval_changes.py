@@ -213,6 +213,28 @@ def test_an_interval_is_not_replaced_when_an_input_was_corrected_meanwhile(table
     assert ids_of(table) == [1, 2]
 
 
+def test_rows_are_not_published_into_a_table_without_one_of_their_columns(table: Table) -> None:
+    """Somebody drops it between staging and commit."""
+    staging = staged_row(table, 8)
+    with table.update_schema(allow_incompatible_changes=True) as update:
+        update.delete_column("id")
+
+    with pytest.raises(UnpublishableError, match=r"flights/backfill/5/1 was staged under another schema .*id is gone"):
+        replaced(table, staging)
+    with pytest.raises(UnpublishableError, match=r"flights/backfill/5/1 was staged under another schema .*id is gone"):
+        append_staged(
+            table.catalog,
+            OWN,
+            key="flights/backfill/5/1",
+            head=table.refresh().metadata.current_snapshot_id,
+            staging=staging,
+            staged=live_files(staging),
+            summary={},
+        )
+
+    assert table.refresh().scan().count() == 2
+
+
 def staged_row(table: Table, number: int) -> Table:
     """A staging table with a row of the interval."""
     staging = table.catalog.create_table(f"n.staged_{number}", SCHEMA)

@@ -7,8 +7,17 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from sluice.backfill.intervals import Interval
 from sluice.ledger.work_values import WorkItem, WorkKind
-from sluice.work.choose_items import ALONE_WITHIN, GATHERED_FOR, INTERVALS_AT_ONCE, LANE_WIDTHS, Bench, IntervalLane
+from sluice.work.choose_items import (
+    ALONE_WITHIN,
+    GATHERED_FOR,
+    INTERVALS_AT_ONCE,
+    LANE_WIDTHS,
+    Bench,
+    IntervalLane,
+    interval_of,
+)
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -68,6 +77,23 @@ def test_intervals_that_overlap_run_one_after_the_other() -> None:
     assert chosen([first, same]) == [first]
     assert chosen([same], [first]) == []
     assert chosen([item(WorkKind.INTERVAL, day=1)], [first]) != []
+
+
+def test_intervals_whose_followers_overlap_run_one_after_the_other() -> None:
+    """Those that follow are widened by a margin; one may also be asked for by itself."""
+
+    def followers_of(one: WorkItem) -> dict[str, Interval]:
+        return {"gold": interval_of(one).widened(timedelta(hours=1))} if one.subject == "one" else {}
+
+    source, beside = item(WorkKind.INTERVAL, day=1), item(WorkKind.INTERVAL, day=2)
+    golds = [item(WorkKind.INTERVAL, "gold", day=day) for day in (2, 5)]
+    lane = IntervalLane(at_once=8, together=1)
+
+    found = Bench(running=[source], lane_of=lambda _: lane, now=NOON, followers_of=followers_of).choose(
+        [beside, *golds]
+    )
+
+    assert found == (golds[1],)
 
 
 def test_intervals_are_gathered_for_a_moment_while_others_of_their_stream_run() -> None:

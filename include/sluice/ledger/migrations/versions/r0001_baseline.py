@@ -220,6 +220,7 @@ def _create_batches() -> None:
         sa.Column("opened_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
         sa.Column("query_id", sa.Text(), nullable=True),
         sa.Column("opened_by", sa.Text(), server_default=sa.text("''"), nullable=False),
+        sa.Column("identities", postgresql.JSONB(), server_default=sa.text("'{}'::jsonb"), nullable=False),
         sa.Column("fingerprint", postgresql.JSONB(), nullable=True),
         sa.PrimaryKeyConstraint("stream", "generation", name=op.f("pk_generations")),
         schema=SCHEMA,

@@ -1,0 +1,107 @@
+"""Looks at the inputs of a run before each batch: they must be the same things, with the fields that the plan reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
+
+from sluice.declarations.source_declarations import IcebergSource, KafkaSource
+from sluice.settings import KafkaConnection, Settings
+from sluice.sources.source_fields import SourceFields, changed_fields, fields_of
+from sluice.sources.source_identities import (
+    Identities,
+    find_replaced,
+    input_table_name,
+    topic_identities,
+)
+from sluice.tables.catalog import open_catalog
+from sluice.tables.declared_tables import require_table
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+    from sluice.declarations.stream_declaration import StreamDeclaration
+    from sluice.sources.kafka_topics import KafkaTopics
+
+Rows = TypeVar("Rows")
+
+
+class InputChangedError(Exception):
+    """An input is not what the plan of a run was made with. The run delivers no further batch and plans again."""
+
+
+class InputWatch:
+    """Compares the inputs of one run with what it was planned with.
+
+    Parameters
+    ----------
+    declaration: the stream. settings: the connections and the catalog of the deployment.
+    identities: the ids that the run has begun with.
+    fields: of each Iceberg table that the plan reads as it is, by name.
+    """
+
+    def __init__(
+        self,
+        declaration: StreamDeclaration,
+        settings: Settings,
+        *,
+        identities: Identities,
+        fields: Mapping[str, SourceFields],
+    ) -> None:
+        self._settings = settings
+        self._identities = identities
+        self._fields = fields
+        streamed = [one.declared_source.source for one in declaration.inputs.values() if one.is_stream]
+        self._topics = [source for source in streamed if isinstance(source, KafkaSource)]
+        tables = [source.table for source in streamed if isinstance(source, IcebergSource)]
+        self._tables = tuple(dict.fromkeys([*tables, *fields]))
+        self._clients: dict[str, KafkaTopics] = {}
+
+    def ahead_of(self, deliver: Callable[[Rows, int], None]) -> Callable[[Rows, int], None]:
+        """Wrap the delivery of batches. The wrapped one raises what `look` raises, and delivers nothing then; without
+        such an input, `deliver` itself is returned."""
+        if not self._topics and not self._tables:
+            return deliver
+
+        def look_and_deliver(rows: Rows, batch: int) -> None:
+            self.look()
+            deliver(rows, batch)
+
+        return look_and_deliver
+
+    def look(self) -> None:
+        """Compare the inputs as they are now.
+
+        Raises
+        ------
+        InputChangedError: when an input is another one, or its fields are not those of the plan: the run plans again.
+        LakehouseError: when a source does not answer.
+        """
+        found = [*self._replaced_topics(), *(phrase for name in self._tables for phrase in self._changes_of(name))]
+        if found:
+            raise InputChangedError(f"planned again, because its inputs changed: {'; '.join(found)}")
+
+    def _replaced_topics(self) -> list[str]:
+        seen = [topic_identities(source, self._client(source)) for source in self._topics]
+        return [str(one) for of_input in seen for one in find_replaced(self._identities, of_input)]
+
+    def _changes_of(self, name: str) -> list[str]:
+        table = require_table(self._catalog, name)
+        seen = {input_table_name(name): str(table.metadata.table_uuid)}
+        replaced = [str(one) for one in find_replaced(self._identities, seen)]
+        changed = changed_fields(self._fields.get(name, {}), fields_of(table.schema()))
+        return [*replaced, *(f"{name}: {one}" for one in changed)]
+
+    def _client(self, source: KafkaSource) -> KafkaTopics:
+        from sluice.sources.kafka_topics import KafkaTopics  # a native library, which other inputs do not load
+
+        if source.connection not in self._clients:
+            self._clients[source.connection] = KafkaTopics(
+                self._settings.connection(source.connection, KafkaConnection)
+            )
+        return self._clients[source.connection]
+
+    @cached_property
+    def _catalog(self) -> Catalog:
+        return open_catalog(self._settings)

@@ -1,0 +1,142 @@
+"""The identities of what a stream reads and writes: a name alone does not say that it is still the same thing.
+
+A topic that was deleted and created again has its old name and other records under the known offsets; a table that was
+dropped and created again has lost the rows of every batch that the ledger has recorded. So each generation keeps the
+ids of its topics, tables and Kinesis streams, and they are compared at every start, before each batch, and whenever
+somebody asks how far a stream is behind.
+
+What it does not do: Delta's source compares the id of its table by itself. Folders and tables of databases have no id.
+A topic that is recreated while a batch reads it is noticed with the next batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from sluice.declarations.source_declarations import IcebergSource, KafkaSource, KinesisSource
+from sluice.settings import KafkaConnection, KinesisConnection, Settings
+from sluice.tables.declared_tables import load_table
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+    from sluice.declarations.stream_declaration import StreamDeclaration
+    from sluice.sources.kafka_topics import KafkaTopics
+
+Identities = Mapping[str, str]
+"""The id of each topic, table and Kinesis stream, by its kind and name. The ledger keeps them in this form."""
+
+NONE_KNOWN: Identities = MappingProxyType({})
+
+_TOPIC, _INPUT, _KINESIS, _OUTPUT = "topic ", "input table ", "Kinesis stream ", "output table "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replaced:
+    """Something that has its name and another id. name: its kind and name. known, seen: the ids."""
+
+    name: str
+    known: str
+    seen: str
+
+    @property
+    def is_output(self) -> bool:
+        """Whether the stream writes it."""
+        return self.name.startswith(_OUTPUT)
+
+    @property
+    def is_kinesis(self) -> bool:
+        """Whether it is a Kinesis stream."""
+        return self.name.startswith(_KINESIS)
+
+    def is_topic(self, connection: str, topic: str) -> bool:
+        """Whether it is this topic."""
+        return self.name == topic_name(connection, topic)
+
+    def is_input_table(self, table: str) -> bool:
+        """Whether it is this table, as an input."""
+        return self.name == input_table_name(table)
+
+    def __str__(self) -> str:
+        return f"{self.name} was deleted and created again (its id was {self.known} and is {self.seen})"
+
+
+def topic_name(connection: str, topic: str) -> str:
+    """The name under which the id of a topic is kept."""
+    return f"{_TOPIC}{topic} of {connection}"
+
+
+def input_table_name(table: str) -> str:
+    """The name under which the id of a table is kept that a stream reads from position to position."""
+    return f"{_INPUT}{table}"
+
+
+def output_table_name(table: str) -> str:
+    """The name under which the id of a table is kept that a stream writes."""
+    return f"{_OUTPUT}{table}"
+
+
+def kinesis_name(source: KinesisSource) -> str:
+    """The name under which the id of a Kinesis stream is kept."""
+    return f"{_KINESIS}{source.stream} of {source.connection}"
+
+
+def find_replaced(known: Identities, seen: Identities) -> tuple[Replaced, ...]:
+    """What has another id than is known, by name. What is not there now, or was not there before, is not among it."""
+    return tuple(
+        Replaced(name=name, known=known[name], seen=seen[name])
+        for name in sorted(known.keys() & seen.keys())
+        if known[name] != seen[name]
+    )
+
+
+def observe_identities(declaration: StreamDeclaration, settings: Settings, catalog: Catalog) -> Identities:
+    """Read the ids of what a stream reads from position to position, and of the tables that it writes.
+
+    Raises
+    ------
+    SettingsError: when the deployment does not have a connection.
+    LakehouseError: when a source or the catalog does not answer, or refuses.
+    """
+    return dict([*_of_inputs(declaration, settings, catalog), *_of_outputs(declaration, catalog)])
+
+
+def topic_identities(source: KafkaSource, topics: KafkaTopics) -> Identities:
+    """Read the ids of the topics of an input; those that do not exist are left out.
+
+    Raises
+    ------
+    LakehouseError: when Kafka does not answer, or refuses.
+    """
+    ids = topics.ids_of(topics.partitions_of(source))
+    return {topic_name(source.connection, topic): found for topic, found in ids.items()}
+
+
+def _of_inputs(declaration: StreamDeclaration, settings: Settings, catalog: Catalog) -> Iterator[tuple[str, str]]:
+    for declared in declaration.inputs.values():
+        if not declared.is_stream:
+            continue
+        match declared.declared_source.source:
+            case KafkaSource() as source:
+                from sluice.sources.kafka_topics import KafkaTopics  # a native library, which others do not load
+
+                topics = KafkaTopics(settings.connection(source.connection, KafkaConnection))
+                yield from topic_identities(source, topics).items()
+            case IcebergSource() as source:
+                if (table := load_table(catalog, source.table)) is not None:
+                    yield input_table_name(source.table), str(table.metadata.table_uuid)
+            case KinesisSource() as source:
+                from sluice.sources.kinesis_shards import kinesis_identity  # slow to import
+
+                connection = settings.connection(source.connection, KinesisConnection)
+                yield kinesis_name(source), kinesis_identity(source, connection)
+
+
+def _of_outputs(declaration: StreamDeclaration, catalog: Catalog) -> Iterator[tuple[str, str]]:
+    written = (*declaration.tables_written, *((declaration.quarantine_table,) if declaration.quarantine else ()))
+    for name in dict.fromkeys(written):
+        if (table := load_table(catalog, name)) is not None:
+            yield output_table_name(name), str(table.metadata.table_uuid)

@@ -1,0 +1,165 @@
+"""Compares at a start what a stream reads and writes with what its generation has read and written before.
+
+With `on_data_loss: count` the stream follows a topic that was created again to its first record. The next batch of the
+checkpoint is planned without a record: it ends before the first record of the new topic, and Spark runs a planned batch
+as it is. No entry of a finished batch changes, so the chain of batches holds.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pyiceberg.catalog import Catalog
+from pyspark.sql import SparkSession
+
+from sluice.declarations.source_declarations import KafkaSource
+from sluice.errors import InputReplacedError, RolledBackError
+from sluice.ledger.events import Actor, Event, EventAction, record_event
+from sluice.ledger.generations import record_identities
+from sluice.maintenance.continued_checkpoint import next_batch_metadata
+from sluice.settings import KafkaConnection, Settings
+from sluice.sources.source_identities import Identities, Replaced, find_replaced, observe_identities
+from sluice_spark.query.stream_plan import StreamPlan
+from sluice_spark.run.run_checkpoint import RunCheckpoint
+from sluice_spark.session.checkpoint_metadata import read_checkpoint, read_log_text
+from sluice_spark.session.planned_batch import write_planned_batch
+
+_log = logging.getLogger(__name__)
+
+_HEADER_LINES = 2
+"""Of an entry of the offset log: the version, and the metadata of the batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedIdentities:
+    """What a start has compared. seen: the ids as they are. followed: the topics that are read from their beginning."""
+
+    seen: Identities
+    followed: tuple[Replaced, ...] = ()
+
+
+def check_identities(checkpoint: RunCheckpoint, settings: Settings, catalog: Catalog) -> CheckedIdentities:
+    """Compare the inputs and targets of a stream with those of its generation, and keep the ids of new ones.
+
+    Raises
+    ------
+    InputReplacedError, RolledBackError: when one was deleted and created again; nothing was changed.
+    LakehouseError: when a source or the catalog does not answer.
+    """
+    generation, declaration = checkpoint.generation, checkpoint.stream.declaration
+    seen = observe_identities(declaration, settings, catalog)
+    is_empty = checkpoint.state.newest_planned < 0
+    replaced = () if is_empty else find_replaced(generation.identities, seen)
+    followed = tuple(one for one in replaced if checkpoint.state.newest_committed >= 0 and _is_counted(one, checkpoint))
+    if refused := [one for one in replaced if one not in followed]:
+        raise _refusal(checkpoint, refused)
+    if seen.items() - generation.identities.items() and not followed:
+        record_identities(checkpoint.ledger, generation.stream, generation.generation, seen, replacing=is_empty)
+    return CheckedIdentities(seen=seen, followed=followed)
+
+
+def follow_recreated_topics(
+    spark: SparkSession, plan: StreamPlan, checkpoint: RunCheckpoint, checked: CheckedIdentities, settings: Settings
+) -> RunCheckpoint:
+    """Let the next batch end before the first record of each topic that is followed. Repeated after a crash, it does
+    the same. A batch that was planned in the old topic and not committed is replaced: its records are gone.
+
+    Returns
+    -------
+    The checkpoint as it is then.
+
+    Raises
+    ------
+    LakehouseError: when Kafka does not answer.
+    CheckpointError: when the checkpoint cannot be read or written.
+    """
+    if not checked.followed:
+        return checkpoint
+    committed = checkpoint.state.newest_committed
+    entry = read_log_text(spark, checkpoint.location, "offsets", committed)
+    commit = read_log_text(spark, checkpoint.location, "commits", committed)
+    lines = entry.splitlines()
+    lines[_HEADER_LINES - 1] = next_batch_metadata(lines[_HEADER_LINES - 1], commit)
+    for number, name in enumerate(plan.sources):
+        source = plan.declaration.inputs[name.partition(" (")[0]].declared_source.source
+        if isinstance(source, KafkaSource):
+            lines[_HEADER_LINES + number] = _at_beginning(
+                lines[_HEADER_LINES + number], source, checked.followed, settings
+            )
+    write_planned_batch(spark, checkpoint.location, committed + 1, "\n".join(lines))
+    _record(checkpoint, checked)
+    return replace(checkpoint, state=read_checkpoint(spark, checkpoint.location))
+
+
+def _at_beginning(line: str, source: KafkaSource, followed: Sequence[Replaced], settings: Settings) -> str:
+    """An offset of Kafka's source in which the followed topics stand before their first records."""
+    from sluice.sources.kafka_topics import KafkaTopics  # a native library, which other inputs do not load
+
+    offsets: dict[str, Mapping[str, int]] = json.loads(line)
+    again = [topic for topic in offsets if any(one.is_topic(source.connection, topic) for one in followed)]
+    if not again:
+        return line
+    topics = KafkaTopics(settings.connection(source.connection, KafkaConnection))
+    partitions = {topic: parts for topic, parts in topics.partitions_of(source).items() if topic in again}
+    for topic, firsts in topics.firsts_of(partitions).items():
+        offsets[topic] = {str(partition): first for partition, first in sorted(firsts.items())}
+    return json.dumps(offsets, separators=(",", ":"))
+
+
+def _record(checkpoint: RunCheckpoint, checked: CheckedIdentities) -> None:
+    """Say it first: the event is there whenever the ids are known."""
+    stream = checkpoint.generation.stream
+    phrases = "; ".join(map(str, checked.followed))
+    explanation = (
+        f"{phrases}. What of the old one was not read is lost, how much is unknown; the new one is read from its first "
+        "record, as `on_data_loss: count` says."
+    )
+    _log.warning("%s", explanation)
+    record_event(
+        checkpoint.ledger,
+        Event(
+            name=stream,
+            actor=Actor.component("driver"),
+            action=EventAction.FOLLOW_INPUT,
+            reason="input_replaced",
+            explanation=explanation,
+            evidence={one.name: {"was": one.known, "is": one.seen} for one in checked.followed},
+        ),
+    )
+    record_identities(checkpoint.ledger, stream, checkpoint.generation.generation, checked.seen, replacing=True)
+
+
+def _is_counted(replaced: Replaced, checkpoint: RunCheckpoint) -> bool:
+    sources = (one.declared_source.source for one in checkpoint.stream.declaration.inputs.values())
+    return any(
+        isinstance(source, KafkaSource)
+        and source.on_data_loss == "count"
+        and any(replaced.is_topic(source.connection, topic) for topic in _topics_named_in(replaced))
+        for source in sources
+    )
+
+
+def _topics_named_in(replaced: Replaced) -> tuple[str, ...]:
+    word, _, rest = replaced.name.partition(" ")
+    return (rest.rpartition(" of ")[0],) if word == "topic" else ()
+
+
+def _refusal(checkpoint: RunCheckpoint, refused: Sequence[Replaced]) -> InputReplacedError | RolledBackError:
+    stream, phrases = checkpoint.generation.stream, "; ".join(map(str, refused))
+    reset = f"`sluice stream reset {stream}` reads the inputs again into a new generation"
+    if any(one.is_output for one in refused):
+        return RolledBackError(
+            f"Stream {stream}: {phrases}. The rows of the batches up to {checkpoint.state.newest_committed} are gone "
+            "with the old one; nothing is published into the new one.",
+            next_step=f"Restore the table if it was not meant; or choose: {reset}, and "
+            f"`sluice stream continue {stream} --leave-out` continues without the rows that are gone.",
+        )
+    counts = " For a topic, `on_data_loss: count` does the same." if any(map(_topics_named_in, refused)) else ""
+    return InputReplacedError(
+        f"Stream {stream}: {phrases}. The position of the stream is one in the old one.",
+        next_step=f"Choose: `sluice stream continue {stream}` continues at the beginning of the new one, and {reset}."
+        f"{counts}",
+    )

@@ -1,0 +1,323 @@
+"""Whatever was lost, and in whatever order intervals are backfilled, a table holds what the stream gives.
+
+DuckDB says what that is, from the rows of the source and the watermark of the mark. Backfills of intervals whose
+windows or joins are incomplete are refused, and no others.
+"""
+
+# ruff: noqa: S608  # every query is made of our own names
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import duckdb
+import pytest
+from tests.fixtures.backfills import FIRST_DAY, backfill, delete_days, search_gaps
+from tests.fixtures.drill import sampled
+from tests.fixtures.workshop import Workshop
+
+from sluice.errors import UnpublishableError, VerificationError
+
+_DAYS, _PARTS, _ROWS = 8, 3, 40
+_DELAY = timedelta(hours=6)
+_COLUMNS = {"id": "long", "word": "string", "at": "timestamptz"}
+
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A stream.
+
+    sql: its transformation, for Spark. by_duckdb: what its target holds, of `records`, `clicks` and the watermark `$w`.
+    columns: of the target. clicks: whether it has the second input. opens: which days are open, of their ends and `$w`.
+    is_late: whether rows come out of order within the delay.
+    """
+
+    name: str
+    sql: str
+    by_duckdb: str
+    columns: Mapping[str, str]
+    clicks: bool = False
+    opens: str = "false"
+    follows: bool = False
+
+
+_COUNTS = {"at": "timestamptz", "rows": "long"}
+_JOINED = {"id": "long", "at": "timestamptz", "clicked": "timestamptz"}
+
+
+def windows(length: str, bound: str, *, opens: str) -> Kind:
+    """The rows of each window, by its start or its end."""
+    origin = "TIMESTAMPTZ '1970-01-01 00:00:00+00'"
+    start = f"time_bucket(INTERVAL '{length}', at, {origin})"
+    value = f"{start} + INTERVAL '{length}'" if bound == "end" else start
+    return Kind(
+        name=f"{bound} of {length}",
+        sql=f"SELECT window.{bound} AS at, rows FROM (SELECT window(at, '{length}') AS window, count(*) AS rows "
+        "FROM records GROUP BY window(at, '" + length + "'))",
+        by_duckdb=f"SELECT {value}, count(*) FROM records WHERE at IS NOT NULL "
+        f"GROUP BY {start} HAVING {start} + INTERVAL '{length}' <= $w",
+        columns=_COUNTS,
+        opens=opens,
+    )
+
+
+KINDS = (
+    Kind(
+        name="rows",
+        sql="SELECT id, upper(word) AS word, at FROM records",
+        by_duckdb="SELECT id, upper(word), at FROM records",
+        columns=_COLUMNS,
+        follows=True,
+    ),
+    windows("1 day", "start", opens="ends > $w"),
+    windows(
+        "2 days",
+        "start",
+        opens="time_bucket(INTERVAL '2 days', ends - INTERVAL '1 day', "
+        "TIMESTAMPTZ '1970-01-01 00:00:00+00') + INTERVAL '2 days' > $w",
+    ),
+    windows("6 hours", "end", opens="ends > $w"),
+    Kind(
+        name="outer join",
+        sql="SELECT id, at, clicked FROM records LEFT JOIN clicks ON id = click AND clicked >= at "
+        "AND clicked <= at + INTERVAL 36 HOURS",
+        by_duckdb="SELECT id, at, clicked FROM records LEFT JOIN clicks ON id = click AND clicked >= at "
+        "AND clicked <= at + INTERVAL 36 HOURS WHERE clicked IS NOT NULL "
+        "OR at < $w - INTERVAL 36 HOURS - INTERVAL 1 MILLISECOND",
+        columns=_JOINED,
+        clicks=True,
+        opens="ends + INTERVAL '36 hours' + INTERVAL '1 millisecond' > $w",
+    ),
+    Kind(
+        name="each once",
+        sql="",
+        by_duckdb="SELECT DISTINCT ON (id) id, word, at FROM records ORDER BY id, part",
+        columns=_COLUMNS,
+    ),
+)
+"""Streams of which every run takes one, and a drill many of each."""
+
+ONCE = """
+    def transform(records):
+        return records.dropDuplicates(["id"])
+"""
+
+
+@dataclass(slots=True, kw_only=True)
+class Case:
+    """A stream of a kind with its rows, after it has read all of them."""
+
+    workshop: Workshop
+    kind: Kind
+    chance: random.Random
+    stream: str = ""
+    watermark: datetime = FIRST_DAY
+
+    def arrive(self) -> None:
+        """Declare the stream, and let it read its rows in parts, in the order of their times within the delay."""
+        shop, kind = self.workshop, self.kind
+        self.stream = f"s{shop.namespace}"
+        source = shop.declare_table("source", {**_COLUMNS, "part": "long"})
+        inputs = {"records": self._input(source, "at")}
+        if kind.clicks:
+            clicks = shop.declare_table("clicks", {"click": "long", "clicked": "timestamptz", "part": "long"})
+            inputs["clicks"] = self._input(clicks, "clicked")
+        target = shop.declare_table("target", kind.columns, partitioning=[{"column": "at", "transform": "month"}])
+        shop.declare_stream(
+            self.stream,
+            python="" if kind.sql else ONCE.replace("records.drop", 'records.drop("part").drop'),
+            sql=kind.sql,
+            inputs=inputs,
+            outputs={"rows": {"iceberg": {"table": target}}},
+            backfill={"column": "at", "interval": "day"},
+        )
+        if kind.follows:
+            self._declare_gold(target)
+        records, clicked = self._rows()
+        for part in range(_PARTS + 1):
+            shop.append("source", [one for one in records if one["part"] == part])
+            if kind.clicks:
+                shop.append("clicks", [one for one in clicked if one["part"] == part])
+            batches = shop.run(self.stream).batches
+            if kind.follows:
+                shop.run(f"g{shop.namespace}")
+        self.watermark = batches[-1].watermark or datetime(2100, 1, 1, tzinfo=UTC)
+        self._records, self._clicked = records, clicked
+
+    _records: Sequence[Mapping[str, Any]] = ()
+    _clicked: Sequence[Mapping[str, Any]] = ()
+
+    def _input(self, table: str, column: str) -> dict[str, Any]:
+        reading = {"stream": {"iceberg": {"table": table}}}
+        is_kept = self.kind.opens != "false"
+        return {**reading, "watermark": {"column": column, "delay": "6 hours"}} if is_kept else reading
+
+    def _declare_gold(self, target: str) -> None:
+        shop = self.workshop
+        gold = shop.declare_table("gold", self.kind.columns)
+        reading = {"table": target, "on_overwrite": "skip", "on_delete": "skip"}
+        shop.declare_stream(
+            f"g{shop.namespace}",
+            sql="SELECT * FROM rows",
+            inputs={"rows": {"stream": {"iceberg": reading}}},
+            outputs={"copies": {"iceberg": {"table": gold}}},
+            backfill={"column": "at", "reads": {"rows": "at"}, "margin": "1 hour", "follows": ["rows"]},
+        )
+
+    def _rows(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        chance, minutes = self.chance, _DAYS * 24 * 60
+        times = sorted(chance.randrange(minutes) for _ in range(_ROWS))
+        records: list[dict[str, Any]] = [
+            {
+                "id": number,
+                "word": chance.choice(["a", "b", None]),
+                "at": FIRST_DAY + timedelta(minutes=minute),
+                "part": number * _PARTS // _ROWS,
+            }
+            for number, minute in enumerate(times)
+        ]
+        clicked: list[dict[str, Any]] = [
+            {"click": one["id"], "clicked": one["at"] + timedelta(hours=chance.randrange(48)), "part": one["part"]}
+            for one in chance.sample(records, _ROWS // 2)
+        ]
+        clicked.sort(key=lambda one: one["clicked"])
+        for place, one in enumerate(clicked):
+            one["part"] = max(one["part"], place * _PARTS // len(clicked))
+        if self.kind.opens == "false":
+            records += [{"id": 900, "word": "a", "at": None, "part": 1}]
+        if not self.kind.sql:  # the same key again, at another time and in a later part
+            again = [one for one in records if one["part"] < _PARTS - 1]
+            records += [
+                {**one, "word": "c", "at": FIRST_DAY + timedelta(minutes=chance.randrange(minutes)), "part": _PARTS - 1}
+                for one in chance.sample(again, 12)
+            ]
+        # The watermark of the last batch is that of the rows before it.
+        end = FIRST_DAY + timedelta(days=_DAYS)
+        records.append({"id": 999, "word": "z", "at": end, "part": _PARTS})
+        clicked.append({"click": 999, "clicked": end, "part": _PARTS})
+        return records, clicked
+
+    def expected(self) -> Counter[Row]:
+        """What the target holds, as DuckDB has it."""
+        return Counter(self._asked(self.kind.by_duckdb))
+
+    def open_days(self) -> set[int]:
+        """The days whose windows or joins are incomplete."""
+        days = "SELECT day FROM (SELECT unnest(range(1, 10)) AS day) AS days"
+        ends = f"SELECT day, TIMESTAMPTZ '{FIRST_DAY.isoformat()}' + day * INTERVAL '1 day' AS ends FROM ({days})"
+        return {int(day) for (day,) in self._asked(f"SELECT day FROM ({ends}) WHERE {self.kind.opens}")}
+
+    def _asked(self, query: str) -> list[Row]:
+        with duckdb.connect() as database:
+            database.execute("SET TimeZone = 'UTC'")
+            database.execute("CREATE TABLE records (id BIGINT, word TEXT, at TIMESTAMPTZ, part BIGINT)")
+            database.execute("CREATE TABLE clicks (click BIGINT, clicked TIMESTAMPTZ, part BIGINT)")
+            for table, rows in (("records", self._records), ("clicks", self._clicked)):
+                if rows:
+                    marks = ", ".join("?" * len(rows[0]))
+                    database.executemany(f"INSERT INTO {table} VALUES ({marks})", [list(one.values()) for one in rows])
+            given = {"w": self.watermark} if "$w" in query else {}
+            return [tuple(_in_utc(value) for value in row) for row in database.execute(query, given).fetchall()]
+
+    def held(self, table: str = "target") -> Counter[Row]:
+        """What a table holds."""
+        return Counter(tuple(_in_utc(row[name]) for name in self.kind.columns) for row in self.workshop.rows(table))
+
+    def damage(self) -> set[int]:
+        """Lose the rows of some days, and double those of others; the days."""
+        wrong: set[int] = set()
+        for day in self.chance.sample(range(1, _DAYS + 1), 3):
+            delete_days(self.workshop, "target", _date(day), _date(day + 1))
+            wrong.add(day)
+        return wrong
+
+    def backfill_all(self, days: Sequence[int]) -> None:
+        """Backfill days in random order; those that are open are refused, and no others."""
+        is_open = self.open_days()
+        for day in self.chance.sample(days, len(days)):
+            if day in is_open:
+                with pytest.raises(UnpublishableError, match="windows and joins of the interval"):
+                    backfill(self.workshop, self.stream, start=_date(day), end=_date(day + 1))
+            else:
+                backfill(self.workshop, self.stream, start=_date(day), end=_date(day + 1), allows_fewer=True)
+
+
+def _in_utc(value: Any) -> Any:
+    return value.astimezone(UTC) if isinstance(value, datetime) else value
+
+
+def _date(day: int) -> str:
+    return (FIRST_DAY + timedelta(days=day - 1)).date().isoformat()
+
+
+def case_of(workshop: Workshop, seed: int) -> Case:
+    """A stream that has read its rows: the kind goes round, its rows are random."""
+    case = Case(workshop=workshop, kind=KINDS[seed % len(KINDS)], chance=random.Random(seed))  # noqa: S311  # no secret
+    case.arrive()
+    return case
+
+
+def of_whole_days(rows: Counter[Row], days: set[int], place: int) -> Counter[Row]:
+    """The rows without those of some days."""
+    return Counter({row: times for row, times in rows.items() if row[place] is None or row[place].day not in days})
+
+
+SEEDS = range(500)
+
+
+@pytest.mark.parametrize("seed", sampled(SEEDS, [2, 4, 5], full=[0, 1, 3]))
+def test_backfills_in_any_order_give_what_the_stream_gives(seed: int, workshop: Workshop) -> None:
+    case = case_of(workshop, seed)
+    whole, place = case.held(), list(case.kind.columns).index("at")
+    assert whole == case.expected(), case.kind.name
+    is_open = case.open_days()
+    lost = case.damage()
+    if case.kind.follows:
+        case.backfill_all(sorted({*range(1, _DAYS + 1)}))
+    else:
+        case.backfill_all(sorted(lost | {case.chance.randrange(1, _DAYS + 1)}))
+
+    beside = lost & is_open
+    if not case.kind.sql:  # which of the repeated rows of a lost day remains is open, and that one does is not
+        assert Counter(row[0] for row in case.held()) == Counter(row[0] for row in whole)
+        assert not set(case.held()) - {(one["id"], one["word"], one["at"]) for one in case._records}
+    else:
+        assert of_whole_days(case.held(), beside, place) == of_whole_days(whole, beside, place), case.kind.name
+    if case.kind.follows:
+        assert case.held("gold") == case.held()
+    gaps = search_gaps(workshop, case.stream).gaps
+    assert not [gap for gap in gaps if gap.interval.start.day not in beside]
+
+
+MOVED = "SELECT id, upper(word) AS word, at + make_interval(0, 0, 0, id % 3) AS at FROM records"
+"""A correction by which rows lie up to two days later."""
+
+
+@pytest.mark.parametrize("seed", sampled(range(100), [1]))
+def test_rows_that_a_correction_moves_are_lost_in_no_order(seed: int, workshop: Workshop) -> None:
+    """A day that loses rows to another one fails until that one has them. The newest days are never blocked."""
+    case = case_of(workshop, seed * len(KINDS))
+    before = Counter(row[0] for row in case.held())
+    (workshop.folder / f"{case.stream}.sql").write_text(MOVED)
+    days, refused = list(range(1, _DAYS + 4)), list[str]()
+    for day in case.chance.sample(days, len(days)):
+        try:
+            backfill(workshop, case.stream, start=_date(day), end=_date(day + 1), allows_fewer=True)
+        except VerificationError as error:
+            refused.append(error.message)
+        assert not before - Counter(row[0] for row in case.held()), "no row is ever missing"
+    for day in reversed(days):
+        backfill(workshop, case.stream, start=_date(day), end=_date(day + 1), allows_fewer=True)
+
+    def moved(row: Row) -> Row:
+        return (row[0], row[1], row[2] and row[2] + timedelta(days=row[0] % 3))
+
+    assert case.held() == Counter({moved(row): times for row, times in case.expected().items()})
+    assert all("lie in other intervals now" in message for message in refused)

@@ -1,0 +1,293 @@
+"""What an interval depends on beside its own rows: open windows and joins, repeated rows, neighbours, moved rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime, timedelta
+from textwrap import dedent
+from typing import Any
+
+import pytest
+from tests.fixtures.backfills import (
+    COLUMNS,
+    COUNT_DAYS,
+    DAY_5,
+    FIRST_DAY,
+    ask_for_day,
+    at_step,
+    backfill,
+    declare_read_stream,
+    delete_days,
+    row,
+    rows_of_days,
+    search_gaps,
+)
+from tests.fixtures.workshop import Workshop
+
+from sluice.errors import LedgerError, UnpublishableError, VerificationError
+from sluice.ledger.backfill_attempts import BackfillState, recent_attempts
+from sluice.publication.crash_points import CrashPoint, Reached
+
+DAY_6, DAY_7 = "2013-01-06", "2013-01-07"
+
+COUNT_TWO_DAYS = COUNT_DAYS.replace("1 day", "2 days")
+
+JOIN = """
+    from pyspark.sql import functions as fn
+
+    def transform(records, clicks):
+        near = fn.expr("id = click AND clicked >= at AND clicked <= at + INTERVAL 36 HOURS")
+        return records.join(clicks, near, "leftOuter").select("id", "at", "clicked")
+"""
+
+
+def at(day: int, hour: int) -> datetime:
+    return FIRST_DAY + timedelta(days=day - 1, hours=hour)
+
+
+def reading(table: str) -> dict[str, Any]:
+    """An input with a watermark of an hour that follows its table."""
+    return {"stream": {"iceberg": {"table": table, "on_overwrite": "skip", "on_delete": "skip"}}}
+
+
+def declare_counts(workshop: Workshop, source: str, **backfill: Any) -> tuple[str, str]:
+    """A stream that counts the rows of two days."""
+    name = f"w{workshop.namespace}"
+    target = workshop.declare_table("counts", {"at": "timestamptz", "rows": "long"})
+    workshop.declare_stream(
+        name,
+        python=COUNT_TWO_DAYS,
+        inputs={"records": {**reading(source), "watermark": {"column": "at", "delay": "1 hour"}}},
+        outputs={"counts": {"iceberg": {"table": target}}},
+        backfill={"column": "at", **backfill},
+    )
+    return name, target
+
+
+def test_a_window_that_ends_behind_its_interval_is_never_published_twice(workshop: Workshop) -> None:
+    """The window of the 5th and the 6th begins in the interval of the 5th."""
+    source = workshop.declare_table("source", COLUMNS)
+    name, _ = declare_counts(workshop, source)
+    for part in ([one for one in rows_of_days() if one["at"].day < 6], [row(1, day=6)], [row(12, day=6)]):
+        workshop.append("source", part)
+        workshop.run(name)
+
+    with pytest.raises(UnpublishableError, match=r"The watermark of .* are complete at 2013-01-07 00:00"):
+        backfill(workshop, name, start=DAY_5, end=DAY_6)
+
+    assert search_gaps(workshop, name).searched.end == at(5, 0), "it looks at what is complete"
+    for number in (1, 2):
+        workshop.append("source", [row(number, day=8)])
+        workshop.run(name)
+    counted = [(one["at"].day, one["rows"]) for one in workshop.rows("counts")]
+    assert sorted(counted)[-1] == (5, 5)
+    assert backfill(workshop, name, start=DAY_5, end=DAY_6).state is BackfillState.UNCHANGED
+
+    short = declare_counts(workshop, source, reads={"records": "at"})[0]
+    with pytest.raises(UnpublishableError, match=r"up to 1 day before or after it, and the declared margin is 0") as no:
+        backfill(workshop, short, start=DAY_5, end=DAY_6)
+    assert no.value.next_step == "Declare `margin: 1 day` in `backfill`, or a longer one."
+
+
+def test_an_unmatched_row_of_an_outer_join_is_never_published_twice(workshop: Workshop) -> None:
+    name = f"j{workshop.namespace}"
+    source = workshop.declare_table("source", {"id": "long", "at": "timestamptz"})
+    clicks = workshop.declare_table("clicks", {"click": "long", "clicked": "timestamptz"})
+    joined = workshop.declare_table("joined", {"id": "long", "at": "timestamptz", "clicked": "timestamptz"})
+    workshop.declare_stream(
+        name,
+        python=JOIN,
+        inputs={
+            "records": {**reading(source), "watermark": {"column": "at", "delay": "1 hour"}},
+            "clicks": {**reading(clicks), "watermark": {"column": "clicked", "delay": "1 hour"}},
+        },
+        outputs={"joined": {"iceberg": {"table": joined}}},
+        backfill={"column": "at"},
+    )
+
+    def arrive(records: list[tuple[int, datetime]], clicked: list[tuple[int, datetime]]) -> None:
+        workshop.append("source", [{"id": number, "at": time} for number, time in records])
+        workshop.append("clicks", [{"click": number, "clicked": time} for number, time in clicked])
+        workshop.run(name)
+
+    arrive([(20, at(5, 20)), (1, at(6, 12))], [(1, at(6, 12))])
+    arrive([(2, at(6, 13))], [(2, at(6, 13))])
+
+    with pytest.raises(UnpublishableError, match=r"are complete at 2013-01-07 12:00"):
+        backfill(workshop, name, start=DAY_5, end=DAY_6)
+
+    arrive([(3, at(9, 0))], [(20, at(6, 20)), (3, at(9, 0))])
+    arrive([(4, at(9, 1))], [(4, at(9, 1))])
+    assert [one["clicked"] for one in workshop.rows("joined") if one["id"] == 20] == [at(6, 20)]
+    assert backfill(workshop, name, start=DAY_5, end=DAY_6).state is BackfillState.UNCHANGED
+
+
+def test_of_repeated_rows_in_two_intervals_that_one_stays_which_the_target_holds(workshop: Workshop) -> None:
+    """A comes first and lies in the 6th, B comes second and lies in the 5th. By its columns B is the lower one."""
+    name = f"d{workshop.namespace}"
+    source, target = (workshop.declare_table(table, COLUMNS) for table in ("source", "target"))
+    workshop.declare_stream(
+        name,
+        python="""
+            def transform(records):
+                return records.dropDuplicates(["id"])
+        """,
+        inputs={"records": reading(source)},
+        outputs={"copies": {"iceberg": {"table": target}}},
+        backfill={"column": "at", "balance": "rows"},
+    )
+    for part in ([row(1, day=6), row(3, day=5)], [row(1, day=5), row(2, day=5), row(2, day=6)]):
+        workshop.append("source", part)
+        workshop.run(name)
+    kept = sorted((one["id"], one["at"].day) for one in workshop.rows("target"))
+    assert [number for number, _ in kept] == [1, 2, 3]
+
+    for start, end in ((DAY_5, DAY_6), (DAY_6, DAY_7), (DAY_5, DAY_7)):
+        assert backfill(workshop, name, start=start, end=end).state is BackfillState.UNCHANGED
+    assert search_gaps(workshop, name).gaps == ()
+
+    for order in (((DAY_5, DAY_6), (DAY_6, DAY_7)), ((DAY_6, DAY_7), (DAY_5, DAY_6))):
+        delete_days(workshop, "target", DAY_5, DAY_7)
+        for start, end in order:
+            backfill(workshop, name, start=start, end=end)
+        assert sorted(one["id"] for one in workshop.rows("target")) == [1, 2, 3]
+
+
+def test_repeated_rows_whose_key_the_target_does_not_have_are_refused(workshop: Workshop) -> None:
+    name = f"d{workshop.namespace}"
+    source = workshop.declare_table("source", COLUMNS)
+    target = workshop.declare_table("target", {"word": "string", "at": "timestamptz"})
+    workshop.declare_stream(
+        name,
+        python="""
+            def transform(records):
+                return records.dropDuplicates(["id"]).select("word", "at")
+        """,
+        inputs={"records": reading(source)},
+        outputs={"copies": {"iceberg": {"table": target}}},
+        backfill={"column": "at"},
+    )
+    workshop.append("source", rows_of_days())
+    workshop.run(name)
+
+    with pytest.raises(UnpublishableError, match="Rows with the same id count once") as refused:
+        backfill(workshop, name)
+    assert "which duplicates are dropped" in (refused.value.next_step or "")
+
+
+def declare_gold(workshop: Workshop, stream: str) -> str:
+    """A follower of the target whose margin reaches into the days beside."""
+    name = f"g{workshop.namespace}"
+    workshop.declare_stream(
+        name,
+        sql="SELECT * FROM records",
+        inputs={"records": reading(workshop.table_name("target"))},
+        outputs={"copies": {"iceberg": {"table": workshop.declare_table("gold", COLUMNS)}}},
+        backfill={"column": "at", "reads": {"records": "at"}, "margin": "1 hour", "follows": ["records"]},
+    )
+    workshop.run(name)
+    return name
+
+
+def days_of(workshop: Workshop, table: str) -> Counter[int]:
+    return Counter(one["at"].day for one in workshop.rows(table))
+
+
+def test_neighbours_whose_followers_overlap_never_write_stale_rows(workshop: Workshop) -> None:
+    """The source has lost two days, and the follower was right."""
+    stream = declare_read_stream(workshop)
+    gold = declare_gold(workshop, stream)
+    right = days_of(workshop, "gold")
+    delete_days(workshop, "target", DAY_5, DAY_7)
+    refused: list[LedgerError] = []
+
+    def next_day() -> None:
+        with pytest.raises(LedgerError, match="is being backfilled by another run") as taken:
+            backfill(workshop, stream, start=DAY_6, end=DAY_7)
+        refused.append(taken.value)
+
+    with pytest.raises(UnpublishableError, match="would take their place"):
+        backfill(workshop, stream, start=DAY_5, end=DAY_6, reached=at_step(CrashPoint.STAGED, next_day))
+    backfill(workshop, stream, start=DAY_6, end=DAY_7)
+    backfill(workshop, stream, start=DAY_5, end=DAY_6)
+
+    assert len(refused) == 1
+    assert (days_of(workshop, "target"), days_of(workshop, "gold")) == (right, right)
+    assert {one.state for one in recent_attempts(workshop.ledger, gold, limit=1)} == {BackfillState.UNCHANGED}
+
+
+def test_an_input_that_changes_right_before_the_commit_is_computed_again(workshop: Workshop) -> None:
+    """The last look at the inputs is before the commit; what changes after it is noticed after the commit."""
+    stream = declare_read_stream(workshop)
+    gold = declare_gold(workshop, stream)
+    workshop.append("gold", [row(7, day=5, word="forged")])
+
+    result = backfill(
+        workshop,
+        gold,
+        start=DAY_5,
+        end=DAY_6,
+        allows_fewer=True,
+        reached=at_step(CrashPoint.CHECKED, lambda: delete_days(workshop, "target", DAY_5, DAY_6)),
+    )
+
+    assert result.key.endswith("/2")
+    assert days_of(workshop, "gold")[5] == 0
+    states = recent_attempts(workshop.ledger, gold, limit=2)
+    assert [one.state for one in states] == [BackfillState.PUBLISHED, BackfillState.CHANGED_MEANWHILE]
+    assert "an input changed while it was computed: snapshot" in (states[1].reason or "")
+
+
+MOVING = """
+    from pyspark.sql import functions as fn
+
+    def transform(records):
+        later = fn.when(fn.col("id") == 50, fn.col("at") + fn.expr("INTERVAL 1 DAY")).otherwise(fn.col("at"))
+        good, bad = records.where("word <> 'bad'"), records.where("word = 'bad'")
+        position = fn.to_json(fn.struct("id")).alias("position")
+        return {
+            "copies": good.select("id", fn.upper("word").alias("word"), later.alias("at")),
+            "quarantine": bad.select(fn.lit("bad").alias("reason"), position, fn.col("word").alias("payload")),
+        }
+"""
+
+
+def test_a_row_that_moves_to_another_interval_is_never_lost(workshop: Workshop) -> None:
+    """A correction gives the row of the 5th a time of the 6th."""
+    stream = declare_read_stream(workshop)
+    (workshop.folder / f"{stream}.py").write_text(dedent(MOVING))
+    before = workshop.rows("target")
+
+    def of_day_5(*, reached: Reached = lambda _: None) -> Any:
+        return backfill(workshop, stream, start=DAY_5, end=DAY_6, allows_fewer=True, reached=reached)
+
+    with pytest.raises(VerificationError, match=r"^1 rows that .* lie in other intervals now") as lost:
+        of_day_5()
+    assert "--from 2013-01-06T00:00 --to 2013-01-07T00:00`" in (lost.value.next_step or "")
+    assert workshop.rows("target") == before
+
+    ask_for_day(workshop, stream, 6)
+    assert of_day_5().rows["moved"] == 1
+    assert backfill(workshop, stream, start=DAY_6, end=DAY_7).rows["published"] == 4
+    again = of_day_5()
+    assert (again.state, again.rows["moved"], again.rows["outside"]) == (BackfillState.UNCHANGED, 0, 22)
+    assert sorted(one["id"] for one in workshop.rows("target")) == sorted(one["id"] for one in before)
+
+
+def test_rows_beside_the_interval_get_a_column_that_was_added_since(workshop: Workshop) -> None:
+    """The snapshot that holds them has the columns of its own time; the month is one partition."""
+    stream = declare_read_stream(workshop)
+    before = workshop.rows("target")
+    workshop.declare_table(
+        "target",
+        {**COLUMNS, "note": "string"},
+        partitioning=[{"column": "at", "transform": "month"}],
+    )
+    path = workshop.folder / f"{stream}.py"
+    path.write_text(path.read_text().replace('fn.upper("word"))', 'fn.upper("word")).withColumn("note", fn.lit("n"))'))
+
+    result = backfill(workshop, stream, start=DAY_5, end=DAY_6)
+
+    assert result.rows["kept"] > 0
+    noted = [{**one, "note": "n" if one["at"].day == 5 else None} for one in before]
+    assert workshop.rows("target") == noted

@@ -1,0 +1,110 @@
+"""A source table that evolves while a stream reads it: the batch after the change is read with a new plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.table import Table
+from pyiceberg.types import DecimalType, FloatType, LongType
+from tests.fixtures.workshop import Workshop
+
+from sluice.errors import SchemaError
+from sluice.ledger.batches import BatchObservation
+
+COLUMNS = {"id": "long", "n": "int", "d": "decimal(9, 2)", "f": "float"}
+FIRST = {"id": 1, "n": 5, "d": Decimal("1.50"), "f": 0.5}
+
+
+class Evolving:
+    """A continuous stream that copies readings; its source is changed and written after its first batch."""
+
+    def __init__(self, workshop: Workshop, **target: str) -> None:
+        self.workshop, self.stream = workshop, f"s{workshop.namespace}"
+        self.source = workshop.declare_table("bronze", COLUMNS, required=["id", "n"])
+        self.target = workshop.declare_table("silver", COLUMNS | target)
+        workshop.declare_stream(
+            self.stream,
+            sql="SELECT id, n, d, f FROM r",
+            inputs={"r": {"stream": {"iceberg": {"table": self.source}}}},
+            outputs={"main": {"iceberg": {"table": self.target}}},
+            mode="continuous",
+            trigger={"processing_time": "1 second"},
+        )
+        self.append(FIRST)
+
+    def append(self, row: dict[str, Any]) -> None:
+        """Append a reading as another writer does."""
+        opened = self.workshop.table(self.source)
+        opened.append(pa.Table.from_pylist([row], schema=opened.schema().as_arrow()))
+
+    def run(self, change: Callable[[Table], None], row: dict[str, Any]) -> list[dict[str, Any]]:
+        """Run until the second reading is copied; what the target holds."""
+        read: list[int] = []
+
+        def stop_when(batch: BatchObservation) -> bool:
+            if batch.input_rows and not read:
+                change(self.workshop.table(self.source))
+                self.append(row)
+            if batch.input_rows:
+                read.append(batch.input_rows)
+            return sum(read) >= 2
+
+        self.workshop.run(self.stream, stop_when=stop_when)
+        return self.workshop.rows(self.target)
+
+
+def _optional(table: Table) -> None:
+    with table.update_schema() as update:
+        update.make_column_optional("n")
+
+
+def _wide_decimal(table: Table) -> None:
+    with table.update_schema() as update:
+        update.update_column("d", DecimalType(20, 2))
+
+
+def _dropped_and_added(table: Table) -> None:
+    with table.update_schema() as update:
+        update.delete_column("f")
+    with table.update_schema() as update:
+        update.add_column("f", FloatType())
+
+
+def _wide_integer(table: Table) -> None:
+    with table.update_schema() as update:
+        update.update_column("n", LongType())
+
+
+def test_a_column_that_becomes_optional_gives_null_and_not_zero(workshop: Workshop) -> None:
+    second = {"id": 2, "n": None, "d": Decimal("1.50"), "f": 0.5}
+    assert Evolving(workshop).run(_optional, second) == [FIRST, second]
+
+
+@pytest.mark.full  # one question for each kind; every run asks the first one
+def test_a_column_that_was_dropped_and_added_again_is_read_by_its_new_id(workshop: Workshop) -> None:
+    second = {"id": 2, "n": 5, "d": Decimal("1.50"), "f": 0.25}
+    found = Evolving(workshop).run(_dropped_and_added, second)
+    assert [row["f"] for row in found] == [0.5, 0.25]
+
+
+@pytest.mark.full  # as above
+@pytest.mark.parametrize(
+    ("change", "column", "value"),
+    [(_wide_decimal, "d", Decimal("123456789012.34")), (_wide_integer, "n", 3_000_000_000)],
+)
+def test_a_wider_column_that_does_not_fit_the_target_is_refused_by_its_name(
+    workshop: Workshop, change: Callable[[Table], None], column: str, value: Any
+) -> None:
+    with pytest.raises(SchemaError, match=rf"{column}: declared"):
+        Evolving(workshop).run(change, FIRST | {"id": 2, column: value})
+
+
+@pytest.mark.full  # as above
+def test_a_wider_column_that_fits_the_target_is_read_whole(workshop: Workshop) -> None:
+    second = FIRST | {"id": 2, "d": Decimal("123456789012.34")}
+    found = Evolving(workshop, d="decimal(20, 2)").run(_wide_decimal, second)
+    assert [row["d"] for row in found] == [Decimal("1.50"), Decimal("123456789012.34")]

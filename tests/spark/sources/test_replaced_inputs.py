@@ -1,0 +1,257 @@
+"""Topics and tables that were deleted and created again under their names: the ids are compared, not the names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from tests.fixtures.continuations import run_recorded
+from tests.fixtures.workshop import Workshop
+
+from sluice.errors import InputReplacedError, RolledBackError
+from sluice.ledger.batches import BatchObservation
+from sluice.ledger.events import EventAction, EventSubject, recent_events
+from sluice.ledger.generations import find_generation
+from sluice.settings import KafkaConnection
+from sluice.sources.kafka_clients import ClientSettings, client_settings
+from sluice.sources.source_heads import SourceHeads
+from sluice.supervision.empty_increment import has_nothing_to_do, observe_increment
+
+OLD = [f"old{number}" for number in range(5)]
+NEW = [f"new{number}" for number in range(8)]
+
+
+class Topic:
+    """A topic of one partition, and the stream that copies its records."""
+
+    def __init__(self, workshop: Workshop, **source: Any) -> None:
+        self.workshop, self.name, self.stream = workshop, f"t{workshop.namespace}", f"s{workshop.namespace}"
+        self.target = workshop.declare_table("raw", {"v": "string", "off": "long"})
+        workshop.declare_stream(
+            self.stream,
+            sql="SELECT decode(value, 'UTF-8') v, offset off FROM r",
+            inputs={"r": {"stream": {"kafka": {"connection": "flights_kafka", "topics": [self.name]} | source}}},
+            outputs={"main": {"iceberg": {"table": self.target}}},
+        )
+        self.admin = AdminClient(self._client())
+        self.create()
+
+    def _client(self) -> ClientSettings:
+        return client_settings(self.workshop.settings.connection("flights_kafka", KafkaConnection))
+
+    def create(self) -> None:
+        """Create the topic; a broker removes a deleted one in the background."""
+        for _ in range(100):
+            try:
+                self.admin.create_topics([NewTopic(self.name, num_partitions=1, replication_factor=1)])[
+                    self.name
+                ].result()
+                return
+            except Exception as error:
+                if "exists" not in str(error) and "deletion" not in str(error):
+                    raise
+                self.admin.list_topics(timeout=5)
+
+    def recreate(self) -> None:
+        """Delete the topic and create it again under its name."""
+        self.admin.delete_topics([self.name])[self.name].result()
+        self.create()
+
+    def send(self, values: Sequence[str]) -> None:
+        """Send records."""
+        producer = Producer(self._client())
+        for value in values:
+            producer.produce(self.name, value=value.encode(), partition=0)
+        assert producer.flush(30) == 0
+
+    def run(self, **how: Any) -> None:
+        """Run the stream over what is there, and record its batches as its driver does."""
+        self.workshop.run(self.stream, is_recorded=True, **how)
+
+    def values(self) -> list[str]:
+        """What the target holds."""
+        return [row["v"] for row in self.workshop.rows(self.target)]
+
+
+def test_a_topic_that_was_recreated_and_outgrew_the_position_is_refused(workshop: Workshop) -> None:
+    topic = Topic(workshop)
+    topic.send(OLD)
+    topic.run()
+    topic.recreate()
+    topic.send(NEW)
+
+    with pytest.raises(
+        InputReplacedError, match=f"topic {topic.name} of flights_kafka was deleted and created"
+    ) as seen:
+        topic.run()
+
+    assert f"sluice stream reset {topic.stream}" in seen.value.next_step
+    assert "on_data_loss: count" in seen.value.next_step
+    assert topic.values() == OLD
+
+
+def test_a_recreated_topic_of_the_same_length_is_no_empty_increment(workshop: Workshop) -> None:
+    """Its end is the position: nothing would be unread."""
+    topic = Topic(workshop)
+    topic.send(OLD)
+    workshop.run_supervised(topic.stream)
+    assert _is_empty(topic)
+    topic.recreate()
+    topic.send(NEW[:5])
+
+    assert not _is_empty(topic)
+
+
+def _is_empty(topic: Topic) -> bool:
+    heads, stream = SourceHeads(topic.workshop.settings), topic.workshop.stream(topic.stream)
+    return has_nothing_to_do(observe_increment(topic.workshop.ledger, heads, stream))
+
+
+@pytest.mark.parametrize("is_longer", [True, False])
+def test_with_counting_the_new_topic_is_read_from_its_first_record(workshop: Workshop, *, is_longer: bool) -> None:
+    topic = Topic(workshop, on_data_loss="count")
+    topic.send(OLD)
+    topic.run()
+    topic.recreate()
+    again = NEW if is_longer else NEW[:2]
+    topic.send(again)
+
+    topic.run()
+    topic.send(["last"])
+    topic.run()
+
+    assert topic.values() == sorted([*again, "last", *OLD])
+    events = [
+        one
+        for one in recent_events(workshop.ledger, EventSubject.STREAM, topic.stream, limit=50)
+        if one.action == EventAction.FOLLOW_INPUT
+    ]
+    assert len(events) == 1
+
+
+def test_a_batch_that_was_planned_in_the_old_topic_is_replaced(workshop: Workshop) -> None:
+    topic = Topic(workshop, on_data_loss="count")
+    topic.send(OLD)
+    topic.run()
+    topic.send(["lost0", "lost1"])
+
+    class _KilledError(Exception):
+        pass
+
+    def die(*_: Any) -> None:
+        raise _KilledError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sluice.sources.input_watch.InputWatch.look", die)
+        with pytest.raises(_KilledError):
+            topic.run()
+    topic.recreate()
+    topic.send(NEW)
+    topic.run()
+
+    assert topic.values() == sorted([*NEW, *OLD])
+
+
+@pytest.mark.parametrize("on_data_loss", ["fail", "count"])
+def test_a_running_stream_notices_a_recreated_topic(workshop: Workshop, on_data_loss: str) -> None:
+    topic = Topic(workshop, on_data_loss=on_data_loss)
+    topic.workshop.declare_stream(
+        topic.stream,
+        sql="SELECT decode(value, 'UTF-8') v, offset off FROM r",
+        mode="continuous",
+        trigger={"processing_time": "1 second"},
+        inputs={
+            "r": {
+                "stream": {
+                    "kafka": {
+                        "connection": "flights_kafka",
+                        "topics": [topic.name],
+                        "on_data_loss": on_data_loss,
+                    }
+                }
+            }
+        },
+        outputs={"main": {"iceberg": {"table": topic.target}}},
+    )
+    topic.send(OLD)
+    read: list[int] = []
+
+    def stop_when(batch: BatchObservation) -> bool:
+        if batch.input_rows and not read:
+            topic.recreate()
+            topic.send(NEW)
+        read.append(batch.input_rows)
+        return sum(read) >= len(OLD) + len(NEW)
+
+    if on_data_loss == "count":
+        topic.run(stop_when=stop_when)
+        assert topic.values() == sorted([*NEW, *OLD])
+    else:
+        with pytest.raises(InputReplacedError):
+            topic.run(stop_when=stop_when)
+        assert topic.values() == OLD
+
+
+def copying(workshop: Workshop) -> tuple[str, str, str]:
+    """A stream that copies a table into another, and has copied ten rows: its name, and those of the tables."""
+    stream, columns = f"s{workshop.namespace}", {"id": "long"}
+    source, target = (workshop.declare_table(name, columns) for name in ("source", "target"))
+    workshop.declare_stream(
+        stream,
+        sql="SELECT id FROM r",
+        inputs={"r": {"stream": {"iceberg": {"table": source}}}},
+        outputs={"main": {"iceberg": {"table": target}}},
+    )
+    workshop.append("source", [{"id": number} for number in range(10)])
+    run_recorded(workshop, stream)
+    return stream, source, target
+
+
+def test_a_target_that_was_dropped_and_created_again_is_refused(workshop: Workshop) -> None:
+    stream, _, target = copying(workshop)
+    workshop.catalog.drop_table(target)
+    workshop.create_tables(only=target)
+    workshop.append("source", [{"id": 10}])
+
+    with pytest.raises(RolledBackError, match=f"output table {target} was deleted and created again") as seen:
+        run_recorded(workshop, stream)
+
+    assert "--leave-out" in seen.value.next_step
+    assert workshop.rows(target) == []
+    assert workshop.table(target).metadata.snapshots == []  # it was not touched
+
+
+def test_a_source_that_was_dropped_and_created_again_is_refused(workshop: Workshop) -> None:
+    stream, source, target = copying(workshop)
+    workshop.catalog.drop_table(source)
+    workshop.create_tables(only=source)
+    workshop.append("source", [{"id": 10}])
+
+    with pytest.raises(InputReplacedError, match=f"input table {source} was deleted and created again"):
+        run_recorded(workshop, stream)
+
+    assert len(workshop.rows(target)) == 10
+
+
+def test_a_reset_takes_the_new_things_for_its_own(workshop: Workshop) -> None:
+    from sluice.ledger.desired_states import set_desired_state
+    from sluice.ledger.run_values import DesiredState
+    from sluice.supervision.stream_reset import reset_stream
+
+    stream, _, target = copying(workshop)
+    workshop.catalog.drop_table(target)
+    workshop.create_tables(only=target)
+    set_desired_state(workshop.ledger, stream, DesiredState.STOPPED)
+    reset_stream(workshop.ledger, workshop.stream(stream), workshop.settings, asked_by="a test")
+    set_desired_state(workshop.ledger, stream, DesiredState.RUNNING)
+
+    run_recorded(workshop, stream)
+
+    assert len(workshop.rows(target)) == 10
+    generation = find_generation(workshop.ledger, stream)
+    assert generation is not None
+    assert str(workshop.table(target).metadata.table_uuid) in generation.identities.values()

@@ -1,0 +1,66 @@
+"""Which fields of a table are not any more what a plan reads."""
+
+from __future__ import annotations
+
+import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    DecimalType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StringType,
+    StructType,
+)
+
+from sluice.sources.source_fields import changed_fields, fields_of
+
+
+def schema(n: IcebergType | None = None, *, number: int = 2, name: str = "n", required: bool = True) -> Schema:
+    """A table with an id and another column."""
+    return Schema(
+        NestedField(1, "id", LongType(), required=True),
+        NestedField(number, name, n or IntegerType(), required=required),
+    )
+
+
+@pytest.mark.parametrize(
+    ("now", "phrase"),
+    [
+        (schema(required=False), "n: required int is now optional int"),
+        (schema(LongType()), "n: required int is now required long"),
+        (schema(DecimalType(20, 2)), "n: required int is now required decimal(20, 2)"),
+        (schema(number=9), "n: required int is now gone"),
+        (schema(name="m"), "n: required int is now m, required int"),
+        (schema(StringType()), "n: required int is now required string"),
+    ],
+)
+def test_a_field_that_is_not_as_it_was_is_named(now: Schema, phrase: str) -> None:
+    assert changed_fields(fields_of(schema()), fields_of(now)) == (phrase,)
+
+
+def test_what_is_added_changes_nothing() -> None:
+    now = Schema(*schema().fields, NestedField(3, "more", FloatType(), required=False))
+    assert changed_fields(fields_of(schema()), fields_of(now)) == ()
+
+
+def nested(*inner: NestedField) -> Schema:
+    """A table with fields in a struct, in a list of structs, and in the values of a map."""
+    struct = StructType(*inner)
+    return Schema(
+        NestedField(1, "s", struct),
+        NestedField(2, "l", ListType(10, StructType(NestedField(11, "x", IntegerType())))),
+        NestedField(3, "m", MapType(12, StringType(), 13, IntegerType())),
+    )
+
+
+def test_fields_inside_of_others_are_compared_too() -> None:
+    before = nested(NestedField(20, "a", IntegerType(), required=True))
+    now = nested(NestedField(20, "a", IntegerType(), required=False), NestedField(21, "b", IntegerType()))
+    assert changed_fields(fields_of(before), fields_of(now)) == ("s.a: required int is now optional int",)
+    paths = [field.path for field in fields_of(before).values()]
+    assert paths == ["s", "s.a", "l", "l.element", "l.element.x", "m", "m.key", "m.value"]
