@@ -23,7 +23,7 @@ from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import CheckpointError
 from sluice.ledger.connection import Ledger, database_time
 from sluice.maintenance.continued_checkpoint import next_batch_metadata
-from sluice.refresh.shadow_bound import Offset, ShadowBound, input_of, next_ends, tables_of
+from sluice.refresh.shadow_bound import Offset, ShadowBound, input_of, next_ends, require_not_beyond, tables_of
 from sluice.settings import KafkaConnection, Settings
 from sluice.sources.iceberg_positions import BEGINNING, StreamOffset, history_of, stream_offset_of
 from sluice.tables.declared_tables import require_table
@@ -61,7 +61,8 @@ class ShadowBatches:
 
         Raises
         ------
-        UnpublishableError: when a table does not have the snapshot any more up to which the stream has read.
+        UnpublishableError: when a table does not have the snapshot any more up to which the stream has read, or the
+            shadow has read further.
         CheckpointError, LakehouseError: when a checkpoint or a source cannot be read.
         """
         checkpoint, sources, places = start.checkpoint, start.plan.sources, start.plan.places
@@ -77,6 +78,8 @@ class ShadowBatches:
         ends = next_ends(places, at, self.bound, self.declaration, histories=histories)
         moves_windows = newest is not None and start.plan.is_stateful and not has_processor(start.plan)
         if ends is None and not (moves_windows and newest is not None and newest.moved_watermark):
+            if newest is not None:
+                require_not_beyond(places, newest.offsets, self.bound, self.declaration, histories=histories)
             self.is_complete = True
             return False
         if ends is not None and not start.plan.is_stateful:  # state may want a batch without rows
