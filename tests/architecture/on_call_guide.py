@@ -36,10 +36,11 @@ def call(context):
 ```
 
 `page` is yours. A stream that is given up fails its own task, once. Every other unhealthy state fails the task of the
-DAG `stream_reconciler`, each minute as long as it lasts: stalled, late, crash looping, silent, not observed, a deleted
-or broken declaration, a changed mode, files that differ between hosts. `alert.is_new` is set the first time only. The
-ledger has the same as events: `alert` when a person is alerted to a state, `recover` when the stream is healthy again
-(`sluice stream events STREAM`). An increment fails its own task, and leaves the same two events.
+DAG `stream_reconciler`, each minute as long as it lasts: stalled, late, crash looping, silent, not observed, every row
+of its newest batch rejected, a deleted or broken declaration, a changed mode, files that differ between hosts.
+`alert.is_new` is set the first time only. The ledger has the same as events: `alert` when a person is alerted to a
+state, `recover` when the stream is healthy again (`sluice stream events STREAM`). An increment fails its own task, and
+leaves the same two events; one that rejects every row leaves the events alone.
 
 Whether a stream is stalled is seen at its sources: by the unread records or rows of Kafka and Iceberg, the unread files
 of folders and Delta tables, and the shards of Kinesis that hold unread records; a `rate` always has rows to read. Three

@@ -112,6 +112,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "sluice.launching",
         "sluice.supervision",
         "sluice.maintenance",
+        "sluice.quality",
     ),
     "sluice.stack": (
         "sluice.errors",

@@ -1,11 +1,12 @@
-"""The unhealthy states of streams, each with the time since which it lasts."""
+"""The unhealthy states of streams, each with the time since which it lasts; and those of tables and of Sluice's own
+DAGs, under their names, which no stream has (`sluice.supervision.platform_troubles`)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import case, delete, func, select, update
+from sqlalchemy import Connection, case, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from sluice.ledger.connection import Ledger
@@ -44,6 +45,12 @@ class Trouble(LedgerTable, record=StreamTrouble, key=("stream",), now=("since",)
 
 def record_trouble(ledger: Ledger, stream: str, *, reason: str, explanation: str) -> StreamTrouble:
     """Record that a stream is unhealthy. The time since which it is stays while the reason is the same."""
+    with ledger.transaction() as connection:
+        return add_trouble(connection, stream, reason=reason, explanation=explanation)
+
+
+def add_trouble(connection: Connection, stream: str, *, reason: str, explanation: str) -> StreamTrouble:
+    """The same within a transaction."""
     is_same = Trouble.reason == reason
     change = {
         "since": case((is_same, Trouble.since), else_=func.now()),
@@ -57,8 +64,7 @@ def record_trouble(ledger: Ledger, stream: str, *, reason: str, explanation: str
         .on_conflict_do_update(index_elements=[Trouble.stream], set_=change)
         .returning(*Trouble.columns(), func.now().label("observed_at"))
     )
-    with ledger.transaction() as connection:
-        return record_of(StreamTrouble, connection.execute(recorded).one())
+    return record_of(StreamTrouble, connection.execute(recorded).one())
 
 
 def clear_trouble(ledger: Ledger, stream: str, *, by: str) -> bool:

@@ -5,6 +5,7 @@
 | stalled, late, crash looping, unable to follow its change    | at once                          |
 | undeclared, broken, of another mode than its run             | at once                          |
 | declared differently on several hosts                        | at once                          |
+| rejecting every row of its newest batch                      | at once                          |
 | stopped by a paused DAG whose newest run failed              | at once                          |
 | silent, unknown, without its driver, to be started           | after a minute                   |
 | never started                                                | after a minute, once a person    |
@@ -25,8 +26,9 @@ from datetime import timedelta
 
 from sluice.ledger.airflow_owner import DagObservation
 from sluice.ledger.connection import Ledger
+from sluice.ledger.stream_records import read_stream
 from sluice.ledger.stream_troubles import StreamTrouble, clear_trouble, record_report, record_trouble
-from sluice.supervision.stream_verdict import StreamState
+from sluice.supervision.stream_verdict import StreamState, StreamVerdict, with_rejections
 
 _AT_ONCE, _SOON, _LATER = timedelta(0), timedelta(minutes=1), timedelta(minutes=10)
 
@@ -87,10 +89,17 @@ def report_red_increment(ledger: Ledger, stream: str, *, sentence: str, by: str)
 
 
 def report_good_increment(ledger: Ledger, stream: str, *, by: str) -> None:
-    """Record that an increment succeeded, with an event when the one before was red."""
-    clear_trouble(ledger, stream, by=by)
+    """Record that an increment succeeded, with an event when the one before was red; or that it rejected all rows."""
+    done = StreamVerdict(state=StreamState.FINISHED, is_healthy=True, explanation="")
+    verdict = with_rejections(done, read_stream(ledger, stream))
+    if verdict.is_healthy:
+        clear_trouble(ledger, stream, by=by)
+        return
+    trouble = record_trouble(ledger, stream, reason=verdict.state, explanation=verdict.explanation)
+    if trouble.reported_at is None:
+        record_report(ledger, trouble, by=by)
 
 
 def is_of_increment(trouble: StreamTrouble) -> bool:
     """Whether the task of an increment has reported it."""
-    return trouble.reason == StreamState.FAILED
+    return trouble.reason in (StreamState.FAILED, StreamState.ALL_REJECTED)

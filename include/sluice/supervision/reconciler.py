@@ -48,8 +48,9 @@ from sluice.processes.deadline import Deadline
 from sluice.processes.worker_threads import NotDone, run_each
 from sluice.supervision.alerts import Alert, is_alert_due, is_of_increment
 from sluice.supervision.decide_about_pause import PauseEffect, decide_about_pause, is_news
+from sluice.supervision.platform_troubles import note_paused_dags, subjects_beside_streams
 from sluice.supervision.progress_decision import ProgressJudgement, judge_known
-from sluice.supervision.progress_watch import watch_progress
+from sluice.supervision.progress_watch import sample_increments, watch_progress
 from sluice.supervision.stream_verdict import (
     OrphanedRun,
     StreamState,
@@ -57,6 +58,7 @@ from sluice.supervision.stream_verdict import (
     find_orphaned_runs,
     verdict_of,
     with_its_dag,
+    with_rejections,
 )
 from sluice.supervision.supervision_decision import SupervisionAction, SupervisionReason
 from sluice.supervision.supervisor import (
@@ -131,6 +133,8 @@ def reconcile_all(
     steps |= {orphan.stream: partial(_look_after, supervisor, orphan) for orphan in orphans}
     done = run_each(steps, at_once=AT_ONCE, deadline=deadline)
     _clear_others(supervisor, declarations, steps)
+    sample_increments(supervisor, declarations, at_once=AT_ONCE, deadline=deadline)
+    note_paused_dags(supervisor.ledger, observe_dag, by=supervisor.launched_by)
     for name, result in done.items():
         alert = _problem(name, result) if isinstance(result, Exception) else result
         if alert is not None:
@@ -188,7 +192,8 @@ def _reconcile(
     progress = None if done.acted else done.progress
     if progress is None:
         progress = judge_known(stream, _read(supervisor, stream) if done.acted else known)
-    verdict = with_its_dag(verdict_of(decision, progress), done.supervised.seen, dag)
+    seen = done.supervised.seen
+    verdict = with_rejections(with_its_dag(verdict_of(decision, progress), seen, dag), seen)
     if verdict.is_healthy and known.trouble is None:
         return None  # as nearly all streams in nearly all passes: there is nothing to record
     return _alert_of(supervisor, stream.name, verdict, dag)
@@ -227,11 +232,13 @@ def _alert_of(supervisor: Supervisor, name: str, verdict: StreamVerdict, dag: Da
 def _clear_others(supervisor: Supervisor, declarations: Declarations, kept: Collection[str]) -> None:
     """Clear the troubles of streams that have none any more: neither declared as continuous nor with a run to end.
 
-    That an increment is red is its own task's to clear, as long as its stream is declared.
+    That an increment is red is its own task's to clear, as long as its stream is declared; that a check of a table has
+    failed is the next check's.
     """
+    besides = subjects_beside_streams(declarations)
     for trouble in all_troubles(supervisor.ledger):
         is_left_to_task = is_of_increment(trouble) and trouble.stream in declarations.stream_names
-        if trouble.stream not in kept and not is_left_to_task:
+        if trouble.stream not in kept and not is_left_to_task and trouble.stream not in besides:
             clear_trouble(supervisor.ledger, trouble.stream, by=supervisor.launched_by)
 
 

@@ -17,6 +17,7 @@ from sluice.failures.classification import failure_of_run
 from sluice.ledger.airflow_owner import DagObservation
 from sluice.ledger.desired_states import SuspensionCause
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
+from sluice.ledger.stream_records import StreamRecords
 from sluice.ledger.stream_troubles import StreamTrouble
 from sluice.processes.process_identity import ProcessState
 from sluice.supervision.decide_supervision import decide
@@ -26,7 +27,8 @@ from sluice.supervision.time_limits import HEARD_WITHIN
 
 
 class StreamState(StrEnum):
-    """The state of a stream, for a person. FINISHED and FAILED apply to incremental streams only.
+    """The state of a stream, for a person. FINISHED and FAILED apply to incremental streams only. ALL_REJECTED: it does
+    well, but no row of its newest batch with rows was good.
 
     UNDECLARED, BROKEN and MODE_CHANGED are those of a run that fits no declaration (`find_orphaned_runs`).
     """
@@ -52,6 +54,7 @@ class StreamState(StrEnum):
     DRIVER_GONE = "driver gone"
     FINISHED = "finished"
     FAILED = "failed"
+    ALL_REJECTED = "all rejected"
     UNDECLARED = "undeclared"
     BROKEN = "declaration broken"
     MODE_CHANGED = "mode changed"
@@ -113,6 +116,7 @@ _OF_THE_SOURCES = frozenset({StreamState.LATE, StreamState.STALLED, StreamState.
 """States that only the reconciler can see: it asks the sources."""
 
 _RUNS = frozenset({StreamState.RUNNING, StreamState.IDLE})
+_DOES_WELL = _RUNS | {StreamState.FINISHED}
 
 _NOT_SEEN_FROM_HERE = frozenset({StreamState.UNKNOWN, StreamState.SILENT, StreamState.STARTING})
 """States that another host, or a cluster, may know better than this process."""
@@ -140,8 +144,9 @@ def judge_stream(
     else:
         own = verdict_of(decide(wanted, seen), judge_known(wanted, seen))
         verdict = with_trouble(own, seen.trouble, is_stop_confirmed=not _is_stopped_by_pause(seen))
-    step = "" if verdict.failure is None else next_step(verdict.failure.reason, stream=seen.stream)
-    return replace(verdict, next_step=step)
+    if verdict.failure is not None:
+        return replace(verdict, next_step=next_step(verdict.failure.reason, stream=seen.stream))
+    return with_rejections(verdict, seen)
 
 
 def with_trouble(
@@ -166,6 +171,20 @@ def with_trouble(
     if is_of_sources or is_seen_elsewhere or is_queued or is_doubtful:
         return StreamVerdict(state=found, is_healthy=False, explanation=trouble.explanation, failure=verdict.failure)
     return verdict
+
+
+def with_rejections(verdict: StreamVerdict, seen: StreamRecords) -> StreamVerdict:
+    """The verdict, when every row of the newest batch with rows was rejected: the stream does well, and nothing of what
+    is sent arrives. What a person rejected does not count; a batch without rows says nothing."""
+    newest = next((batch for batch in seen.batches if batch.input_rows), None)
+    if newest is None or newest.is_rejected or verdict.state not in _DOES_WELL:
+        return verdict
+    if newest.refused_rows < newest.input_rows or any(newest.published_rows.values()):
+        return verdict
+    number = f"{newest.key.generation}:{newest.key.batch}"
+    text = f"It rejected all {newest.input_rows:,} rows of batch {number}, so nothing of what is sent arrives."
+    step = "See the reasons in its quarantine: has the sender changed its format, or is the declaration wrong?"
+    return StreamVerdict(state=StreamState.ALL_REJECTED, is_healthy=False, explanation=text, next_step=step)
 
 
 def verdict_of(decision: SupervisionDecision, progress: ProgressJudgement | None = None) -> StreamVerdict:

@@ -14,6 +14,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from sluice.declarations.load_declarations import Declarations
 from sluice.declarations.stream_declaration import SHORT_DAGS
+from sluice.supervision.platform_dags import CHECKPOINTS_DAG, LEDGER_DAG, RECONCILER_DAG
 from sluice_airflow.dag_builders.table_jobs import choice_param, chosen
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from sluice.ledger.checkpoint_checks import CheckpointObservation
 
 
-LEDGER_DAG = "ledger_upkeep"
 TIDY_TASK = "tidy"
 
 _LEDGER_PAGE = """\
@@ -75,7 +75,6 @@ def ledger_upkeep_dag() -> DAG:
     return dag
 
 
-RECONCILER_DAG = "stream_reconciler"
 RECONCILE_TASK = "reconcile"
 
 _RECONCILER_PAGE = """\
@@ -125,7 +124,6 @@ def stream_reconciler_dag() -> DAG:
     return dag
 
 
-CHECKPOINTS_DAG = "checkpoint_health"
 CHECK_TASK = "check"
 STREAMS_CHOICE = "streams"
 
@@ -155,6 +153,7 @@ def checkpoint_health_dag(declarations: Declarations) -> DAG:
         schedule=CronTriggerTimetable("*/10 * * * *", timezone="UTC"),
         catchup=False,
         max_active_runs=1,
+        is_paused_upon_creation=False,
         tags=["platform", "streams"],
         default_args={"owner": "sluice"},
         params={STREAMS_CHOICE: choice_param(STREAMS_CHOICE, among=streams)},

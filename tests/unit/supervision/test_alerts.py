@@ -54,4 +54,5 @@ def test_a_dag_that_says_it_already_or_waits_for_a_person_is_no_alert(
 
 def test_the_trouble_of_a_red_increment_is_its_task_s() -> None:
     assert is_of_increment(trouble("failed", lasted=MINUTE))
+    assert is_of_increment(trouble("all rejected", lasted=MINUTE))
     assert not is_of_increment(trouble("given up", lasted=MINUTE))
