@@ -5,6 +5,7 @@ A live run holds the stream's lease: it is acquired, renewed and released in the
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ from sluice.ledger.run_values import (
 )
 from sluice.ledger.stored_values import record_of, values_of
 from sluice.processes.process_identity import ProcessIdentity
+
+_log = logging.getLogger(__name__)
 
 _IS_LIVE = Run.state.in_(sorted(LIVE_STATES))
 _ADMISSION_TRIES = 3
@@ -323,7 +326,13 @@ def newest_runs(ledger: Ledger) -> tuple[RunObservation, ...]:
     query = select(*newest.c).select_from(Lease).join(newest, true()).order_by(Lease.stream)
     with ledger.transaction() as connection:
         rows = connection.execute(query).all()
-    return tuple(record_of(RunObservation, row) for row in rows if not is_shadow_name(row.stream))
+    found: list[RunObservation] = []
+    for row in rows:
+        try:
+            found.extend([] if is_shadow_name(row.stream) else [record_of(RunObservation, row)])
+        except LedgerError as unreadable:  # that of one stream; who looks at that one reports it
+            _log.warning("stream=%s %s", row.stream, unreadable)
+    return tuple(found)
 
 
 def _runs(stream: str) -> Select[Any]:
