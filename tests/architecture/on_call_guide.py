@@ -35,8 +35,8 @@ def call(context):
         page(context["dag"].dag_id, "", str(error))
 ```
 
-`page` is yours. A stream that is given up fails its own task, once for each run that it is given up for; beside a paused
-DAG, which has no task, the reconciler reports it. Every other unhealthy state fails the task of the DAG
+`page` is yours. A stream that is given up fails its own task, once for each run that it is given up for; beside a
+paused DAG, which has no task, the reconciler reports it. Every other unhealthy state fails the task of the DAG
 `stream_reconciler`, each minute as long as it lasts: stalled, late, crash looping, silent, not observed, a deleted or
 broken declaration, a changed mode, files that differ between hosts, a pause that no person is known to have made, a
 stream that could not be reconciled, few free connections of the ledger, and its clock when it was set back.

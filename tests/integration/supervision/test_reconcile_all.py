@@ -366,23 +366,3 @@ def test_few_free_connections_are_new_once_and_end_once(
     assert passed(supervisor, declared()) == {}
     events = recent_events(ledger, EventSubject.STREAM, "the ledger", limit=9)
     assert [event.action for event in events] == ["recover", "alert"]
-
-
-def test_a_word_that_only_a_newer_program_knows_keeps_no_other_stream_waiting(
-    supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger
-) -> None:
-    """As an older program meets it on a ledger that was upgraded: one row of one stream."""
-    newer, other = named("newer"), named("other")
-    started(supervisor, newer)
-    left = started(supervisor, other)
-    assert left.process is not None
-    launcher.disappear(left.process)
-    suspend(ledger, "newer", SuspensionCause.PAUSED)
-    with ledger.transaction() as connection:
-        connection.execute(text("ALTER TABLE sluice.desired_states DROP CONSTRAINT ck_desired_states_suspension"))
-        connection.execute(text("UPDATE sluice.desired_states SET suspension = 'quota' WHERE stream = 'newer'"))
-    alerts = passed(supervisor, declared(newer, other))
-    assert list(alerts) == ["newer"]
-    assert alerts["newer"].reason == "not reconciled"
-    assert "the word 'quota' as suspension of newer" in alerts["newer"].sentence
-    assert find_run(ledger, left.run_id).state is RunState.LOST, "the other one was looked after"
