@@ -156,8 +156,8 @@ def ledger_errors(url: URL) -> Iterator[None]:
 
     Raises
     ------
-    LedgerUnreachableError: when the ledger does not answer, or not in time, takes no writes while it fails over, or has no connection
-        free in time.
+    LedgerUnreachableError: when the ledger does not answer, or not in time, takes no writes while it fails over, or
+        has no connection free in time.
     LedgerError: when its schema is older than this program. Other errors of the database are defects of the caller and
         stay as they are.
     KeyboardInterrupt: when a Ctrl-C came while the driver pinged its connection.
