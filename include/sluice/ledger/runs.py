@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -72,6 +73,7 @@ def admit_run(
         "desired_state": effective_desired_state(literal(stream)),
         "declaration_digest": declaration_digest,
         "launched_by": launched_by,
+        "version": version("sluice"),
     }
     for _ in range(_ADMISSION_TRIES):
         with ledger.transaction() as connection:

@@ -107,7 +107,7 @@ def record_of(kind: type[Record], row: Row[*tuple[Any, ...]] | Mapping[str, Any]
         if value is not None and (form := TEXT_FORMS.get(one.kind)) is not None:
             value = form.read(value)
         if value is not None and _is_unknown(one, value):
-            raise _unknown_word(one, value, values)
+            raise _unknown_word(one, value, dict(values))
         if value is None and (one.part or one.default is not MISSING or one.column not in values):
             continue
         if one.part:
