@@ -7,6 +7,7 @@ that asks gets the ledger, every other one is refused, and only a person gives i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from enum import StrEnum
@@ -16,7 +17,7 @@ from sqlalchemy import ARRAY, Select, Text, any_, func, literal, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Mapped, mapped_column
 
-from sluice.errors import SettingsError
+from sluice.errors import LedgerError, SettingsError
 from sluice.ledger.connection import Ledger
 from sluice.ledger.ledger_table import LedgerTable
 from sluice.ledger.stored_values import record_of
@@ -173,8 +174,12 @@ def find_dag_pause(ledger: Ledger, stream: str) -> DagPause | None:
 def find_dag_pauses(ledger: Ledger, streams: Sequence[str]) -> Mapping[str, DagPause]:
     """What `find_dag_pause` finds of each of these streams, by its name."""
     query = select(*DagPauseSeen.columns()).where(DagPauseSeen.stream == any_(literal(streams, ARRAY(Text))))
+    known: dict[str, DagPause] = {}
     with ledger.transaction() as connection:
-        return {row.stream: record_of(DagPause, row) for row in connection.execute(query)}
+        for row in connection.execute(query):
+            with suppress(LedgerError):  # what a newer program has recorded counts as unknown, and is recorded again
+                known[row.stream] = record_of(DagPause, row)
+    return known
 
 
 def record_dag_pauses(ledger: Ledger, seen: Sequence[DagPause]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
-from sqlalchemy import Connection, case, delete, func, select, text, update
+from sqlalchemy import Connection, case, delete, func, select, update
 
 from sluice.ledger.airflow_owner import DagPauseSeen
 from sluice.ledger.batches import Batch
@@ -79,6 +79,6 @@ def _bring_to_now(connection: Connection) -> None:
         values = {column.name: case((column > func.now(), func.now()), else_=column) for column in known}
         is_ahead = func.greatest(*known) > func.now()
         connection.execute(update(table).where(is_ahead).values(**values))
-    longest = func.now() + text(f"interval '{LEASE_SECONDS:.0f} seconds'")
+    longest = func.now() + timedelta(seconds=LEASE_SECONDS)
     connection.execute(update(Lease).where(Lease.expires_at > longest).values(expires_at=longest))
     connection.execute(delete(SourceSample).where(SourceSample.observed_at > func.now()))

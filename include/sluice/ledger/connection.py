@@ -21,7 +21,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as NoFreeConnectionError
 
-from sluice.errors import LedgerBusyError, LedgerError, LedgerUnreachableError, SettingsError
+from sluice.errors import LedgerError, LedgerUnreachableError, SettingsError
 from sluice.ledger.storable_text import StorableTextDumper, storable_json
 
 CONNECT_TIMEOUT_SECONDS = 5
@@ -156,9 +156,8 @@ def ledger_errors(url: URL) -> Iterator[None]:
 
     Raises
     ------
-    LedgerBusyError: when a statement took longer than it may, or waited for a lock.
-    LedgerUnreachableError: when the ledger does not answer, takes no writes while it fails over, or has no connection
-        free in time.
+    LedgerUnreachableError: when the ledger does not answer, or not in time, takes no writes while it fails over, or
+        has no connection free in time.
     LedgerError: when its schema is older than this program. Other errors of the database are defects of the caller and
         stay as they are.
     KeyboardInterrupt: when a Ctrl-C came while the driver pinged its connection.
@@ -169,7 +168,7 @@ def ledger_errors(url: URL) -> Iterator[None]:
         if _hides_interruption(error):
             raise KeyboardInterrupt from error
         if getattr(error.orig, "sqlstate", None) in _TOOK_TOO_LONG:
-            raise LedgerBusyError(
+            raise LedgerUnreachableError(
                 f"The ledger at {_place(url)} answers, and broke a statement off: {_first_line(error)}.",
                 next_step="See what holds its locks, or keeps it busy: `SELECT * FROM pg_stat_activity`.",
             ) from error

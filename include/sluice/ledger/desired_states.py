@@ -6,7 +6,7 @@ task). A suspended stream is to stop, whatever was requested; when it is resumed
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -31,6 +31,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.sql.elements import SQLCoreOperations
 
+from sluice.errors import LedgerError
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import Event, add_event
 from sluice.ledger.ledger_table import LedgerTable
@@ -250,11 +251,24 @@ def find_desired_state(ledger: Ledger, stream: str) -> DesiredStateObservation:
         return desired_state_of(stream, connection.execute(select_desired_state(stream)).one_or_none())
 
 
-def find_desired_states(ledger: Ledger, streams: Sequence[str]) -> Mapping[str, DesiredStateObservation]:
-    """What was last requested of each of these streams, by its name."""
+def find_desired_states(
+    ledger: Ledger, streams: Sequence[str], *, unreadable: MutableMapping[str, Exception]
+) -> Mapping[str, DesiredStateObservation]:
+    """What was last requested of each of these streams, by its name.
+
+    Parameters
+    ----------
+    unreadable: gets the streams whose request this program cannot read; they are left out.
+    """
     with ledger.transaction() as connection:
         found = {row.stream: row for row in connection.execute(select_desired_states(streams))}
-    return {stream: desired_state_of(stream, found.get(stream)) for stream in streams}
+    known: dict[str, DesiredStateObservation] = {}
+    for stream in streams:
+        try:
+            known[stream] = desired_state_of(stream, found.get(stream))
+        except LedgerError as error:
+            unreadable[stream] = error
+    return known
 
 
 def select_desired_state(stream: str) -> Select[Any]:

@@ -98,7 +98,8 @@ def plan_show(supervisor: Supervisor, wanted: LoadedStream) -> ControlPlan:
     """The newest run of the stream, and what its supervisor would do now. Nothing is changed."""
     run = newest_run(supervisor.ledger, wanted.name)
     newest = (
-        f"Run {run.run_id}, token {run.token}: {run.state}, launched by {run.launched_by}, log {run.log_file}."
+        f"Run {run.run_id}, token {run.token}: {run.state}, launched by {run.launched_by} with Sluice "
+        f"{run.version or 'of an unknown version'}, log {run.log_file}."
         if run is not None
         else "No run so far."
     )

@@ -103,14 +103,15 @@ def follow_pauses(
     seconds: after which no further DAG is asked about and no answer is waited for.
     """
     ledger, names = supervisor.ledger, [stream.name for stream in streams]
-    known, desired = find_dag_pauses(ledger, names), find_desired_states(ledger, names)
+    problems: dict[str, Exception] = {}
+    known, desired = find_dag_pauses(ledger, names), find_desired_states(ledger, names, unreadable=problems)
     read_at, read_at_seconds = database_time(ledger), time.monotonic()
     answers, asked_at = _ask(names, observe_dag, seconds=seconds)
-    problems = {name: answer for name, answer in answers.items() if isinstance(answer, Exception)}
+    problems |= {name: answer for name, answer in answers.items() if isinstance(answer, Exception)}
     looks, gone = [], []
     for stream in streams:
         name, answer = stream.name, answers.get(stream.name)
-        if name not in answers or isinstance(answer, Exception):
+        if name not in answers or name in problems or isinstance(answer, Exception):
             continue
         if answer is None:
             gone.append(name)

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
+from sluice.errors import LedgerError, LedgerUnreachableError
 from sluice.ledger.airflow_owner import (
     DagObservation,
 )
@@ -142,21 +143,48 @@ def reconcile_all(
     orphans = find_orphaned_runs(declarations, newest_runs(supervisor.ledger))
     streams = _rotated([stream for _, stream in sorted(declarations.streams.items())], number)
     looks = follow_pauses(supervisor, streams, observe_dag, seconds=pass_seconds * ASKING_SHARE)
-    known = read_to_judge(supervisor.ledger, streams, with_progress=True)
+    known, unreadable = _read_each(supervisor, streams)
     writers = _writers(declarations)
-    steps = {stream.name: _step(supervisor, stream, known[stream.name], looks, writers) for stream in streams}
+    steps = {
+        stream.name: _step(supervisor, stream, known[stream.name], looks, writers)
+        for stream in streams
+        if stream.name in known
+    }
     steps |= {orphan.stream: partial(_look_after, supervisor, orphan) for orphan in orphans}
     done = run_each(steps, at_once=AT_ONCE, deadline=deadline, step_seconds=pass_seconds * STEP_SHARE)
-    _clear_others(supervisor, declarations, steps)
-    sample_increments(supervisor, declarations, at_once=AT_ONCE, deadline=deadline)
+    _clear_others(supervisor, declarations, (*steps, *unreadable))
+    increments = [one for one in streams if one.declaration.mode == "incremental" and one.name in known]
+    sample_increments(supervisor, increments, known, at_once=AT_ONCE, deadline=deadline)
     note_paused_dags(supervisor.ledger, observe_dag, by=supervisor.launched_by, deadline=deadline)
     problems: dict[str, Alert] = {}
-    for name, result in (*done.items(), *looks.problems.items()):
+    for name, result in (*done.items(), *looks.problems.items(), *unreadable.items()):
         alert = _problem(supervisor, name, result) if isinstance(result, Exception) else result
         if alert is not None:
             problems[name] = alert
     alerts = [problems[name] for name in sorted(problems)]
     return (*alerts, *of_the_clock, *_connection_alerts(supervisor))
+
+
+def _read_each(
+    supervisor: Supervisor, streams: Sequence[LoadedStream]
+) -> tuple[Mapping[str, StreamRecords], Mapping[str, Exception]]:
+    """The records of the streams, read at once. When one has a word that only a newer program knows, each is read
+    alone: it keeps no other one from being supervised."""
+    ledger, known, unreadable = supervisor.ledger, dict[str, StreamRecords](), dict[str, Exception]()
+    try:
+        return read_to_judge(ledger, streams, with_progress=True), unreadable
+    except LedgerUnreachableError:
+        raise
+    except LedgerError as error:
+        _log.error("The streams are read one by one: %s", error)
+    for stream in streams:
+        try:
+            known |= read_to_judge(ledger, [stream], with_progress=True)
+        except LedgerUnreachableError:
+            raise
+        except LedgerError as error:
+            unreadable[stream.name] = error
+    return known, unreadable
 
 
 def _writers(declarations: Declarations) -> Mapping[str, list[str]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sluice.errors import LedgerBusyError, LedgerError
+from sluice.errors import LedgerError, LedgerUnreachableError
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -57,7 +57,7 @@ def upgrade(ledger_url: str, *, worker: str | None = None) -> LedgerVersion:
 
     Raises
     ------
-    LedgerBusyError: when a lock did not become free in all tries, as beside a backup of an hour.
+    LedgerUnreachableError: when a lock did not become free in all tries, as beside a backup of an hour.
     LedgerError: when the ledger cannot be reached, or its version is none of this program's.
     SettingsError: when the URL is not one of a PostgreSQL database.
     """
@@ -73,7 +73,7 @@ def upgrade(ledger_url: str, *, worker: str | None = None) -> LedgerVersion:
 def _migrates(ledger_url: str) -> bool:
     """Carry the next migration out, trying again while a lock does not become free. Returns whether there was one."""
     for _ in range(_TRIES - 1):
-        with suppress(LedgerBusyError):
+        with suppress(LedgerUnreachableError):
             return _migrate_once(ledger_url)
         time.sleep(_PAUSE_SECONDS)
     return _migrate_once(ledger_url)

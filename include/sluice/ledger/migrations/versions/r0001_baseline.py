@@ -185,6 +185,7 @@ def _create_runs() -> None:
         sa.Column("end_asked_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("end_asked_because", sa.Text(), nullable=True),
         sa.Column("failure", sa.Text(), nullable=True),
+        sa.Column("version", sa.Text(), server_default=sa.text("''"), nullable=False),
         sa.CheckConstraint("desired_state IN ('running', 'stopped')", name=op.f("ck_runs_desired_state")),
         sa.CheckConstraint(
             "state IN ('failed', 'finished', 'launching', 'lost', 'running')", name=op.f("ck_runs_state")
