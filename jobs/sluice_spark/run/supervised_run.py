@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -152,7 +153,7 @@ class SupervisedRun:
         )
         declaration = self.stream.declaration
         pinning = Pinning(declaration, self.settings, self.ledger)
-        with start.plan.renewals.kept(), pinning, query.delivery.at_work():
+        with closing(context.controls.inputs), start.plan.renewals.kept(), pinning, query.delivery.at_work():
             start.require_unbroken_input()
             with start.naming_gaps():
                 if self.planned is not None:
