@@ -124,12 +124,14 @@ class SupervisedRun:
         lease: the lease of the run; it is asked before each publication.
         hand_over: takes the observation of each batch, at once, and reports when the ledger has it.
         """
-        is_again = False
+        before = ""
         while True:
             try:
-                return self._work_on_plan(spark, stop=stop, lease=lease, hand_over=hand_over, is_again=is_again)
+                return self._work_on_plan(spark, stop=stop, lease=lease, hand_over=hand_over, is_again=bool(before))
             except InputChangedError as changed:
-                is_again = True
+                if str(changed) == before:  # a new plan does not help
+                    raise
+                before = str(changed)
                 _log.warning("%s: %s", self.run.stream, changed)
 
     def _work_on_plan(
