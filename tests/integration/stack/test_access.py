@@ -132,7 +132,7 @@ def test_the_reader_may_not_write_past_duckdb_either(
     catalog, files = open_catalog(settings), s3_client(settings.object_store)
 
     assert catalog.load_table("access.words").scan().to_arrow().num_rows == 2
-    with pytest.raises(OSError, match="(?i)access.?denied"):
+    with pytest.raises(OSError, match=r"(?i)access.?denied"):
         catalog.load_table("access.words").append(ROWS)
     with pytest.raises(NoSuchTableError):
         catalog.drop_table("access.words")
