@@ -112,6 +112,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "sluice.launching",
         "sluice.supervision",
         "sluice.maintenance",
+        "sluice.quality",
     ),
     "sluice.stack": (
         "sluice.errors",
@@ -144,7 +145,13 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "sluice_spark.query",
         "sluice_spark.run",
     ),
-    "sluice_spark.refresh": ("sluice", "sluice_spark.session", "sluice_spark.delivery", "sluice_spark.run"),
+    "sluice_spark.refresh": (
+        "sluice",
+        "sluice_spark.session",
+        "sluice_spark.query",
+        "sluice_spark.delivery",
+        "sluice_spark.run",
+    ),
     "sluice_spark.maintenance": ("sluice", "sluice_spark.session"),
     "sluice_spark.quality": ("sluice", "sluice_spark.session"),
     "sluice_spark.work": (

@@ -70,7 +70,8 @@ def tidy(dry_run: DryRun = False, as_json: AsJson = False) -> None:
     else:
         would = "would be " if dry_run else ""
         typer.echo(
-            f"{done.batches} batches, {done.events} events, {done.work_items} work items and {logs} log files "
+            f"{done.batches} batches, {done.events} events, {done.work_items} work items, {done.records} other records "
+            f"and {logs} log files "
             f"{would}deleted, {done.runs} runs {would}archived."
         )
 

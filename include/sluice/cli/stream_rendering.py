@@ -54,7 +54,8 @@ def remarks(rows: Iterable[StreamRow]) -> list[str]:
     sentences = []
     for row in rows:
         if not row.verdict.is_healthy:
-            sentences.append(f"{row.stream}: {row.verdict.explanation}")
+            step = row.verdict.next_step if row.verdict.failure is None else ""
+            sentences.append(f"{row.stream}: {row.verdict.explanation} {step}".rstrip())
         if row.lag.problem:
             sentences.append(f"{row.stream}: the lag is unknown: {row.lag.problem}.")
     return sentences
@@ -103,7 +104,7 @@ def failure_json(failure: Failure, *, stream: str) -> dict[str, str]:
 def runs_table(runs: Sequence[RunObservation]) -> Table:
     """Runs, newest first."""
     table = Table(title="Runs", title_justify="left", box=None, padding=(0, 2, 0, 0))
-    for heading in ("run", "state", "launched", "ended", "launched by", "failure", "reason"):
+    for heading in ("run", "state", "launched", "ended", "launched by", "version", "failure", "reason"):
         table.add_column(heading, overflow="fold")
     for run in runs:
         table.add_row(
@@ -112,6 +113,7 @@ def runs_table(runs: Sequence[RunObservation]) -> Table:
             f"{run.launched_at:%Y-%m-%d %H:%M:%S}",
             "" if run.ended_at is None else f"{run.ended_at:%Y-%m-%d %H:%M:%S}",
             run.launched_by,
+            run.version,
             _failure_text(run),
             run.reason or "",
         )

@@ -221,7 +221,7 @@ def _with_stream(params: Mapping[str, Any], work: Callable[[Deployment, Ledger, 
     try:
         name = params["stream"]
         stream = load_declarations(deployment.settings.pipelines, only=name).stream(name)
-        with deployment.open_ledger() as ledger:
+        with deployment.open_owned_ledger() as ledger:
             work(deployment, ledger, stream)
     except SluiceError as error:
         raise AirflowFailException(str(error)) from error

@@ -27,6 +27,8 @@ from sluice.stack.environment import (
     LANDING_BUCKET,
     SPARK_POOL,
     SPARK_POOL_SLOTS,
+    SUPERVISION_POOL,
+    SUPERVISION_POOL_SLOTS,
     TABLE_BUCKET,
 )
 from sluice.stack.services import all_services
@@ -322,4 +324,5 @@ def test_the_pool_is_the_local_stack_s(compose: dict[str, Any]) -> None:
     script = services(compose)["airflow-init"]["command"][-1]
 
     assert f"airflow pools set {SPARK_POOL} {SPARK_POOL_SLOTS} " in script
+    assert f"airflow pools set {SUPERVISION_POOL} {SUPERVISION_POOL_SLOTS} " in script
     assert "sluice ledger upgrade" in script

@@ -81,7 +81,9 @@ def _create_streams() -> None:
         sa.Column("reason", sa.Text(), nullable=False),
         sa.Column("explanation", sa.Text(), nullable=False),
         sa.Column("since", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.Column("occasion", sa.Text(), server_default=sa.text("''"), nullable=False),
         sa.Column("reported_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("by_its_task", sa.Boolean(), server_default=sa.text("false"), nullable=False),
         sa.PrimaryKeyConstraint("stream", name=op.f("pk_troubles")),
         schema=SCHEMA,
     )
@@ -91,7 +93,30 @@ def _create_streams() -> None:
         sa.Column("airflow", sa.Text(), nullable=False),
         sa.Column("is_paused", sa.Boolean(), nullable=False),
         sa.Column("observed_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.Column("has_failed", sa.Boolean(), server_default=sa.text("false"), nullable=False),
+        sa.Column("origin", sa.Text(), nullable=True),
+        sa.Column("since", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("is_known", sa.Boolean(), server_default=sa.text("true"), nullable=False),
+        sa.CheckConstraint(
+            "origin IN ('failure', 'first_seen', 'person', 'unclear')", name=op.f("ck_dag_pauses_origin")
+        ),
         sa.PrimaryKeyConstraint("stream", name=op.f("pk_dag_pauses")),
+        schema=SCHEMA,
+    )
+    op.create_table(
+        "reconciler_passes",
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("dag_run", sa.Text(), nullable=False),
+        sa.Column("began_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.Column("ended_at", sa.DateTime(timezone=True), nullable=True),
+        sa.PrimaryKeyConstraint("kind", name=op.f("pk_reconciler_passes")),
+        schema=SCHEMA,
+    )
+    op.create_table(
+        "newest_increments",
+        sa.Column("stream", sa.Text(), autoincrement=False, nullable=False),
+        sa.Column("ended_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.PrimaryKeyConstraint("stream", name=op.f("pk_newest_increments")),
         schema=SCHEMA,
     )
     op.create_table(
@@ -160,6 +185,7 @@ def _create_runs() -> None:
         sa.Column("end_asked_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("end_asked_because", sa.Text(), nullable=True),
         sa.Column("failure", sa.Text(), nullable=True),
+        sa.Column("version", sa.Text(), server_default=sa.text("''"), nullable=False),
         sa.CheckConstraint("desired_state IN ('running', 'stopped')", name=op.f("ck_runs_desired_state")),
         sa.CheckConstraint(
             "state IN ('failed', 'finished', 'launching', 'lost', 'running')", name=op.f("ck_runs_state")
