@@ -16,8 +16,9 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -39,7 +40,9 @@ from sluice.pages.page_templates import render
 from sluice.pages.stream_lines import HISTORY_HOURS, ObservingLauncher, observe_streams
 from sluice.pages.stream_page import load_stream_page
 from sluice.pages.table_lines import observe_tables
+from sluice.pages.table_looks import TableLook
 from sluice.pages.table_page import load_table_page
+from sluice.pages.table_selection import TableSelection, counts_of
 from sluice.supervision.stream_status import observe_row
 
 MOST_FIRST_MS = 1000.0
@@ -112,6 +115,13 @@ def everything(names: Iterable[str]) -> frozenset[str]:
     return frozenset(names)
 
 
+def looked_at(tables: Sequence[str]) -> Mapping[str, TableLook]:
+    """Looks that are kept: a page does not wait for the catalog."""
+    now = datetime.now(UTC)
+    look = TableLook(exists=True, snapshot_id=1, committed_at=now, fresh_at=now, rows=1000, files=4, bytes=4_000_000)
+    return dict.fromkeys(tables, look)
+
+
 @contextmanager
 def logged(what: str) -> Iterator[None]:
     """Say on stderr how long something took."""
@@ -160,6 +170,10 @@ def streams_page(ledger: Ledger, declared: DeclaredNow) -> str:
         "problems": (),
         "may_act": everything(line.stream for line in seen.lines),
         "history_hours": HISTORY_HOURS,
+        "airflow": "/",
+        "outlooks": {},
+        "paused": (),
+        "failed_checks": (),
         "link_to_sort": lambda key: f"sort={key}",
         "link_to_show": lambda show: f"show={show}",
     }
@@ -169,14 +183,27 @@ def streams_page(ledger: Ledger, declared: DeclaredNow) -> str:
 def tables_page(ledger: Ledger, declared: DeclaredNow) -> str:
     """The page of all tables, as its route makes it."""
     declarations = declared.read()
-    lines = observe_tables(ledger, declarations, readable_streams=declarations.streams)
-    return render("tables", {"base": "/sluice", "lines": lines})
+    lines = observe_tables(ledger, declarations, readable_streams=declarations.streams, looks=looked_at)
+    selection = TableSelection()
+    values = {
+        "base": "/sluice",
+        "airflow": "/",
+        "lines": selection.select(lines),
+        "counts": counts_of(lines),
+        "selection": selection,
+        "paused": (),
+        "may_see_quality": True,
+        "link_to_sort": lambda key: f"sort={key}",
+        "link_to_show": lambda kind: f"show={kind}",
+    }
+    return render("tables", values)
 
 
 def one_table(ledger: Ledger, declared: DeclaredNow) -> object:
     """What the page of one table reads."""
     declarations = declared.read()
-    (line,) = observe_tables(ledger, declarations, readable_streams=declarations.streams, only="silver.t7")
+    streams = declarations.streams
+    (line,) = observe_tables(ledger, declarations, readable_streams=streams, looks=looked_at, only="silver.t7")
     return load_table_page(ledger, line, declarations.tables["silver.t7"].declaration.maintenance)
 
 
@@ -280,6 +307,7 @@ def whole_lineage(ledger: Ledger, declared: DeclaredNow) -> str:
         "page": lineage_page(known, selection),
         "lines": {line.stream: line for line in seen.lines},
         "tables": frozenset(declarations.tables),
+        "failed": {},
         "problems": (),
         "most_named": MOST_NAMED,
         "link_to_choose": lambda name: f"of={name}",

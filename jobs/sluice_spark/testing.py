@@ -43,6 +43,7 @@ from sluice.launching.launch_settings import launch_conf
 from sluice.ledger.batches import BatchObservation, record_batch
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.runs import admit_run
+from sluice.project_file import find_project
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.settings import Settings, load_settings
 from sluice.stack.environment import load_environment
@@ -236,8 +237,9 @@ def run_here(
 
 @pytest.fixture(scope="session")
 def sluice_pipelines(request: pytest.FixtureRequest) -> Path:
-    """The folder of the declarations. Override the fixture in a `conftest.py` to use another one."""
-    return request.config.rootpath / "include" / "pipelines"
+    """The declarations of the project of the tests. Override the fixture in a `conftest.py` to use another folder."""
+    project = find_project(request.config.rootpath)
+    return project.pipelines if project is not None else request.config.rootpath / "include" / "pipelines"
 
 
 @pytest.fixture(scope="session")

@@ -37,12 +37,13 @@ def call(context):
 
 `page` is yours. A stream that is given up fails its own task, once for each run that it is given up for; beside a
 paused DAG, which has no task, the reconciler reports it. Every other unhealthy state fails the task of the DAG
-`stream_reconciler`, each minute as long as it lasts: stalled, late, crash looping, silent, not observed, a deleted or
-broken declaration, a changed mode, files that differ between hosts, a pause that no person is known to have made, a
-stream that could not be reconciled, few free connections of the ledger, and its clock when it was set back.
-`alert.is_new` is set the first time only. The ledger has the same as events: `alert` when a person is alerted to a
-state, `recover` when it is over (`sluice stream events STREAM`). An increment fails its own task, and leaves the same
-two events; one that is overdue by one interval, and by ten minutes at least, is late.
+`stream_reconciler`, each minute as long as it lasts: stalled, late, crash looping, silent, not observed, every row of
+its newest batch rejected, a deleted or broken declaration, a changed mode, files that differ between hosts, a pause
+that no person is known to have made, a stream that could not be reconciled, few free connections of the ledger, and its
+clock when it was set back. `alert.is_new` is set the first time only. The ledger has the same as events: `alert` when a
+person is alerted to a state, `recover` when it is over (`sluice stream events STREAM`). An increment fails its own
+task, and leaves the same two events; one that is overdue by one interval, and by ten minutes at least, is late, and one
+that rejects every row leaves the events alone.
 
 The tasks that supervise use the Airflow pool `supervision` (`airflow pools set supervision 16 'What supervises
 streams'`), so that no other task keeps them waiting. The DAG `checkpoint_health` fails when the reconciler has begun no

@@ -9,6 +9,7 @@ from tests.architecture.committed_files import committed_files
 from tests.architecture.source_modules import ROOT, source_modules
 
 from sluice import stored_keys
+from sluice.project_file import PROJECT_FILE
 
 DOCUMENTS = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md")),
@@ -91,7 +92,7 @@ def test_modules_that_documents_name_exist() -> None:
         f"{document.relative_to(ROOT)} names {found['name']}"
         for document in DOCUMENTS
         for found in MODULE.finditer(document.read_text())
-        if found["name"] not in TABLES_OF_THE_LEDGER | KEYS and not is_module_or_member(found["name"])
+        if found["name"] not in TABLES_OF_THE_LEDGER | KEYS | {PROJECT_FILE} and not is_module_or_member(found["name"])
     ]
 
     assert wrong == []

@@ -17,6 +17,7 @@ KEY = re.compile(r"sluice\.[a-z.-]*|sluice/|sluice_[a-z_]*_|_sluice_operation")
 """The form of a key of Sluice in a literal; `sluice.ledger` has it too and is a module."""
 
 NOT_STORED = {
+    "sluice.yaml": "the file of a project",
     "sluice.kpl": "a package of Protobuf",
     "sluice.pages.plan": "the salt of a signature",
     "sluice.retention": "a setting of a transaction of PostgreSQL",

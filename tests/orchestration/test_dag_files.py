@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -45,7 +46,10 @@ def parse(dag_file, environment):
     dags = [dag for dag in vars(module).values() if isinstance(dag, airflow.sdk.DAG)]
     for dag in dags:
         json.dumps(DagSerialization.to_dict(dag))
-    return {"dags": [dag.dag_id for dag in dags], "modules": sorted(set(sys.modules) - before)}
+    times = {dag.dag_id: getattr(dag.schedule, "expression", None) for dag in dags}
+    on = [dag.dag_id for dag in dags if dag.is_paused_upon_creation is False]
+    modules = sorted(set(sys.modules) - before)
+    return {"dags": [dag.dag_id for dag in dags], "modules": modules, "times": times, "on": on}
 
 for dag_file, environment in json.loads(sys.argv[1]):
     child = os.fork()
@@ -59,10 +63,16 @@ for dag_file, environment in json.loads(sys.argv[1]):
 
 @dataclass(frozen=True)
 class Parsed:
-    """What came of reading a DAG file. modules: what was imported beyond Airflow and its Spark provider."""
+    """What came of reading a DAG file.
+
+    modules: what was imported beyond Airflow and its Spark provider. times: cron expressions. on: the DAGs that a new
+    Airflow does not pause.
+    """
 
     dags: list[str]
     modules: list[str]
+    times: dict[str, str | None]
+    on: list[str]
 
 
 def _parse(*requests: tuple[str, Path, str | None]) -> list[Parsed]:
@@ -109,6 +119,16 @@ def test_every_declared_stream_has_its_dag_and_the_platform_its_own(declared: di
     found = [dag for parsed in declared.values() for dag in parsed.dags]
     backfilled = ["gold_delays_by_carrier_hour__backfill", "silver_flights__backfill"]
     assert sorted(found) == sorted([*streams, *backfilled, *PLATFORM_DAGS])
+
+
+def test_the_guide_has_the_schedules_of_the_platforms_dags(declared: dict[str, Parsed]) -> None:
+    guide = (project_root() / "docs" / "guides" / "platform-dags.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| (?:`([^`]+)`|none) \| (on|paused) \|", guide, re.MULTILINE)
+    times = {dag: time for parsed in declared.values() for dag, time in parsed.times.items()}
+    on = {dag for parsed in declared.values() for dag in parsed.on}
+
+    assert {dag for dag, _, _ in rows} == set(PLATFORM_DAGS)
+    assert rows == [(dag, times[dag] or "", "on" if dag in on else "paused") for dag, _, _ in rows]
 
 
 def test_before_a_task_runs_only_its_own_dag_is_built(tmp_path: Path) -> None:

@@ -11,17 +11,25 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from sluice.cli.families import FamilyGroup
 from sluice.errors import SluiceError
 
+if TYPE_CHECKING:
+    from sluice.project_file import Project
+
 INTERRUPTED_EXIT_CODE = 130
 """128 + SIGINT: what a shell reports for a command that Ctrl-C ended."""
 
 _WITHOUT_ENVIRONMENT = ("stack", "demo")
 """Commands that write the local stack's environment; they must not read an older one."""
+
+_QUIET = frozenset({"--json", "--help"})
+"""With one of these words stderr holds nothing but an error."""
 
 app = typer.Typer(
     name="sluice",
@@ -35,8 +43,43 @@ app = typer.Typer(
 @app.callback()
 def sluice(context: typer.Context) -> None:
     """Run a lakehouse's streams and tables."""
-    if context.invoked_subcommand not in _WITHOUT_ENVIRONMENT and "SLUICE_LEDGER_URL" not in os.environ:
+    if context.invoked_subcommand in _WITHOUT_ENVIRONMENT:
+        return
+    is_named = bool(os.environ.get("SLUICE_PIPELINES"))
+    project = None if is_named else enter_project()
+    if "SLUICE_LEDGER_URL" not in os.environ:
         enter_local_stack()
+    if not is_named and not _QUIET & {*(context.obj or ())} and (note := declarations_note(project)):
+        typer.echo(note, err=True)
+
+
+def enter_project() -> Project | None:
+    """Let the process use the declarations of the project that the working folder belongs to, when there is one."""
+    from sluice.project_file import find_project  # `sluice --help` does without it
+
+    project = find_project(Path.cwd())
+    if project is not None:
+        os.environ["SLUICE_PIPELINES"] = str(project.pipelines)
+    return project
+
+
+def declarations_note(project: Project | None) -> str:
+    """Which declarations a command uses, and why these: empty where nothing else could be meant.
+
+    Parameters
+    ----------
+    project: the project of the working folder.
+    """
+    from sluice.settings import pipelines_folder, project_root  # `sluice --help` does without it
+
+    folder = pipelines_folder()
+    if project is not None:
+        return f"Declarations: {folder} (of {project.file})"
+    if folder != project_root() / "include" / "pipelines":
+        return f"Declarations: {folder} (of the local stack; there is no sluice.yaml here or above)"
+    if Path.cwd().is_relative_to(project_root()):
+        return ""
+    return f"Declarations: {folder} (the demo's; there is no sluice.yaml here or above)"
 
 
 def enter_local_stack() -> None:
@@ -69,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        app(args=words, prog_name="sluice")
+        app(args=words, prog_name="sluice", obj=words)
     except SluiceError as error:
         report_error(error, as_json="--json" in words)
         sys.exit(error.exit_code)

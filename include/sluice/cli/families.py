@@ -58,6 +58,11 @@ FAMILIES = (
         module="stack_verbs",
         help="The local services: PostgreSQL, SeaweedFS, Kafka and Airflow.",
     ),
+    Family(
+        name="sql",
+        module="sql",
+        help="Ask the tables with SQL: DuckDB on the catalog, which only reads.",
+    ),
     Family(name="stream", module="stream_verbs", help="Streams as declared and as they run."),
     Family(
         name="backfill",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
@@ -11,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from sluice.cli.terminal import AsJson
+from sluice.cli.terminal import AsJson, no_answer
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.spark_reports import PreviewedOutput, PreviewObservation
 from sluice.launching.job_command import PreviewStream
@@ -34,12 +33,10 @@ def preview(
     load_declarations(settings.pipelines).stream(stream)  # a broken declaration is reported before Spark is started
     folder = str(settings.pipelines.resolve())
     command = PreviewStream(folder=folder, stream=stream, sample=str(sample), rows=str(rows))
-    ended = run_in_foreground(command, settings, keeps_output=True)
-    lines = ended.output.splitlines()
-    answers = [line for line in lines if line.startswith('{"stream"')]
-    sys.stderr.writelines(f"{line}\n" for line in lines if line not in answers)
+    ended = run_in_foreground(command, settings)
+    answers = [line for line in ended.output.splitlines() if line.startswith('{"stream"')]
     if not answers:
-        raise typer.Exit(ended.exit_code or 1)
+        raise no_answer(ended, about=stream)
     if as_json:
         typer.echo(answers[-1])
     else:

@@ -33,8 +33,9 @@ from sluice.ledger.generations import GenerationObservation, find_generation
 from sluice.ledger.run_values import RunObservation
 from sluice.ledger.runs import find_run, newest_runs, recent_runs
 from sluice.ledger.undeclared_fields import undeclared_fields
+from sluice.supervision.orphaned_runs import find_orphaned_runs
+from sluice.supervision.platform_troubles import DAG_PAUSED, subjects_beside_streams, troubles_beside_streams
 from sluice.supervision.stream_status import StreamRow, observe_rows
-from sluice.supervision.stream_verdict import find_orphaned_runs
 
 _POLL_SECONDS = 0.3
 _LEDGER_POLL_SECONDS = 3.0
@@ -68,18 +69,22 @@ def status(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show streams with their batches, rates and lag. Ends with 1 when one is not in its desired state."""
+    """Show streams with their batches, rates and lag, tables whose check failed, and paused DAGs of the platform. Ends
+    with 1 when a stream is not in its desired state, or a check failed."""
     with open_cli_context() as ctx:
         rows = _observed(ctx, names or [])
         problems = [] if names else [str(problem) for problem in ctx.declarations.problems]
+        beside = () if names else troubles_beside_streams(ctx.ledger, subjects_beside_streams(ctx.declarations))
     if as_json:
-        print_json({"streams": [row_json(row) for row in rows], "problems": problems})
+        troubles = [json_value(trouble) for trouble in beside]
+        print_json({"streams": [row_json(row) for row in rows], "problems": problems, "troubles": troubles})
     else:
         console().print(rows_table(rows))
-        for remark in remarks(rows):
+        for remark in (*remarks(rows), *(f"{one.stream}: {one.reason}: {one.explanation}" for one in beside)):
             typer.echo(remark)
         _print_problems(problems)
-    if problems or not all(row.verdict.is_healthy for row in rows):
+    has_failed_check = any(trouble.reason != DAG_PAUSED for trouble in beside)
+    if problems or has_failed_check or not all(row.verdict.is_healthy for row in rows):
         raise typer.Exit(UNHEALTHY_EXIT_CODE)
 
 

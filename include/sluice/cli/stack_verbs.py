@@ -1,4 +1,4 @@
-"""`sluice stack up | down | status | logs | clean-airflow`: the local services."""
+"""`sluice stack up | down | status | logs | clean-airflow`, and the commands of `stack_access`: the local services."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from sluice.cli import stack_access
 from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, AsJson, DryRun, print_dry_run_note
 from sluice.declarations.stream_declaration import SHORT_DAGS
 from sluice.errors import UsageError
@@ -44,29 +45,44 @@ def up(
     services: Annotated[
         str, typer.Option(help="Only these services and what they need, separated by commas; all when not given.")
     ] = "",
+    replaces: Annotated[
+        bool,
+        typer.Option(
+            "--declarations-from-here",
+            help="Take declarations, connections and variables from this terminal and its folder, and drop all others "
+            "that the stack remembers, also while it runs.",
+        ),
+    ] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Start the services that do not run yet, and wait until every service answers."""
+    """Start the services that do not run yet, and wait until every service answers.
+
+    The stack remembers with which declarations, connections and variables it was started, and keeps those that this
+    terminal does not name.
+    """
     names = [name.strip() for name in services.split(",") if name.strip()] or None
     if dry_run:
-        _print_planned_up(names, as_json=as_json)
+        _print_planned_up(names, replaces=replaces, as_json=as_json)
         return
     with _display(is_silent=as_json) as display:
-        report = orchestration.up(services=names, display=display)
+        report = orchestration.up(services=names, replaces=replaces, display=display)
     if as_json:
         _print_json(asdict(report))
     else:
         _print_up(report)
 
 
-def _print_planned_up(services: list[str] | None, *, as_json: bool) -> None:
-    steps = orchestration.plan_up(services=services)
+def _print_planned_up(services: list[str] | None, *, replaces: bool, as_json: bool) -> None:
+    planned = orchestration.plan_up(services=services, replaces=replaces)
     if as_json:
-        _print_json({"dry_run": True, "steps": [asdict(step) for step in steps]})
+        _print_json({"dry_run": True, **asdict(planned)})
         return
-    for step in steps:
+    for step in planned.steps:
         typer.echo(f"{step.title}: {step.action}")
+    for sentence in planned.differences:
+        typer.echo(sentence)
+    typer.echo(f"Declarations: {planned.declarations}")
     print_dry_run_note()
 
 
@@ -80,6 +96,7 @@ def _display(*, is_silent: bool) -> AbstractContextManager[Display]:
 
 def _print_up(report: UpReport) -> None:
     typer.echo(f"The stack is up ({report.seconds:.1f} s). Stop it with `sluice stack down`.")
+    typer.echo(f"Declarations: {report.declarations}")
     if report.airflow_url:
         where = stack_folder().data / "airflow" / "passwords.json"
         typer.echo(f"Airflow: {report.airflow_url}, user {AIRFLOW_USER}, password in {where}")
@@ -95,7 +112,10 @@ def down(dry_run: DryRun = False, as_json: AsJson = False) -> None:
         report = stopping.down()
     if as_json:
         _print_json(asdict(report))
-    elif report.ended_processes:
+        return
+    if report.taken_ports:
+        typer.echo(f"Meanwhile other programs have taken ports that it had: {', '.join(report.taken_ports)}.", err=True)
+    if report.ended_processes:
         typer.echo(f"The stack is down: {report.ended_processes} processes have ended.")
     else:
         typer.echo("The stack was down already.")
@@ -211,3 +231,9 @@ def clean_airflow(
 
 def _print_json(value: object) -> None:
     typer.echo(json.dumps(value, default=str))
+
+
+app.command()(stack_access.env)
+app.command()(stack_access.credentials)
+app.command("create-topic")(stack_access.create_topic)
+app.command()(stack_access.upload)

@@ -54,7 +54,8 @@ def remarks(rows: Iterable[StreamRow]) -> list[str]:
     sentences = []
     for row in rows:
         if not row.verdict.is_healthy:
-            sentences.append(f"{row.stream}: {row.verdict.explanation}")
+            step = row.verdict.next_step if row.verdict.failure is None else ""
+            sentences.append(f"{row.stream}: {row.verdict.explanation} {step}".rstrip())
         if row.lag.problem:
             sentences.append(f"{row.stream}: the lag is unknown: {row.lag.problem}.")
     return sentences

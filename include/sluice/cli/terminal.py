@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+
+from sluice.errors import LaunchError
+
+if TYPE_CHECKING:
+    from sluice.launching.spark_submit import JobEnd
 
 StreamName = Annotated[str, typer.Argument(help="The stream's name.")]
 TableName = Annotated[str, typer.Argument(help="The table, <namespace>.<table>.")]
@@ -43,3 +48,15 @@ def print_json(document: object) -> None:
 def print_dry_run_note() -> None:
     """Print the last line of every dry run in text."""
     typer.echo("Nothing was changed: this was a dry run.")
+
+
+def no_answer(ended: JobEnd, *, about: str) -> LaunchError:
+    """The error of a command whose Spark application gave no answer: in the application's own words, without its log.
+
+    Parameters
+    ----------
+    ended: how the application ended.
+    about: the streams that it was asked about.
+    """
+    why = ended.failure or f"the application ended with {ended.exit_code}, and named no reason"
+    return LaunchError(f"Spark gave no answer about {about}: {why}", next_step=f"Its log is {ended.log}.")

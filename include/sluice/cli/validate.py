@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -13,14 +12,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.tree import Tree
 
-from sluice.cli.terminal import AsJson, print_json
+from sluice.cli.terminal import AsJson, no_answer, print_json
 from sluice.declarations.checks.combinations import WeakerPromise, weaker_promises
 from sluice.declarations.checks.cross_checks import unknown_connections
 from sluice.declarations.checks.expectations import unknown_types
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.loaded_declarations import Declarations
-from sluice.declarations.spark_reports import PlanObservation, PlansObservation
-from sluice.errors import DeclarationError, LaunchError, SettingsError
+from sluice.declarations.spark_reports import PlanObservation, PlanProblem, PlansObservation
+from sluice.errors import DeclarationError, SettingsError
 from sluice.launching.job_command import ValidateStreams
 from sluice.launching.job_output import json_value
 from sluice.launching.spark_submit import run_in_foreground
@@ -55,8 +54,7 @@ def validate(
             document["plans"] = [json_value(one) for one in plans]
         print_json(document)
     else:
-        _print(declarations, problems, connections)
-        _print_plans(plans)
+        _print(declarations, problems, connections, plans)
     cannot_run = any(one.problem is not None for one in plans)
     raise typer.Exit(INVALID_EXIT_CODE if problems or cannot_run else 0)
 
@@ -136,21 +134,36 @@ def _as_json(
     }
 
 
-def _print(declarations: Declarations, problems: list[DeclarationError], connections: Mapping[str, str] | None) -> None:
-    for problem in problems:
-        typer.echo(str(problem))
+def _print(
+    declarations: Declarations,
+    problems: list[DeclarationError],
+    connections: Mapping[str, str] | None,
+    plans: Sequence[PlanObservation],
+) -> None:
+    """Print what is right first. The problems and their number are the last lines."""
     streams, tables = _valid(declarations, problems)
+    found = [(str(one.location.file), str(one)) for one in problems]
+    found += [(one.stream, f"{one.stream} cannot run: {_words_of(one.problem)}") for one in plans if one.problem]
     for note in _notes(declarations, streams):
         typer.echo(f"note: {note}")
-    typer.echo(f"{_count(streams, 'stream')} and {_count(tables, 'table')} are valid in {declarations.folder}.")
-    if problems:
-        files = {problem.location.file for problem in problems}
-        typer.echo(f"{len(problems)} problem{'s' * (len(problems) != 1)} in {_count(list(files), 'file')}.")
+    _print_plans(plans)
+    if not found:
+        typer.echo(f"{_count(streams, 'stream')} and {_count(tables, 'table')} are valid in {declarations.folder}.")
     if connections is None:
         typer.echo("Connections were not checked: the environment describes no deployment.")
+    for _, sentence in found:
+        typer.echo(sentence)
+    if found:
+        files = sorted({file for file, _ in found})
+        typer.echo(f"{_count(found, 'problem')} in {_count(files, 'declaration')} of {declarations.folder}.")
 
 
-def _count(things: list[str] | list[Path], word: str) -> str:
+def _words_of(problem: PlanProblem) -> str:
+    place = f"{problem.file}:{problem.line}: " if problem.line else ""
+    return f"{place}{problem.message} {problem.next_step}".rstrip()
+
+
+def _count(things: Sequence[object], word: str) -> str:
     return f"{len(things)} {word}{'s' * (len(things) != 1)}"
 
 
@@ -160,21 +173,16 @@ def _plan_streams(folder: Path, streams: Sequence[str]) -> tuple[PlanObservation
     Raises
     ------
     SettingsError: when no deployment is configured: Spark looks at the real topics and tables.
-    LaunchError: when the application ended without an answer; its log is on stderr.
+    LaunchError: when the application ended without an answer.
     """
 
     if not streams:
         return ()
     command = ValidateStreams(folder=str(folder.resolve()), streams=",".join(streams))
-    ended = run_in_foreground(command, load_settings(), keeps_output=True)
-    lines = ended.output.splitlines()
-    answers = [line for line in lines if line.startswith('{"plans"')]
-    sys.stderr.writelines(f"{line}\n" for line in lines if line not in answers)
+    ended = run_in_foreground(command, load_settings())
+    answers = [line for line in ended.output.splitlines() if line.startswith('{"plans"')]
     if not answers:
-        raise LaunchError(
-            f"Spark gave no answer about {', '.join(streams)}: it ended with {ended.exit_code}.",
-            next_step="Its log is above.",
-        )
+        raise no_answer(ended, about=", ".join(streams))
     return TypeAdapter(PlansObservation).validate_json(answers[-1]).plans
 
 
@@ -194,8 +202,7 @@ def _tree(plan: PlanObservation) -> Tree:
     if plan.tables_to_create:
         tree.add(f"planned as declared, not created yet: {', '.join(plan.tables_to_create)} (`sluice table create`)")
     if plan.problem is not None:
-        place = f"{plan.problem.file}:{plan.problem.line}: " if plan.problem.line else ""
-        tree.add(f"[red]cannot run[/red]: {escape(place + plan.problem.message)} {escape(plan.problem.next_step)}")
+        tree.add("[red]cannot run[/red]: see below")
         return tree
     parents: list[tuple[int, Tree]] = [(-1, tree.add("operators"))]
     for depth, step in plan.operators:

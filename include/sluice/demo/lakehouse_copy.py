@@ -35,9 +35,7 @@ def copy_lakehouse(settings: Settings, *, tables: Sequence[str]) -> duckdb.DuckD
     SettingsError: when an extension of DuckDB is not installed, or the catalog has no credential.
     """
     database = open_database()
-    load_extensions(database)
-    database.execute(_object_store_secret(settings))
-    database.execute(_attach_catalog(settings))
+    attach_lakehouse(database, settings)
     for table in tables:
         create_schema_of(database, table)
         database.execute(f"create table {SEEN}.{table} as from lakehouse.{table}")
@@ -54,6 +52,18 @@ def open_database() -> duckdb.DuckDBPyConnection:
     database.execute("set timezone = 'UTC'")
     database.execute(f"attach ':memory:' as {SEEN}")
     return database
+
+
+def attach_lakehouse(database: duckdb.DuckDBPyConnection, settings: Settings) -> None:
+    """Attach the catalog as `lakehouse`, for reading alone: `lakehouse.bronze.flights` is the table itself.
+
+    Raises
+    ------
+    SettingsError: when an extension of DuckDB is not installed, or the catalog has no credential.
+    """
+    load_extensions(database)
+    database.execute(_object_store_secret(settings))
+    database.execute(_attach_catalog(settings))
 
 
 def load_extensions(database: duckdb.DuckDBPyConnection) -> None:
@@ -107,12 +117,13 @@ def _attach_catalog(settings: Settings) -> str:
     catalog = settings.catalog
     if catalog.credential is None:
         raise SettingsError(
-            "SLUICE_CATALOG__CREDENTIAL is not set; the verification reads the catalog with it.",
+            "SLUICE_CATALOG__CREDENTIAL is not set; DuckDB reads the catalog with it.",
             next_step="Start the local stack with `sluice stack up`; it sets it.",
         )
     client_id, _, client_secret = catalog.credential.get_secret_value().partition(":")
     options = [
         "type iceberg",
+        "read_only",
         f"endpoint {_quoted(catalog.uri)}",
         f"client_id {_quoted(client_id)}",
         f"client_secret {_quoted(client_secret)}",

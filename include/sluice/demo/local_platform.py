@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Event
 
 from rich.console import Console
@@ -31,8 +32,9 @@ from sluice.sources.source_heads import SourceHeads
 from sluice.stack.credentials import AIRFLOW_USER, read_credentials
 from sluice.stack.environment import load_environment
 from sluice.stack.folder import stack_folder
-from sluice.stack.orchestration import up
+from sluice.stack.orchestration import stack_home, up
 from sluice.stack.stack_status import Display, LiveDisplay, PlainDisplay, SilentDisplay, observe_stack
+from sluice.stack.surroundings import demo_pipelines, surroundings_of
 
 _ATTEMPTS = 50
 """More than a demo makes for one stream."""
@@ -93,7 +95,10 @@ def start_stack(console: Console | None) -> AirflowAccess:
     StackError: when a service cannot be started; the services that this call started are stopped.
     """
     with _display(console) as display:
-        report = up(services=None, display=display)
+        # A person may run it from the folder of their own project.
+        pipelines = os.environ.get("SLUICE_PIPELINES") or str(demo_pipelines(stack_home()))
+        here = surroundings_of({**os.environ, "SLUICE_PIPELINES": pipelines}, working_folder=Path.cwd())
+        report = up(services=None, here=here, display=display)
     folder = stack_folder()
     os.environ.update(load_environment(folder.data))
     password = read_credentials(folder.credentials).airflow_admin_password

@@ -20,6 +20,7 @@ from sluice.declarations.engine_declaration import EngineDeclaration
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import LaunchError, SettingsError
 from sluice.launching.job_command import JobCommand, RunStream
+from sluice.launching.job_output import FAILURE_MARK, last_after
 from sluice.launching.launch_settings import job_environment, launch_conf, ui_environment
 from sluice.launching.launcher_port import LaunchRequest
 from sluice.ledger.run_values import RunObservation
@@ -201,20 +202,27 @@ def find_spark_submit(binary: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobEnd:
-    """The end of a job: its exit status and, when it was kept, its output."""
-
-    exit_code: int
-    output: str
-
-
-def run_in_foreground(
-    command: JobCommand, settings: Settings, *, keeps_output: bool, engine: EngineDeclaration | None = None
-) -> JobEnd:
-    """Submit a job to the default Spark and wait for its end. Its log goes to this process's stderr.
+    """The end of a job in the foreground.
 
     Parameters
     ----------
-    keeps_output: return the job's output instead of showing it.
+    exit_code: its exit status.
+    output: what it wrote to stdout.
+    failure: the class and message of the error that ended it; None when it named none.
+    log: the file with everything that it and its JVM wrote to stderr.
+    """
+
+    exit_code: int
+    output: str
+    failure: str | None
+    log: Path
+
+
+def run_in_foreground(command: JobCommand, settings: Settings, *, engine: EngineDeclaration | None = None) -> JobEnd:
+    """Submit a job to the default Spark and wait for its end. Its log goes to a file, which `JobEnd` names.
+
+    Parameters
+    ----------
     engine: the resources of the driver, as a stream declares them; the defaults if unset.
 
     Raises
@@ -222,9 +230,14 @@ def run_in_foreground(
     LaunchError: when `spark-submit` is not found.
     """
     argv = _submission(command, settings, engine)
-    output = subprocess.PIPE if keeps_output else None
-    ended = subprocess.run(argv, stdout=output, text=True, env=job_environment(os.environ))  # noqa: S603  # built by us
-    return JobEnd(exit_code=ended.returncode, output=ended.stdout or "")
+    settings.logs.mkdir(parents=True, exist_ok=True)
+    log = settings.logs / f"{command.application.replace(' ', '_')}.log"
+    with log.open("w", encoding="utf-8") as errors:
+        ended = subprocess.run(  # noqa: S603  # built by us
+            argv, stdout=subprocess.PIPE, stderr=errors, text=True, env=job_environment(os.environ)
+        )
+    failure = last_after(FAILURE_MARK, log.read_text(encoding="utf-8", errors="replace").splitlines())
+    return JobEnd(exit_code=ended.returncode, output=ended.stdout, failure=failure, log=log)
 
 
 def _submission(command: JobCommand, settings: Settings, engine: EngineDeclaration | None) -> tuple[str, ...]:

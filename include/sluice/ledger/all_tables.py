@@ -1,4 +1,4 @@
-"""What the ledger knows of many tables at once: their newest maintenance runs and quality checks, by an index."""
+"""What the ledger knows of many tables at once: their newest maintenance run and quality check, by an index."""
 
 from __future__ import annotations
 
@@ -14,9 +14,6 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.maintenance_runs import MaintenanceRun
 from sluice.ledger.quality_checks import QualityResult
 
-HISTORY_RUNS = 20
-"""How many of the newest runs of a table its list shows: most of a day of hourly ones."""
-
 MOST_COUNTED = 10_000
 """Up to how many batches are counted; more are as many."""
 
@@ -27,26 +24,23 @@ _MAINTENANCE = (
     "before_files",
     "after_files",
     "after_bytes",
-    "before_small_files",
     "after_small_files",
-    "before_delete_files",
     "after_delete_files",
     "after_snapshots",
+    "file_sizes",
+    "kept",
 )
-_DETAILS = ("table", "file_sizes", "kept")
-"""What is shown of the newest run alone, because it is wide."""
-
 _QUALITY = ("table", "checked_at", "verdict", "rows", "expectations", "failed_expectations")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownTable:
-    """A table as the ledger has it. maintenance: the newest runs first, at most `HISTORY_RUNS`.
+    """A table as the ledger has it. maintenance: its newest run. quality: its newest check; unset before the first.
 
-    file_sizes, kept: of its newest maintenance run. quality: its newest check; unset before the first.
+    file_sizes, kept: of its newest maintenance run.
     """
 
-    maintenance: tuple[Row[Any], ...] = ()
+    maintenance: Row[Any] | None = None
     file_sizes: tuple[int, ...] = ()
     kept: tuple[Mapping[str, Any], ...] = ()
     quality: Row[Any] | None = None
@@ -54,17 +48,14 @@ class KnownTable:
 
 def find_tables(ledger: Ledger, names: Sequence[str]) -> Mapping[str, KnownTable]:
     """Read what the ledger knows of these tables, by name."""
-    maintenance: dict[str, list[Row[Any]]] = {name: [] for name in names}
     with ledger.transaction() as connection:
-        for row in connection.execute(_newest(names, MaintenanceRun, _MAINTENANCE, limit=HISTORY_RUNS)):
-            maintenance[row.table].append(row)
-        details = {row.table: row for row in connection.execute(_newest(names, MaintenanceRun, _DETAILS, limit=1))}
-        quality = {row.table: row for row in connection.execute(_newest(names, QualityResult, _QUALITY, limit=1))}
+        maintenance = {row.table: row for row in connection.execute(_newest(names, MaintenanceRun, _MAINTENANCE))}
+        quality = {row.table: row for row in connection.execute(_newest(names, QualityResult, _QUALITY))}
     return {
         name: KnownTable(
-            maintenance=tuple(maintenance[name]),
-            file_sizes=tuple(details[name].file_sizes) if name in details else (),
-            kept=tuple(details[name].kept) if name in details else (),
+            maintenance=maintenance.get(name),
+            file_sizes=tuple(maintenance[name].file_sizes) if name in maintenance else (),
+            kept=tuple(maintenance[name].kept) if name in maintenance else (),
             quality=quality.get(name),
         )
         for name in names
@@ -78,13 +69,13 @@ def batches_since(ledger: Ledger, streams: Sequence[str], since: datetime) -> in
         return int(connection.execute(select(func.count()).select_from(found.subquery())).scalar_one())
 
 
-def _newest(names: Sequence[str], records: Any, columns: Sequence[str], *, limit: int) -> Select[Any]:
+def _newest(names: Sequence[str], records: Any, columns: Sequence[str]) -> Select[Any]:
     asked = func.unnest(literal(list(names), ARRAY(Text))).table_valued("name").render_derived(name="asked")
     newest = (
         select(*(records.__table__.columns[column] for column in columns))
         .where(records.table == asked.c.name)
         .order_by(records.number.desc())
-        .limit(limit)
+        .limit(1)
         .lateral("newest")
     )
     return select(*newest.c).select_from(asked.join(newest, true()))

@@ -9,13 +9,14 @@ from enum import StrEnum
 from typing import Any
 
 from pydantic import TypeAdapter
-from sqlalchemy import Identity, Index, insert, select
+from sqlalchemy import Identity, Index, delete, insert, select
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Mapped, mapped_column
 
 from sluice.ledger.connection import Ledger
 from sluice.ledger.ledger_table import LedgerTable
 from sluice.ledger.stored_values import record_of, values_of
+from sluice.ledger.stream_troubles import Trouble, add_trouble
 
 
 class QualityVerdict(StrEnum):
@@ -98,10 +99,21 @@ _DETAILS = TypeAdapter(tuple[ExpectationObservation, ...])
 _COLUMNS = QualityResult.columns(without=("number",))
 
 
-def record_quality(ledger: Ledger, check: QualityObservation) -> None:
-    """Record what a quality check found."""
+def record_quality(ledger: Ledger, check: QualityObservation, *, sentence: str) -> None:
+    """Record what a quality check found, and that the table is in trouble, or is not any more.
+
+    Parameters
+    ----------
+    sentence: the result for a person.
+    """
     with ledger.transaction() as connection:
         connection.execute(insert(QualityResult).values(**values_of(check)))
+        if check.verdict in UNSUCCESSFUL_VERDICTS:
+            add_trouble(
+                connection, check.table, reason=f"check {check.verdict}", explanation=sentence, by="quality check"
+            )
+        else:
+            connection.execute(delete(Trouble).where(Trouble.stream == check.table))
 
 
 def newest_quality(ledger: Ledger, table: str) -> QualityObservation | None:

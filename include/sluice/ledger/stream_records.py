@@ -46,6 +46,9 @@ RUNS = 2
 BATCHES = 20
 """How many of the newest batches show a stream's usual step."""
 
+FEW_BATCHES = 3
+"""A stateful stream follows a batch with rows by one without, to move its watermark."""
+
 RunsThatCount = Callable[[RunObservation], int]
 """How many of the newest runs of a stream are judged, by its newest one."""
 
@@ -141,7 +144,7 @@ def read_streams(
     ----------
     runs_that_count: of streams whose earlier runs count; unset: of none.
     with_progress: whether to read all kept samples and `BATCHES` batches, of which a run is ended that makes no
-        progress; else the newest of each.
+        progress; else the newest of each, and `FEW_BATCHES` batches.
     """
     with ledger.transaction() as connection:
         asked = _Asked(connection, names)
@@ -151,7 +154,7 @@ def read_streams(
             SHORT_BATCH_COLUMNS,
             Batch.generation.desc(),
             Batch.batch.desc(),
-            limit=BATCHES if with_progress else 1,
+            limit=BATCHES if with_progress else FEW_BATCHES,
         )
         samples = (
             asked.rows(select_recent_samples(asked.names))

@@ -1,4 +1,5 @@
-"""The unhealthy states of streams, each with the time since which it lasts."""
+"""The unhealthy states of streams, each with the time since which it lasts; and those of tables and of Sluice's own
+DAGs, under their names, which no stream has (`sluice.supervision.platform_troubles`)."""
 
 from __future__ import annotations
 
@@ -59,6 +60,14 @@ def record_trouble(
     ----------
     by: the task that has seen it.
     """
+    with ledger.transaction() as connection:
+        return add_trouble(connection, stream, reason=reason, explanation=explanation, by=by, occasion=occasion)
+
+
+def add_trouble(
+    connection: Connection, stream: str, *, reason: str, explanation: str, by: str, occasion: str = ""
+) -> StreamTrouble:
+    """The same within a transaction."""
     is_same = and_(Trouble.reason == reason, Trouble.occasion == occasion)
     change = {
         "since": case((is_same, Trouble.since), else_=func.now()),
@@ -75,10 +84,9 @@ def record_trouble(
         .returning(*Trouble.columns(), func.now().label("observed_at"))
     )
     ended = select(*Trouble.columns()).where(Trouble.stream == stream, not_(is_same)).with_for_update()
-    with ledger.transaction() as connection:
-        if (before := connection.execute(ended).one_or_none()) is not None:
-            _add_end(connection, before, by=by)
-        return record_of(StreamTrouble, connection.execute(recorded).one())
+    if (before := connection.execute(ended).one_or_none()) is not None:
+        _add_end(connection, before, by=by)
+    return record_of(StreamTrouble, connection.execute(recorded).one())
 
 
 def clear_trouble(ledger: Ledger, stream: str, *, by: str) -> bool:

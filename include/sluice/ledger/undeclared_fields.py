@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -43,6 +43,9 @@ MOST_FIELDS = 200
 OTHERS = "(others)"
 """Stands for the fields beyond the limit, as a driver names those of a block of values."""
 
+_NAMED_FIELDS = 10
+"""How many the sentence of an event names; its evidence has all."""
+
 _DRIVER = Actor.component("driver")
 
 
@@ -64,8 +67,8 @@ class SeenField(LedgerTable):
 def add_undeclared_fields(
     connection: Connection, stream: str, counted: Mapping[str, Mapping[str, int]], *, batch: str
 ) -> None:
-    """Add the counts of a batch to the sums, in the transaction that records it. A field that was never seen before
-    has an event.
+    """Add the counts of a batch to the sums, in the transaction that records it. The fields of an input that were never
+    seen before have one event together.
 
     Parameters
     ----------
@@ -88,19 +91,22 @@ def _add(connection: Connection, stream: str, batch: str, name: str, counts: Map
         )
         change = {"times": SeenField.times + times, "last_batch": batch, "last_seen_at": func.now()}
         connection.execute(added.on_conflict_do_update(index_elements=["stream", "input", "field"], set_=change))
-    for field in new:
-        add_event(connection, _first_seen(stream, batch, name, field))
+    if new:
+        add_event(connection, _first_seen(stream, batch, name, sorted(new)))
 
 
-def _first_seen(stream: str, batch: str, name: str, field: str) -> Event:
+def _first_seen(stream: str, batch: str, name: str, fields: Sequence[str]) -> Event:
+    named = ", ".join(f"`{field}`" for field in fields[:_NAMED_FIELDS])
+    more = f" and {len(fields) - _NAMED_FIELDS} more" if len(fields) > _NAMED_FIELDS else ""
+    what = f"the field {named}, which is" if len(fields) == 1 else f"the fields {named}{more}, which are"
     return Event(
         name=stream,
         actor=_DRIVER,
         action=EventAction.SEE_FIELD,
         reason="undeclared_field",
-        explanation=f"The input {name} has the field `{field}`, which is not declared, since batch {stream}:{batch}.",
-        evidence={"input": name, "field": field},
-        occasion=f"undeclared field {name} {field}",
+        explanation=f"The input {name} has {what} not declared, since batch {stream}:{batch}.",
+        evidence={"input": name, "fields": list(fields)},
+        occasion=f"undeclared fields {name} {batch}",
     )
 
 

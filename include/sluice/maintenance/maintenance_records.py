@@ -134,10 +134,10 @@ def maintenance_operation(plan: MaintenancePlan) -> OperationPlan[MaintenancePla
 
 
 def _spoken(sentence: str) -> str:
-    """A sentence of a plan with its step in words: `Rewrite data files would run`."""
+    """A sentence of a plan with its step in words: `Rewrite data files would run`. A note may begin with a name, which
+    stays as it is written."""
     step = next((step for step in MaintenanceStep if sentence.startswith(step)), None)
-    words = sentence if step is None else sentence.replace(step, step.replace("_", " "), 1)
-    return f"{words[:1].upper()}{words[1:]}"
+    return sentence if step is None else sentence.replace(step, step.replace("_", " ").capitalize(), 1)
 
 
 def note_sentences(plan: MaintenancePlan) -> Iterator[str]:

@@ -26,12 +26,13 @@ from sluice.operations import OperationPlan, OperationVerb, steps_of
 from sluice.publication.batch_rejection import Rejection, plan_rejection
 from sluice.publication.staged_batch import staged_outputs
 from sluice.settings import Settings
+from sluice.supervision.platform_dags import MAINTENANCE_DAG
 from sluice.supervision.supervision_events import command_event
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import require_table
 
-MAINTENANCE_DAG, BACKFILL_SUFFIX, CONTROL_DAG = "table_maintenance", "__backfill", "stream_control"
-"""The DAGs that do the work; `sluice_airflow.dag_builders` makes them."""
+BACKFILL_SUFFIX, CONTROL_DAG = "__backfill", "stream_control"
+"""The DAGs that do the work beside `table_maintenance`; `sluice_airflow.dag_builders` makes them."""
 
 MOST_FILES = 20_000
 """A page looks at a table of at most so many files: two seconds. The run makes the plan of a larger one itself."""

@@ -29,8 +29,9 @@ _KEYS: Mapping[str, Callable[[StreamLine], Any]] = {
 SORT_KEYS = frozenset(_KEYS)
 """What the lines can be sorted by."""
 
-HEALTHS = ("all", "unhealthy", "running", "quiet")
-"""Which lines can be shown: all, those of unhealthy streams, those that run well, and those that are not to run."""
+HEALTHS = ("all", "unhealthy", "running", "waiting", "stopped")
+"""Which lines can be shown: all, those of unhealthy streams, those that run, those that run again at their time or with
+new rows, and those that are not to run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +72,8 @@ _IS_SHOWN: Mapping[str, Callable[[StreamLine], bool]] = {
     "all": lambda _: True,
     "unhealthy": lambda line: not line.is_healthy,
     "running": lambda line: line.is_healthy and line.tone is ShownTone.GOOD,
-    "quiet": lambda line: line.is_healthy and line.tone is ShownTone.CALM,
+    "waiting": lambda line: line.is_waiting,
+    "stopped": lambda line: line.is_healthy and line.tone is ShownTone.CALM and not line.is_waiting,
 }
 
 
@@ -82,16 +84,19 @@ class LineCounts:
     bad: int
     odd: int
     running: int
-    quiet: int
+    waiting: int
+    stopped: int
 
     @classmethod
     def of(cls, lines: Iterable[StreamLine]) -> LineCounts:
-        """Count the lines by their tone."""
-        tones = [line.tone for line in lines]
+        """Count the lines by their tone, and the calm ones by whether they wait."""
+        known = tuple(lines)
+        tones = [line.tone for line in known]
         bad, odd, calm, good = (tones.count(tone) for tone in _TONES)
-        return cls(bad=bad, odd=odd, running=good, quiet=calm)
+        waiting = sum(line.is_waiting for line in known)
+        return cls(bad=bad, odd=odd, running=good, waiting=waiting, stopped=calm - waiting)
 
     @property
     def total(self) -> int:
         """All streams."""
-        return self.bad + self.odd + self.running + self.quiet
+        return self.bad + self.odd + self.running + self.waiting + self.stopped

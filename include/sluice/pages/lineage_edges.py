@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -34,6 +34,8 @@ class LineageNode:
     place: str = ""
 
 
+_QUARANTINES = "quarantine."
+
 Edge = tuple[LineageNode, LineageNode]
 """From what is read to what reads it."""
 
@@ -60,6 +62,21 @@ def stream_node(stream: str) -> LineageNode:
 def table_node(table: str) -> LineageNode:
     """The node of an Iceberg table."""
     return LineageNode(NodeKind.TABLE, table, "table")
+
+
+def unread_quarantines(edges: Collection[Edge]) -> frozenset[LineageNode]:
+    """The quarantines that no stream reads: each hangs beside its stream, and would only widen a drawing."""
+    read = {start for start, _ in edges}
+    return frozenset(end for _, end in edges if _is_quarantine(end) and end not in read)
+
+
+def quarantine_of(node: LineageNode) -> LineageNode | None:
+    """The node that the quarantine of a stream has, if it has one; none for what is no stream."""
+    return table_node(f"{_QUARANTINES}{node.name}") if node.kind is NodeKind.STREAM else None
+
+
+def _is_quarantine(node: LineageNode) -> bool:
+    return node.kind is NodeKind.TABLE and node.name.startswith(_QUARANTINES)
 
 
 def edges_of(streams: Iterable[LoadedStream]) -> frozenset[Edge]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from sluice.pages.layered_layout import Layout, Point, lay_out
-from sluice.pages.lineage_edges import Edge, LineageNode, stream_node
+from sluice.pages.lineage_edges import Edge, LineageNode, quarantine_of, stream_node, unread_quarantines
 
-COLUMN_WIDTH, ROW_HEIGHT, BOX_WIDTH, BOX_HEIGHT = 224, 42, 168, 32
+COLUMN_WIDTH, ROW_HEIGHT, BOX_WIDTH, BOX_HEIGHT = 208, 42, 168, 32
 _TOP = 4
 """Pixels above the uppermost box, for its outline."""
 
@@ -24,13 +25,17 @@ MOST_BOXES_AROUND = 150
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineageBox:
-    """A node with its place. x, y: of its upper left corner. is_near: whether it belongs to what is chosen."""
+    """A node with its place. x, y: of its upper left corner. is_near: whether it belongs to what is chosen.
+
+    quarantine: the quarantine of a stream that is folded into its box; empty without one.
+    """
 
     node: LineageNode
     x: int
     y: int
     is_chosen: bool
     is_near: bool
+    quarantine: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +81,10 @@ def graph_around(stream: str, edges: Collection[Edge]) -> LineageGraph:
     """Draw everything that leads to a stream and everything that follows from it."""
     here = stream_node(stream)
     related = relatives_of([here], edges)
-    nearest = list(dict.fromkeys((here, *_in_turn(related.upstream, related.downstream))))
+    folded = unread_quarantines(edges)
+    nearest = [
+        node for node in dict.fromkeys((here, *_in_turn(related.upstream, related.downstream))) if node not in folded
+    ]
     return draw(nearest, edges, chosen=[here], near=None, most=MOST_BOXES_AROUND)
 
 
@@ -92,15 +100,23 @@ def draw(
 
     Parameters
     ----------
-    nodes: the first `most` of them are drawn.
+    nodes: the first `most` of them are drawn. A quarantine that is not among them, and that no stream reads, is a mark
+        on the box of its stream.
     chosen: have a strong outline.
     near: what is highlighted with them; unset: nothing stands back.
     """
     shown = list(nodes)[:most]
     layout = lay_out(shown, edges)
+    folded = unread_quarantines(edges) - set(shown)
     highlighted = set(shown) if near is None else {*near, *chosen}
     boxes = (
-        _box(node, point, is_chosen=node in chosen, is_near=node in highlighted)
+        _box(
+            node,
+            point,
+            is_chosen=node in chosen,
+            is_near=node in highlighted,
+            quarantine=next((one.name for one in folded & {quarantine_of(node)} if one), ""),
+        )
         for node, point in sorted(layout.places.items(), key=lambda item: (item[1], item[0]))
     )
     return LineageGraph(
@@ -134,11 +150,9 @@ def _in_turn(one: Iterable[LineageNode], other: Iterable[LineageNode]) -> Iterat
         yield from (*first[index : index + 1], *second[index : index + 1])
 
 
-def _box(node: LineageNode, point: Point, *, is_chosen: bool, is_near: bool) -> LineageBox:
+def _box(node: LineageNode, point: Point, **marks: Any) -> LineageBox:
     layer, row = point
-    return LineageBox(
-        node=node, x=layer * COLUMN_WIDTH, y=_TOP + round(row * ROW_HEIGHT), is_chosen=is_chosen, is_near=is_near
-    )
+    return LineageBox(node=node, x=layer * COLUMN_WIDTH, y=_TOP + round(row * ROW_HEIGHT), **marks)
 
 
 def _arrows(layout: Layout, highlighted: Collection[LineageNode]) -> Iterator[LineageArrow]:

@@ -9,7 +9,15 @@ from sluice.declarations.loaded_declarations import Declarations
 from sluice.declarations.quarantine_table import all_tables
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.declarations.table_declaration import TableDeclaration
-from sluice.pages.lineage_edges import Edge, LineageNode, NodeKind, edges_of, stream_node, table_node
+from sluice.pages.lineage_edges import (
+    Edge,
+    LineageNode,
+    NodeKind,
+    edges_of,
+    stream_node,
+    table_node,
+    unread_quarantines,
+)
 from sluice.pages.lineage_graph import LineageGraph, Relatives, draw, relatives_of
 
 MOST_NAMED = 60
@@ -117,7 +125,9 @@ def lineage_page(known: KnownLineage, selection: LineageSelection, *, urgent: Co
     related = relatives_of(chosen, known.edges) if chosen else None
     near = None if related is None else (*related.upstream, *related.downstream)
     matching = {node for node in known.nodes if _fits(node, known, selection)}
-    shown = {*matching, *_neighbours(matching, known.edges), *chosen}
+    found = matching if selection.words or selection.tag else ()
+    folded = unread_quarantines(known.edges) - {*found, *chosen}
+    shown = {*matching, *_neighbours(matching, known.edges), *chosen} - folded
     if near is not None and selection.is_alone:
         shown &= {*chosen, *near}
     first = (*chosen, *(near or ()))

@@ -122,6 +122,8 @@ def verbs_for(line: StreamLine, *, resets_need_another: bool) -> tuple[PageVerb,
         return live if not line.is_healthy else (PageVerb.STOP, PageVerb.RESTART)
     if line.state is StreamState.STOPPED:
         return (PageVerb.START,) if resets_need_another else (PageVerb.START, PageVerb.RESET)
+    if line.mode == "incremental":  # its schedule starts it, and it has no breaker
+        return (PageVerb.STOP,)
     return (PageVerb.START, PageVerb.STOP, PageVerb.RESET_BREAKER)
 
 

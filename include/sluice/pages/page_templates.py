@@ -22,6 +22,7 @@ from sluice.pages.page_words import (
     rate_text,
     short_name,
     size_text,
+    without_long_ids,
 )
 from sluice.pages.svg_charts import bars_of, bars_path, line_path, top_of
 
@@ -64,6 +65,7 @@ def _environment() -> Environment:
         "rate": rate_text,
         "symbol": lambda tone: _SYMBOLS[tone],
         "short": short_name,
+        "short_ids": without_long_ids,
         "size": size_text,
         "small_bars": bars_path,
         "spark": _spark,

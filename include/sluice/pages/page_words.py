@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -10,6 +11,8 @@ from sluice.messages.durations import in_words
 
 NOTHING = "\N{EN DASH}"
 """Stands where there is no figure."""
+
+_RUN_ID = re.compile(r"\b([0-9a-f]{8})(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}\b")
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
@@ -62,6 +65,11 @@ def short_name(name: str, most: int) -> str:
         return name
     end = (most - 1) // 2
     return f"{name[: most - 1 - end]}…{name[-end:]}"
+
+
+def without_long_ids(text: str) -> str:
+    """The text with the ids of runs cut to the eight characters by which every list names them."""
+    return _RUN_ID.sub(r"\1", text)
 
 
 def duration_text(duration: timedelta | None) -> str:

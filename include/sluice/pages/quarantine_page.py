@@ -4,28 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from threading import BoundedSemaphore
 
 from pyiceberg.catalog import Catalog
 
 from sluice.declarations.loaded_declarations import LoadedTable
 from sluice.declarations.stream_declaration import StreamDeclaration
-from sluice.errors import LakehouseError
+from sluice.pages.bounded_looks import BoundedLooks
 from sluice.pages.masked_values import LONGEST_SEARCHED
 from sluice.pages.quarantine_samples import SHOWN_SAMPLES, QuarantineSample, sample_of
 from sluice.pages.record_masks import masked_columns_of
 from sluice.processes.deadline import Deadline
-from sluice.processes.worker_threads import NotDone, run_each
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import load_table
 from sluice.tables.newest_rows import read_newest_rows
-
-MOST_LOOKS = 4
-"""How many quarantines one API server reads at a time; a catalog that hangs holds no more of its threads."""
-
-LOOK_SECONDS = 10.0
-"""How long a person waits for the catalog and the object store; a look takes about a second at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,18 +39,15 @@ class QuarantinePage:
 class QuarantineReading:
     """Reads quarantines for the pages of one process. Safe to use from many threads.
 
-    open: connects to the catalog. seconds: how long a look may take.
+    open: connects to the catalog. looks: the bounds of a look.
     """
 
     settings: Settings
     open: Callable[[Settings], Catalog] = open_catalog
-    seconds: float = LOOK_SECONDS
-    _places: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(MOST_LOOKS))
+    looks: BoundedLooks = field(default_factory=lambda: BoundedLooks(at="quarantines"))
 
     def load(self, declaration: StreamDeclaration, tables: Mapping[str, LoadedTable]) -> QuarantinePage:
         """Read the newest records of a stream's quarantine.
-
-        The work is done in a thread of its own, which is left behind when its time is over.
 
         Parameters
         ----------
@@ -66,30 +55,10 @@ class QuarantineReading:
 
         Raises
         ------
-        LakehouseError: when the catalog or the object store cannot be read, or does not answer in time, or when as many
-            looks as are allowed wait for them.
+        LakehouseError: when the catalog or the object store cannot be read, or as `BoundedLooks.look` raises it.
         """
-        deadline, masked = Deadline.after(self.seconds), masked_columns_of(declaration, tables)
-        steps = {"look": lambda: self._read(declaration, masked, deadline)}
-        read = run_each(steps, at_once=1, deadline=deadline)["look"]
-        if isinstance(read, NotDone):
-            raise LakehouseError(
-                f"The catalog and the object store have not answered within {self.seconds:g} seconds.",
-                next_step="See that they run (`sluice stack status` locally), then try again.",
-            )
-        if isinstance(read, Exception):
-            raise read
-        return read
-
-    def _read(self, declaration: StreamDeclaration, masked: tuple[str, ...], deadline: Deadline) -> QuarantinePage:
-        if not self._places.acquire(blocking=False):
-            raise LakehouseError(
-                f"{MOST_LOOKS} other looks at quarantines have not ended yet.", next_step="Try again in a minute."
-            )
-        try:
-            return self._page_of(declaration, masked, deadline)
-        finally:
-            self._places.release()
+        masked = masked_columns_of(declaration, tables)
+        return self.looks.look(lambda deadline: self._page_of(declaration, masked, deadline))
 
     def _page_of(self, declaration: StreamDeclaration, masked: tuple[str, ...], deadline: Deadline) -> QuarantinePage:
         table = load_table(self.open(self.settings), declaration.quarantine_table)

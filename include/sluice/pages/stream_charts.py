@@ -82,7 +82,7 @@ def _duration_chart(steps: Sequence[HistoryStep]) -> Chart:
     paths = stacked_paths(parts, width=WIDTH, height=HEIGHT, top=top) if any(sums) else ()
     return Chart(
         title="Batch duration by phase",
-        figure=_milliseconds(newest),
+        figure=f"longest {_milliseconds(most)}",
         summary=f"Batch duration: now {_milliseconds(newest)}, longest {_milliseconds(most)}.",
         top=_milliseconds(top),
         stacks=tuple(zip(paths, COLOURS, strict=False)),

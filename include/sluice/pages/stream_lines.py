@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import NoReturn
 
 from sluice.declarations.loaded_declarations import Declarations
+from sluice.declarations.stream_declaration import ScheduleDeclaration
 from sluice.errors import LaunchError
 from sluice.launching.launcher_port import Launcher, LaunchRequest
 from sluice.ledger.connection import Ledger, database_time
@@ -21,8 +22,9 @@ from sluice.ledger.stream_figures import StreamFigures, lag_history, read_figure
 from sluice.pages.page_words import ShownTone
 from sluice.processes.driver_processes import observe_process
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
+from sluice.supervision.orphaned_runs import find_orphaned_runs
 from sluice.supervision.stream_status import JudgedStream, judge_streams
-from sluice.supervision.stream_verdict import StreamState, StreamVerdict, find_orphaned_runs
+from sluice.supervision.stream_verdict import StreamState, StreamVerdict
 
 HISTORY_HOURS, HISTORY_POINTS = 6, 24
 
@@ -37,9 +39,11 @@ _BAD = frozenset(
         StreamState.STALLED,
         StreamState.BROKEN,
         StreamState.DRIVER_GONE,
+        StreamState.ALL_REJECTED,
     }
 )
 _GOOD = frozenset({StreamState.RUNNING, StreamState.IDLE})
+_BETWEEN_RUNS = frozenset({StreamState.FINISHED, StreamState.NEVER_STARTED})
 
 
 def tone_of(verdict: StreamVerdict) -> ShownTone:
@@ -54,7 +58,8 @@ class StreamLine:
     """One stream of the page.
 
     since: since when it is unhealthy, as the reconciler saw it; unset for a healthy one.
-    next_step: what to do about its newest failure; empty without one.
+    next_step: what to do about its newest failure, or its rejected rows; empty without one.
+    waits_for: what starts the next run of an incremental stream, in words; empty for a continuous one.
     lag_rows: rows or files that are known to be unread; unset when unknown. behind: how old the oldest is at least.
     lag_history: of the last hours, oldest first.
     published_at, watermark, batch, batch_duration: of the newest batch; unset before the first.
@@ -69,6 +74,8 @@ class StreamLine:
     now: datetime
     owner: str = ""
     tags: tuple[str, ...] = ()
+    description: str = ""
+    waits_for: str = ""
     next_step: str = ""
     since: datetime | None = None
     lag_rows: int | None = None
@@ -87,10 +94,17 @@ class StreamLine:
 
     @property
     def likely_verb(self) -> str:
-        """What a person most likely wants to do about it."""
+        """What a person most likely wants to do about it. An increment that failed is repaired by clearing its task."""
+        if self.state is StreamState.ALL_REJECTED:
+            return ""
         if not self.has_live_run:
             return "start" if self.mode == "continuous" or self.state is StreamState.STOPPED else ""
         return "stop" if self.is_healthy else "restart"
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it runs again by itself, at its time or with new rows."""
+        return self.is_healthy and bool(self.waits_for) and self.state in _BETWEEN_RUNS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +175,8 @@ def _line(judged: JudgedStream, figures: StreamFigures, lags: tuple[int | None, 
         now=seen.observed_at,
         owner="" if declaration is None else declaration.owner,
         tags=() if declaration is None else declaration.tags,
+        description="" if declaration is None else declaration.description.strip(),
+        waits_for="" if declaration is None or declaration.schedule is None else _schedule_words(declaration.schedule),
         next_step=verdict.next_step,
         since=_since(judged),
         lag_rows=seen.samples[0].known_undone if seen.samples else None,
@@ -177,6 +193,12 @@ def _line(judged: JudgedStream, figures: StreamFigures, lags: tuple[int | None, 
         has_live_run=run is not None and run.is_live,
         is_declared=declaration is not None,
     )
+
+
+def _schedule_words(schedule: ScheduleDeclaration) -> str:
+    """What starts a run: a time, new rows in all of some tables, or either."""
+    tables = f"new rows in {' and '.join(schedule.tables)}" if schedule.tables else ""
+    return " or ".join(words for words in (f"its time ({schedule.cron})" if schedule.cron else "", tables) if words)
 
 
 def _since(judged: JudgedStream) -> datetime | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,22 +11,29 @@ from sqlalchemy import Row
 
 from sluice.declarations.loaded_declarations import Declarations
 from sluice.declarations.quarantine_table import all_tables
+from sluice.declarations.table_declaration import TableDeclaration
 from sluice.ledger.all_tables import KnownTable, find_tables
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.quality_checks import UNSUCCESSFUL_VERDICTS, QualityVerdict
 from sluice.pages.page_words import ShownTone
+from sluice.pages.table_looks import TableLook
+
+QUARANTINE_NAMESPACE = "quarantine."
+"""How the names of the tables of rejected rows begin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLine:
-    """One table of the page. The figures are those after its newest maintenance run; unset before the first.
+    """One table of the page. Rows, files and bytes are those of its newest snapshot, and those after its newest
+    maintenance run where the catalog is not known to this process; unset without either.
 
-    writers, readers: the streams that write and read it. file_sizes: the number of its files by size.
-    debt: its small files and delete files, which its readers open for little. debt_history: the debt that each of the
-    newest maintenance runs found, oldest first; unset where a run did not count it.
+    writers, readers: the streams that write and read it. exists: whether the catalog has it; unset when unknown.
+    fresh_at: when its rows last changed. file_sizes: the number of its files by size, after its newest maintenance run.
+    debt: its small files and delete files, which its readers open for little, after that run.
     holders: the streams for which snapshots are kept; `others_hold` of further ones that the reader may not see.
     held_for: how old the oldest kept snapshot was at that run.
-    verdict, failed, expectations, checked_at: of its newest quality check; unset without one.
+    rules: how many expectations are declared. verdict, failed, expectations, checked_at: of its newest quality check;
+    unset without one.
     """
 
     table: str
@@ -34,12 +41,16 @@ class TableLine:
     owner: str
     writers: tuple[str, ...]
     readers: tuple[str, ...]
+    description: str = ""
+    tags: tuple[str, ...] = ()
+    exists: bool | None = None
+    fresh_at: datetime | None = None
+    rules: int = 0
     rows: int | None = None
     files: int | None = None
     bytes: int | None = None
     file_sizes: tuple[int, ...] = ()
     debt: int | None = None
-    debt_history: tuple[int | None, ...] = ()
     snapshots: int | None = None
     holders: tuple[str, ...] = ()
     others_hold: int = 0
@@ -61,24 +72,43 @@ class TableLine:
         return ShownTone.BAD if self.verdict is QualityVerdict.FAILED else ShownTone.ODD
 
     @property
+    def quality_words(self) -> str:
+        """The result of its newest check; a table without rules is not one that was not checked."""
+        if self.verdict is not None:
+            return self.verdict.replace("_", " ")
+        return "not checked yet" if self.rules else "no rules"
+
+    @property
+    def is_quarantine(self) -> bool:
+        """Whether it holds the rejected rows of a stream."""
+        return self.table.startswith(QUARANTINE_NAMESPACE)
+
+    @property
     def is_healthy(self) -> bool:
         """Whether its newest check found nothing."""
         return self.verdict not in UNSUCCESSFUL_VERDICTS
 
 
 def observe_tables(
-    ledger: Ledger, declarations: Declarations, *, readable_streams: Iterable[str], only: str | None = None
+    ledger: Ledger,
+    declarations: Declarations,
+    *,
+    readable_streams: Iterable[str],
+    looks: Callable[[Sequence[str]], Mapping[str, TableLook]],
+    only: str | None = None,
 ) -> tuple[TableLine, ...]:
     """Read the lines of the declared tables, and of the quarantines of the streams that the reader may see.
 
     Parameters
     ----------
     readable_streams: the streams that the reader may see; others are not named.
+    looks: what the catalog says of some tables, by table, as far as that is known.
     only: the one table to read; unset: all.
     """
     readable = frozenset(readable_streams)
-    owners = visible_tables(declarations, readable_streams=readable)
-    names = sorted(owners) if only is None else [only] if only in owners else []
+    visible = visible_tables(declarations, readable_streams=readable)
+    names = sorted(visible) if only is None else [only] if only in visible else []
+    seen = looks(names) if names else {}
     known = find_tables(ledger, names) if names else {}
     now = database_time(ledger)
     writers: dict[str, list[str]] = {}
@@ -95,9 +125,13 @@ def observe_tables(
         _line(
             known[name],
             readable,
+            seen.get(name),
             table=name,
             now=now,
-            owner=owners[name],
+            owner=visible[name].owner,
+            description=visible[name].description,
+            tags=visible[name].tags,
+            rules=0 if (quality := visible[name].quality) is None else len(quality.expectations),
             writers=tuple(writers.get(name, ())),
             readers=tuple(readers.get(name, ())),
         )
@@ -105,15 +139,15 @@ def observe_tables(
     )
 
 
-def visible_tables(declarations: Declarations, *, readable_streams: Collection[str]) -> Mapping[str, str]:
-    """The tables that a person who may see tables may see, each with its owner. A quarantine is called like its stream,
-    so it is visible to those who may see that."""
+def visible_tables(declarations: Declarations, *, readable_streams: Collection[str]) -> Mapping[str, TableDeclaration]:
+    """The tables that a person who may see tables may see. A quarantine is called like its stream, so it is visible to
+    those who may see that."""
     hidden = {
         stream.declaration.quarantine_table
         for name, stream in declarations.streams.items()
         if stream.declaration.quarantine and name not in readable_streams
     }
-    return {name: table.owner for name, table in all_tables(declarations).items() if name not in hidden}
+    return {name: table for name, table in all_tables(declarations).items() if name not in hidden}
 
 
 def debt_of(small_files: int | None, delete_files: int | None) -> int | None:
@@ -121,20 +155,27 @@ def debt_of(small_files: int | None, delete_files: int | None) -> int | None:
     return None if small_files is None else small_files + (delete_files or 0)
 
 
-def _line(known: KnownTable, readable: frozenset[str], **fixed: Any) -> TableLine:
+def _line(known: KnownTable, readable: frozenset[str], look: TableLook | None, **fixed: Any) -> TableLine:
+    maintained = _maintained(known.maintenance)
     return TableLine(
         **fixed,
-        **_maintained(known.maintenance[0] if known.maintenance else None),
-        **_held(known, readable, known.maintenance[0].ended_at if known.maintenance else None),
+        **(maintained | _looked(look)),
+        **_held(known, readable, known.maintenance.ended_at if known.maintenance else None),
         **_checked(known.quality),
         file_sizes=known.file_sizes,
-        debt_history=tuple(
-            debt_of(run.before_small_files, run.before_delete_files) for run in reversed(known.maintenance)
-        ),
     )
 
 
-def _maintained(run: Row[Any] | None) -> Mapping[str, Any]:
+def _looked(look: TableLook | None) -> dict[str, Any]:
+    """What the catalog says, where it was asked and has answered."""
+    if look is None or look.problem:
+        return {}
+    figures = {"rows": look.rows, "files": look.files, "bytes": look.bytes}
+    counted = {name: count for name, count in figures.items() if count is not None} if look.exists else {}
+    return {"exists": look.exists, "fresh_at": look.fresh_at, **counted}
+
+
+def _maintained(run: Row[Any] | None) -> dict[str, Any]:
     if run is None:
         return {}
     return {

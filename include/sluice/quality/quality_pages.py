@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from sluice.ledger.connection import Ledger
 from sluice.ledger.quality_checks import QualityObservation, QualityVerdict, newest_checks, recent_quality
+from sluice.quality.expectation_sentences import SHOWN_SENTENCES, expectation_sentence, rule_words
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -52,6 +53,12 @@ class QualityPages:
         """The folder for the Data Docs of one check."""
         return self.root / table / checked_at.astimezone(UTC).strftime(_FOLDER_TIME)
 
+    def result_page(self, table: str, checked_at: datetime) -> str:
+        """The page of Great Expectations about one check, below the folder of the table: that of the result itself, and
+        not the list that leads to it, which a script would have to write. Empty where it is no longer kept."""
+        below = sorted((self.data_docs(table, checked_at) / "validations").rglob("*.html"))
+        return below[0].relative_to(self.root / table).as_posix() if below else ""
+
     def write(self, checks: Sequence[QualityObservation], newest: Sequence[QualityObservation]) -> None:
         """Write the page of a table and the page of all tables, and delete the oldest Data Docs of the table.
 
@@ -61,9 +68,9 @@ class QualityPages:
         newest: the newest check of every table.
         """
         table = checks[0].table
-        kept = self._drop_old(table)
+        self._drop_old(table)
         templates = _templates()
-        links = {check.checked_at: folder.name for check in checks if (folder := kept.get(check.checked_at))}
+        links = {check.checked_at: self.result_page(table, check.checked_at) for check in checks}
         page = templates.get_template("quality_table.html.j2").render(
             newest=checks[0], checks=checks, pages=links, sentence=quality_sentence(checks[0])
         )
@@ -71,13 +78,12 @@ class QualityPages:
         ordered = sorted(newest, key=lambda check: check.table)
         _replace(self.index, templates.get_template("quality_index.html.j2").render(checks=ordered))
 
-    def _drop_old(self, table: str) -> Mapping[datetime, Path]:
-        """Delete all but the newest Data Docs. Returns the kept folders by the time of the check."""
+    def _drop_old(self, table: str) -> None:
+        """Delete all but the newest Data Docs."""
         below = (self.root / table).iterdir() if (self.root / table).is_dir() else ()
         folders = {at: folder for folder in below if folder.is_dir() and (at := _time_of(folder.name)) is not None}
         for checked_at in sorted(folders, reverse=True)[KEPT_CHECKS:]:
-            shutil.rmtree(folders.pop(checked_at))
-        return folders
+            shutil.rmtree(folders[checked_at])
 
 
 def write_pages(ledger: Ledger, pages: QualityPages, table: str) -> None:
@@ -95,9 +101,18 @@ def quality_sentence(check: QualityObservation) -> str:
         return f"All {check.expectations} expectations hold, but {where}: an empty table says little."
     if check.verdict is QualityVerdict.PASSED:
         return f"All {check.expectations} expectations hold {where}."
-    names = ", ".join(dict.fromkeys(check.failed_expectations))
     said = "could not be evaluated" if check.verdict is QualityVerdict.UNDECIDED else "do not hold"
-    return f"{failed} of {check.expectations} expectations {said} {where}: {names}."
+    return f"{failed} of {check.expectations} expectations {said} {where}: {_failures(check)}."
+
+
+def _failures(check: QualityObservation) -> str:
+    """What is broken, each with its column, bounds and some values."""
+    sentences = [expectation_sentence(found) for found in check.details if not found.success]
+    if not sentences:  # a check of a program that recorded no details
+        return ", ".join(dict.fromkeys(check.failed_expectations))
+    more = len(sentences) - SHOWN_SENTENCES
+    shown = "; ".join(sentences[:SHOWN_SENTENCES])
+    return shown if more <= 0 else f"{shown}; and {more} more"
 
 
 def _time_of(name: str) -> datetime | None:
@@ -115,6 +130,7 @@ def _templates() -> Environment:
     )
     templates.filters["moment"] = lambda moment: f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
     templates.filters["words"] = lambda name: name.removeprefix("expect_").replace("_", " ")
+    templates.filters["rule"] = lambda found: rule_words(found.expectation, found.arguments)
     templates.filters["shown"] = _shown
     return templates
 

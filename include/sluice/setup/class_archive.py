@@ -18,8 +18,9 @@ from sluice.setup.setup_progress import Progress
 ARCHIVE_NAME = "spark-classes.jsa"
 """The archive's name in the environment's folder (`sys.prefix`), where `sluice.launching.launch_settings` finds it."""
 
-_RECORDING_SECONDS = 180.0
-"""Recording takes half a minute on 2 cores. A machine that needs more than this continues without an archive."""
+_SILENCE_SECONDS = 120.0
+"""Recording takes half a minute on 2 idle cores, and minutes on busy ones. What neither writes nor computes for so long
+hangs, and the machine continues without an archive."""
 
 
 def provide_class_archive(
@@ -64,7 +65,7 @@ def _record(root: Path, *, into: Path, java: JavaRuntime, jars: Path, runner: Co
         [root / ".venv" / "bin" / "python", "-m", "sluice.launching.record_class_archive", into],
         environment={"JAVA_HOME": str(java.home), "SLUICE_JARS": str(jars)},
         directory=root,
-        deadline_seconds=_RECORDING_SECONDS,
+        silence_seconds=_SILENCE_SECONDS,
     )
 
 

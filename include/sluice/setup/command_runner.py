@@ -9,10 +9,13 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
+
+_MOVE_SECONDS = 1.0
+"""How often to look whether a program still moves."""
 
 _LOOK_SECONDS = 0.05
 """How often to look whether a process group has ended; the system offers no way to wait for a group."""
@@ -74,7 +77,7 @@ class CommandRunner:
         environment: Mapping[str, str] | None = None,
         directory: Path | None = None,
         is_stoppable: bool = True,
-        deadline_seconds: float | None = None,
+        silence_seconds: float | None = None,
     ) -> CommandResult:
         """Run a program to its end.
 
@@ -85,7 +88,8 @@ class CommandRunner:
         directory: where the program runs; the current folder when not given.
         is_stoppable: whether the program may be ended at any moment. A package manager may not: a half-installed
             package makes every later installation fail.
-        deadline_seconds: after how long the program is ended; without limit when not given.
+        silence_seconds: the program is ended when nothing has moved for so long: it wrote nothing, and its process
+            group took next to no processor time. Without limit when not given. A slow machine is no reason to end it.
 
         Raises
         ------
@@ -95,13 +99,15 @@ class CommandRunner:
             process = self._start(
                 command, environment=environment, directory=directory, output=output, is_stoppable=is_stoppable
             )
-            too_late = ""
+            silent = ""
             try:
-                exit_code = process.wait(deadline_seconds)
+                exit_code = (
+                    process.wait() if silence_seconds is None else _wait_while_moving(process, output, silence_seconds)
+                )
             except subprocess.TimeoutExpired:
                 _stop(process, grace_seconds=self._grace_seconds)
                 exit_code = process.wait()
-                too_late = f"\nerror: stopped, because it was not done after {deadline_seconds:g} s\n"
+                silent = f"\nerror: stopped, because nothing moved for {silence_seconds:g} s\n"
             except BaseException:
                 if is_stoppable:
                     _stop(process, grace_seconds=self._grace_seconds)
@@ -110,7 +116,7 @@ class CommandRunner:
                 with self._lock:
                     self._running.discard(process)
             output.seek(0)
-            return CommandResult(exit_code=exit_code, output=output.read().decode(errors="replace") + too_late)
+            return CommandResult(exit_code=exit_code, output=output.read().decode(errors="replace") + silent)
 
     def _start(
         self,
@@ -161,6 +167,33 @@ def _stop(process: subprocess.Popen[bytes], *, grace_seconds: float) -> None:
             return
 
 
+_MOVE_TICKS = 5
+"""How many clock ticks of the processor count as work. A JVM that hangs takes one now and then for its own threads."""
+
+
+def _wait_while_moving(process: subprocess.Popen[bytes], output: IO[bytes], silence_seconds: float | None) -> int:
+    """Wait for the end of a program as long as it writes or computes, or without limit; its exit code.
+
+    Raises
+    ------
+    TimeoutExpired: when it did neither for so long.
+    """
+    if silence_seconds is None:
+        return process.wait()
+    seen, ticks = 0, 0
+    moved_at = time.monotonic()
+    while True:
+        try:
+            return process.wait(min(_MOVE_SECONDS, silence_seconds / 4))
+        except subprocess.TimeoutExpired:
+            written, used = os.fstat(output.fileno()).st_size, _ticks_of_group(process.pid)
+            # What a process that has ended took is no longer counted, so the sum may fall.
+            if written != seen or used < ticks or used >= ticks + _MOVE_TICKS:
+                seen, ticks, moved_at = written, used, time.monotonic()
+            elif time.monotonic() - moved_at > silence_seconds:
+                raise
+
+
 def _is_group_alive(group: int) -> bool:
     """Whether a process of the group runs.
 
@@ -169,11 +202,20 @@ def _is_group_alive(group: int) -> bool:
     containers never.
     Source: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
     """
+    return any(state not in "ZX" for state, _ in _observe_group(group))
+
+
+def _ticks_of_group(group: int) -> int:
+    """The clock ticks of the processor that the processes of a group have taken, with those of their ended children."""
+    return sum(ticks for _, ticks in _observe_group(group))
+
+
+def _observe_group(group: int) -> Iterator[tuple[str, int]]:
+    """The state and the clock ticks of each process of a group."""
     for seen in Path("/proc").glob("[0-9]*/stat"):
         try:
-            state, _, member_of, *_ = seen.read_text().rpartition(")")[2].split()
+            fields = seen.read_text().rpartition(")")[2].split()
         except (FileNotFoundError, ProcessLookupError):
             continue  # it ended between two looks
-        if int(member_of) == group and state not in "ZX":
-            return True
-    return False
+        if int(fields[2]) == group:
+            yield fields[0], sum(int(ticks) for ticks in fields[11:15])

@@ -11,14 +11,15 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from sluice.errors import PrerequisiteError
 from sluice.setup.class_archive import provide_class_archive
 from sluice.setup.command_runner import CommandRunner
-from sluice.setup.jars import JarLock, ivy_jar, provide_jars, read_lock
+from sluice.setup.jars import JarLock, is_complete, ivy_jar, jars_folder, provide_jars, read_lock
 from sluice.setup.java_runtime import JAVA_FOLDERS, JavaRuntime, JavaSearch, search_java
 from sluice.setup.python_environment import (
     compile_packages,
@@ -156,53 +157,76 @@ class Installation:
         PrerequisiteError: when something is missing and cannot or may not be installed.
         """
         lock = read_lock(self.root)
-        # Clones share the jars.
-        with _only_one(self.cache, progress=self.progress), ThreadPoolExecutor(max_workers=1) as background:
-            try:
-                java, jars = self._provide(lock, background=background)
-            except BaseException:
-                self.runner.stop()  # otherwise leaving this block would wait for the programs that still run
-                raise
-        if has_class_archive:
-            # Not under the lock of all clones: it takes half a minute, and each clone has an archive of its own.
-            with _only_one(self.root / ".venv", progress=self.progress):
-                provide_class_archive(self.root, java=java, jars=jars, runner=self.runner, progress=self.progress)
-        self._record(java=java, jars=jars)
-        self.progress.report(f"Ready: {java}, {len(lock.jars())} jars in {jars}")
+        java = self._plan_java()  # before anything is made or downloaded for nothing
+        self.cache.mkdir(parents=True, exist_ok=True)
+        # Packages and archive are the clone's own. One clone waits for another only where both change the same.
+        with _only_one(self.root / RECORD.parent / "setup.lock", of="this folder", progress=self.progress):
+            with ThreadPoolExecutor(max_workers=1) as background:
+                try:
+                    found, jars = self._provide(lock, java=java, background=background)
+                except BaseException:
+                    self.runner.stop()  # otherwise leaving this block would wait for the programs that still run
+                    raise
+            if has_class_archive:
+                provide_class_archive(self.root, java=found, jars=jars, runner=self.runner, progress=self.progress)
+            self._record(java=found, jars=jars)
+        self.progress.report(f"Ready: {found}, {len(lock.jars())} jars in {jars}")
 
-    def _provide(self, lock: JarLock, *, background: ThreadPoolExecutor) -> tuple[JavaRuntime, Path]:
+    def _provide(
+        self, lock: JarLock, *, java: JavaRuntime | JavaInstallation, background: ThreadPoolExecutor
+    ) -> tuple[JavaRuntime, Path]:
         """Provide Java, the packages and the jars; the Java, and the folder of the jars."""
-        java_found = self._begin_java(background)
+        installed = background.submit(self._install_java, java) if isinstance(java, JavaInstallation) else None
         compiled: Future[None] | None = None
         if not is_environment_ready(self.root):
             uv = provide_uv(self.root, cache=self.cache, progress=self.progress)
             self.progress.report("Installing the packages of uv.lock into .venv")
             install_packages(self.root, uv=uv, runner=self.runner)
             compiled = background.submit(compile_packages, self.root, uv=uv, runner=self.runner)
-        java = java_found.result()
-        jars = provide_jars(
-            lock, cache=self.cache, ivy=ivy_jar(self.root), java=java, runner=self.runner, progress=self.progress
-        )
+        found = java if isinstance(java, JavaRuntime) else cast(Future[JavaRuntime], installed).result()
+        jars = self._provide_jars(lock, java=found)
         if compiled is not None:
             compiled.result()
-        return java, jars
+        return found, jars
 
-    def _begin_java(self, background: ThreadPoolExecutor) -> Future[JavaRuntime]:
-        """The Java that was found or is being installed; raises before anything else is downloaded for nothing."""
+    def _provide_jars(self, lock: JarLock, *, java: JavaRuntime) -> Path:
+        folder = jars_folder(lock, cache=self.cache)
+        if is_complete(folder, lock=lock):
+            return folder
+        with self._only_clone():
+            return provide_jars(
+                lock, cache=self.cache, ivy=ivy_jar(self.root), java=java, runner=self.runner, progress=self.progress
+            )
+
+    def _only_clone(self) -> AbstractContextManager[None]:
+        """Be the only clone that changes what all of this user's share."""
+        return _only_one(self.cache / "lock", of="this machine", progress=self.progress)
+
+    def _plan_java(self) -> JavaRuntime | JavaInstallation:
+        """The Java that was found, or how it can be installed.
+
+        Raises
+        ------
+        PrerequisiteError: when there is none, and none may be installed.
+        """
         search = self._search_java()
         java = search.supported()
         if java is not None:
-            return background.submit(lambda: java)
+            return java
         has_sudo = shutil.which("sudo") is not None and self.runner.run(["sudo", "-n", "true"]).is_success()
         plan = plan_java_installation(
             environment=self.environment, is_root=os.geteuid() == 0, has_sudo=has_sudo, find_program=shutil.which
         )
         if plan.obstacle:
             raise search.missing(plan.obstacle)
-        return background.submit(self._install_java, plan)
+        return plan
 
     def _install_java(self, plan: JavaInstallation) -> JavaRuntime:
-        install_java(plan, runner=self.runner, progress=self.progress)
+        with self._only_clone():
+            search = self._search_java()
+            if (java := search.supported()) is not None:  # another clone has installed it meanwhile
+                return java
+            install_java(plan, runner=self.runner, progress=self.progress)
         search = self._search_java()
         java = search.supported()
         if java is None:
@@ -230,13 +254,13 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
 
 
 @contextmanager
-def _only_one(folder: Path, *, progress: Progress) -> Iterator[None]:
-    """Hold the lock of a folder that several bootstraps may want to change."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
+def _only_one(file: Path, *, of: str, progress: Progress) -> Iterator[None]:
+    """Hold a lock on what several bootstraps may want to change."""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with file.open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            progress.report("Waiting for another bootstrap on this machine")
+            progress.report(f"Waiting for another bootstrap of {of}")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield

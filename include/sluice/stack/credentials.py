@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -32,6 +34,15 @@ class Credentials:
 
     def __repr__(self) -> str:
         return "Credentials(…)"
+
+    @property
+    def reader(self) -> tuple[str, str]:
+        """The id and the secret of the identity that only reads tables and files.
+
+        Both follow from the other key, from which a reader learns nothing about it: there is no second secret to keep.
+        """
+        secret = hmac.new(self.secret_access_key.encode(), b"reader", hashlib.sha256).hexdigest()
+        return f"{self.access_key_id}reader", secret
 
 
 _NAMES = tuple(field.name for field in fields(Credentials))

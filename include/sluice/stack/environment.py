@@ -6,7 +6,8 @@ Source: https://airflow.apache.org/docs/apache-airflow/3.3.2/configurations-ref.
 
 from __future__ import annotations
 
-import json
+import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
@@ -15,6 +16,7 @@ from sluice.errors import StackError
 from sluice.stack.credentials import AIRFLOW_USER, KAFKA_USER
 from sluice.stack.folder import StackFolder, write_private
 from sluice.stack.stack_plan import Command, StackPlan
+from sluice.stack.surroundings import SPARK_CONNECTION, Surroundings, demo_pipelines
 
 FIXED_SETTINGS: Mapping[str, str] = {
     "AIRFLOW__CORE__EXECUTOR": "sluice_airflow.executors.local_executor.RevokingLocalExecutor",
@@ -52,11 +54,6 @@ SPARK_POOL = "spark"
 SPARK_POOL_SLOTS = 2
 """How many bounded Spark jobs run at a time. Each waits about half of its time, so two of them fill what three live
 drivers leave of two cores, and stay within 10 GB together with these."""
-
-SPARK_CONNECTION = json.dumps(
-    {"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client", "spark-binary": "spark-submit"}}
-)
-"""The connection `spark_default`: Spark inside the driver's own JVM, two threads."""
 
 
 def database_url(plan: StackPlan, *, driver: str, role: str, password: str) -> str:
@@ -120,27 +117,20 @@ _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _FROM_THE_SHELL = ("HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "SSL_CERT_FILE")
 
 
-def build_environment(plan: StackPlan, *, caller: Mapping[str, str]) -> dict[str, str]:
+def build_environment(plan: StackPlan, *, surroundings: Surroundings) -> dict[str, str]:
     """Every setting, made from the ports, credentials and tools of a plan.
 
     Parameters
     ----------
     plan: the stack; its own environment is not read.
-    caller: the environment of the command that starts it.
+    surroundings: the declarations, connections and variables of the person who starts it.
     """
     return {
         **_program_environment(plan),
-        # Before the stack's own: a caller that loaded the environment of an earlier start may hold old ports.
-        **_passed_on(caller, "SLUICE_CONNECTIONS__"),
-        **_sluice_environment(plan, pipelines=caller.get("SLUICE_PIPELINES")),
+        **_sluice_environment(plan, pipelines=surroundings.pipelines),
         **airflow_environment(plan),
-        **_passed_on(caller, "AIRFLOW_CONN_", "AIRFLOW_VAR_"),
+        **surroundings.variables,
     }
-
-
-def _passed_on(caller: Mapping[str, str], *prefixes: str) -> dict[str, str]:
-    """What a user adds in the shell that calls `up`: connections of their streams and DAGs, variables of their DAGs."""
-    return {name: value for name, value in caller.items() if name.startswith(prefixes)}
 
 
 def _program_environment(plan: StackPlan) -> dict[str, str]:
@@ -160,12 +150,12 @@ def _program_environment(plan: StackPlan) -> dict[str, str]:
     }
 
 
-def _sluice_environment(plan: StackPlan, *, pipelines: str | None) -> dict[str, str]:
+def _sluice_environment(plan: StackPlan, *, pipelines: Path | None) -> dict[str, str]:
     secret = plan.credentials
     catalog = plan.url("iceberg")
     return {
         "SLUICE_HOME": str(plan.home),
-        "SLUICE_PIPELINES": pipelines or str(plan.home / "include" / "pipelines"),
+        "SLUICE_PIPELINES": str(pipelines or demo_pipelines(plan.home)),
         "SLUICE_JARS": str(plan.tools.jars),
         "SLUICE_DATA": str(plan.folder.data),
         "SLUICE_LOGS": str(plan.folder.logs / "drivers"),
@@ -183,15 +173,23 @@ def _sluice_environment(plan: StackPlan, *, pipelines: str | None) -> dict[str, 
         "SLUICE_OBJECT_STORE__REGION": "us-east-1",
         "SLUICE_OBJECT_STORE__ACCESS_KEY_ID": secret.access_key_id,
         "SLUICE_OBJECT_STORE__SECRET_ACCESS_KEY": secret.secret_access_key,
-        "SLUICE_CONNECTIONS__FLIGHTS_KAFKA__KIND": "kafka",
-        "SLUICE_CONNECTIONS__FLIGHTS_KAFKA__BOOTSTRAP_SERVERS": plan.address("kafka"),
-        "SLUICE_CONNECTIONS__FLIGHTS_KAFKA__SECURITY_PROTOCOL": "SASL_PLAINTEXT",
-        "SLUICE_CONNECTIONS__FLIGHTS_KAFKA__SASL_MECHANISM": "PLAIN",
-        "SLUICE_CONNECTIONS__FLIGHTS_KAFKA__USERNAME": KAFKA_USER,
-        "SLUICE_CONNECTIONS__FLIGHTS_KAFKA__PASSWORD": secret.kafka_password,
+        **_kafka_connection(plan, "flights_kafka"),
+        **_kafka_connection(plan, "local_kafka"),
         "SLUICE_CONNECTIONS__LANDING__KIND": "files",
         "SLUICE_CONNECTIONS__LANDING__ROOT": f"s3a://{LANDING_BUCKET}",
     }
+
+
+def _kafka_connection(plan: StackPlan, name: str) -> dict[str, str]:
+    settings = {
+        "KIND": "kafka",
+        "BOOTSTRAP_SERVERS": plan.address("kafka"),
+        "SECURITY_PROTOCOL": "SASL_PLAINTEXT",
+        "SASL_MECHANISM": "PLAIN",
+        "USERNAME": KAFKA_USER,
+        "PASSWORD": plan.credentials.kafka_password,
+    }
+    return {f"SLUICE_CONNECTIONS__{name.upper()}__{key}": value for key, value in settings.items()}
 
 
 def process_environment(
@@ -212,16 +210,16 @@ def process_environment(
 
 
 def write_environment(path: Path, environment: Mapping[str, str]) -> None:
-    """Write the file, one `KEY=value` line for each variable, readable by its owner alone.
+    """Write the file, one `KEY=value` for each variable, readable by its owner alone.
 
-    Raises
-    ------
-    StackError: when a value holds a line break, which the format cannot express.
+    Values are quoted as a POSIX shell reads them, so that a shell can source the file.
     """
-    for name, value in environment.items():
-        if "\n" in value:
-            raise StackError(f"The variable {name} holds a line break, which the stack's environment file cannot keep.")
-    write_private(path, "".join(f"{name}={value}\n" for name, value in sorted(environment.items())))
+    write_private(path, "".join(f"{line}\n" for line in shell_lines(environment)))
+
+
+def shell_lines(environment: Mapping[str, str]) -> list[str]:
+    """The assignment of each variable in the words of a POSIX shell, by name."""
+    return [f"{name}={shlex.quote(value)}" for name, value in sorted(environment.items())]
 
 
 def load_environment(data: Path) -> dict[str, str]:
@@ -240,12 +238,28 @@ def load_environment(data: Path) -> dict[str, str]:
 
     Raises
     ------
-    StackError: when the stack was never started.
+    StackError: when the stack was never started, or the file is damaged.
     """
     path = data / "environment"
     if not path.exists():
         raise StackError(
             f"There is no local stack in {data}: {path} does not exist.", next_step="Start it with `sluice stack up`."
         )
-    lines = (line.partition("=") for line in path.read_text().splitlines() if line)
-    return {**{name: value for name, _, value in lines}, STACK_MARK: str(data.resolve())}
+    try:
+        words = shlex.split(path.read_text())
+    except ValueError as error:
+        raise _damaged(path) from error
+    assignments = [_ASSIGNMENT.fullmatch(word) for word in words]
+    if None in assignments:
+        raise _damaged(path)
+    return {**{one[1]: one[2] for one in assignments if one is not None}, STACK_MARK: str(data.resolve())}
+
+
+_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+
+
+def _damaged(path: Path) -> StackError:
+    return StackError(
+        f"{path} is damaged, or of an earlier version: it is not a list of variables as a shell reads them.",
+        next_step="Set the connections that the stack shall have, and run `sluice stack up --declarations-from-here`.",
+    )

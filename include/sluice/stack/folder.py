@@ -38,7 +38,7 @@ class StackFolder:
 
     @property
     def environment(self) -> Path:
-        """The settings of everything that runs in the stack, `KEY=value` lines."""
+        """The settings of everything that runs in the stack, variables as a shell reads them."""
         return self.data / "environment"
 
     @property

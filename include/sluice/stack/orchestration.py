@@ -17,10 +17,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
+from sluice.errors import StackError
 from sluice.processes.living_processes import observe_processes
 from sluice.settings import project_root
 from sluice.stack.credentials import ensure_credentials
-from sluice.stack.environment import build_environment, write_environment
+from sluice.stack.environment import build_environment, load_environment, write_environment
 from sluice.stack.exclusive_change import exclusive, interruptible, uninterruptible
 from sluice.stack.folder import StackFolder, check_disk, stack_folder, write_private
 from sluice.stack.port_choice import choose_stack_ports, port_requests, read_ports, write_ports
@@ -29,7 +30,15 @@ from sluice.stack.services import all_services, select_steps
 from sluice.stack.stack_plan import Service, StackPlan, Step
 from sluice.stack.stack_status import Display
 from sluice.stack.starting import PortTakenError, ServiceStart, StepRunner
-from sluice.stack.stopping import end_stack, forget_service
+from sluice.stack.stopping import end_stack, forget_service, users_of_declarations
+from sluice.stack.surroundings import (
+    Surroundings,
+    SurroundingsDecision,
+    decide_surroundings,
+    demo_pipelines,
+    remembered_in,
+    surroundings_of,
+)
 from sluice.stack.tcp_ports import HeldPorts, holder_of
 from sluice.stack.tools import Tools, find_tools
 
@@ -40,11 +49,13 @@ service listens, most of all where several stacks start at the same time."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpReport:
-    """The result of an `up`, and how long it took."""
+    """The result of an `up`, how long it took, and how its declarations and variables differ from the previous ones."""
 
     services: tuple[ServiceStart, ...]
     airflow_url: str
     seconds: float
+    declarations: str
+    differences: tuple[str, ...]
 
 
 class PlannedAction(StrEnum):
@@ -64,67 +75,98 @@ class PlannedStart:
     action: PlannedAction
 
 
-def up(*, services: Collection[str] | None = None, display: Display) -> UpReport:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedUp:
+    """What `up` would do: its steps in their order, and how declarations and variables would differ from before."""
+
+    steps: tuple[PlannedStart, ...]
+    declarations: str
+    differences: tuple[str, ...]
+
+
+def up(
+    *,
+    services: Collection[str] | None = None,
+    here: Surroundings | None = None,
+    replaces: bool = False,
+    display: Display,
+) -> UpReport:
     """Start the services that are not running and healthy.
 
     Parameters
     ----------
     services: the services, to which those that they need are added; all when None.
+    here: the declarations and variables of the caller; those of this process and its working folder when None.
+    replaces: whether they replace those that the stack remembers, also while it runs.
     display: shows the progress.
 
     Raises
     ------
     UsageError: when there is no service of a given name.
-    StackError: when a service cannot be started. Nothing that this call has started is running then.
+    SettingsError: when the file of the caller's project is wrong.
+    StackError: when a service cannot be started, or the stack runs with other declarations or variables than the
+        caller's. Nothing that this call has started is running then.
     KeyboardInterrupt: when it was interrupted; again nothing that it has started is running.
     """
     begun = time.monotonic()
     steps = select_steps(services)
     folder = stack_folder()
     check_disk(folder.data)
-    tools = find_tools(_home())
+    tools = find_tools(stack_home())
+    here = here or _own_surroundings()
     folder.create()
     with interruptible(), exclusive(folder):
         _end_interrupted_start(folder)
+        decision = _decide_surroundings(folder, here=here, replaces=replaces)
+        for sentence in decision.sentences:
+            display.note(sentence)
         for choices_left in reversed(range(_PORT_CHOICES)):
             try:
-                plan, started = _start(folder, steps, tools=tools, display=display)
+                plan, started = _start(folder, steps, tools=tools, surroundings=decision.chosen, display=display)
                 break
             except PortTakenError as error:
                 if not choices_left:
                     raise
                 display.note(f"{error} Trying another port …")
     url = plan.url("airflow") if "airflow-api-server" in steps else ""
-    return UpReport(services=tuple(started), airflow_url=url, seconds=time.monotonic() - begun)
+    return UpReport(
+        services=tuple(started),
+        airflow_url=url,
+        seconds=time.monotonic() - begun,
+        declarations=plan.environment["SLUICE_PIPELINES"],
+        differences=decision.sentences,
+    )
 
 
 def _start(
-    folder: StackFolder, steps: Mapping[str, Step], *, tools: Tools, display: Display
+    folder: StackFolder, steps: Mapping[str, Step], *, tools: Tools, surroundings: Surroundings, display: Display
 ) -> tuple[StackPlan, list[ServiceStart]]:
     ports = _decide_ports(steps, folder, display=display)
     with HeldPorts(n for request in port_requests(steps) for n in request.numbers(ports[request.name])) as held:
-        plan = _decide_plan(folder, tools=tools, ports=ports)
+        plan = _decide_plan(folder, tools=tools, ports=ports, surroundings=surroundings)
         write_environment(folder.environment, plan.environment)
         # The services of an earlier `up` stay selected until `down`.
         write_selection(folder, sorted({*all_services()} & {*steps, *read_records(folder)}))
         return plan, _run_steps(plan, steps, held=held, display=display)
 
 
-def plan_up(*, services: Collection[str] | None = None) -> tuple[PlannedStart, ...]:
-    """The steps of an `up` now, in its order, after the same checks. Nothing is written or started.
+def plan_up(*, services: Collection[str] | None = None, replaces: bool = False) -> PlannedUp:
+    """What an `up` would do now, after the same checks. Nothing is written or started.
 
     Parameters
     ----------
-    services: the services, to which those that they need are added; all when None.
+    services, replaces: see `up`.
 
     Raises
     ------
-    UsageError, PrerequisiteError, StackError: as `up`, for everything that can be checked before a start.
+    UsageError, SettingsError, PrerequisiteError, StackError: as `up`, for everything that can be checked before a
+        start.
     """
     steps = select_steps(services)
     folder = stack_folder()
     check_disk(folder.data)
-    find_tools(_home())
+    find_tools(stack_home())
+    decision = _decide_surroundings(folder, here=_own_surroundings(), replaces=replaces)
     choose_stack_ports(steps, folder)
     everything = observe_processes()
     records = read_records(folder)
@@ -135,17 +177,48 @@ def plan_up(*, services: Collection[str] | None = None) -> tuple[PlannedStart, .
         record = records.get(step.name)
         return PlannedAction.CHECK if record is not None and record.is_alive(everything) else PlannedAction.START
 
-    return tuple(PlannedStart(name=step.name, title=step.title, action=action(step)) for step in steps.values())
+    return PlannedUp(
+        steps=tuple(PlannedStart(name=step.name, title=step.title, action=action(step)) for step in steps.values()),
+        declarations=str(decision.chosen.pipelines or demo_pipelines(stack_home())),
+        differences=decision.sentences,
+    )
 
 
-def _home() -> Path:
+def _own_surroundings() -> Surroundings:
+    return surroundings_of(os.environ, working_folder=Path.cwd())
+
+
+def _decide_surroundings(folder: StackFolder, *, here: Surroundings, replaces: bool) -> SurroundingsDecision:
+    remembered = None
+    if folder.environment.exists():
+        try:
+            remembered = remembered_in(load_environment(folder.data))
+        except StackError:
+            if not replaces:
+                raise
+    is_in_use = bool(users_of_declarations(folder))
+    return decide_surroundings(
+        here=here,
+        remembered=remembered,
+        demo=demo_pipelines(stack_home()),
+        is_in_use=is_in_use,
+        replaces=replaces,
+    )
+
+
+def stack_home() -> Path:
+    """The root of the product that a stack runs."""
     return Path(os.environ.get("SLUICE_HOME") or project_root()).resolve()
 
 
-def _decide_plan(folder: StackFolder, *, tools: Tools, ports: Mapping[str, int]) -> StackPlan:
+def _decide_plan(
+    folder: StackFolder, *, tools: Tools, ports: Mapping[str, int], surroundings: Surroundings
+) -> StackPlan:
     credentials = ensure_credentials(folder, is_new=not (folder.data / "postgres").exists())
-    plan = StackPlan(home=_home(), folder=folder, ports=ports, credentials=credentials, tools=tools, environment={})
-    return replace(plan, environment=build_environment(plan, caller=os.environ))
+    plan = StackPlan(
+        home=stack_home(), folder=folder, ports=ports, credentials=credentials, tools=tools, environment={}
+    )
+    return replace(plan, environment=build_environment(plan, surroundings=surroundings))
 
 
 def _start_note(folder: StackFolder) -> Path:

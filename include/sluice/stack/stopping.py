@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from sluice.errors import StackError
 from sluice.processes.deadline import wait_until
 from sluice.processes.living_processes import LivingProcess, observe_processes, with_descendants
 from sluice.stack.environment import START_MARK
@@ -30,17 +29,18 @@ _RELEASE_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DownReport:
-    """How many processes a `down` has ended."""
+    """How many processes a `down` has ended, and which of their ports other programs have taken meanwhile."""
 
     ended_processes: int
+    taken_ports: tuple[str, ...] = ()
 
 
 def down() -> DownReport:
-    """End every process of the stack and check that its ports are free.
+    """End every process of the stack, and see whether its ports are free.
 
     Raises
     ------
-    StackError: when a process cannot be ended or a port stays taken.
+    StackError: when a process cannot be ended.
     """
     folder = stack_folder()
     if not folder.data.is_dir():  # deleted while the stack ran, or never made: there may still be processes
@@ -52,8 +52,8 @@ def down() -> DownReport:
         for service in all_services().values():
             forget_service(service, folder)
         shutil.rmtree(folder.scratch, ignore_errors=True)  # what killed drivers have left there
-        _check_ports(listened)
-    return DownReport(ended_processes=ended)
+        taken = _taken_ports(listened)
+    return DownReport(ended_processes=ended, taken_ports=taken)
 
 
 def plan_down() -> tuple[LivingProcess, ...]:
@@ -63,16 +63,15 @@ def plan_down() -> tuple[LivingProcess, ...]:
     return tuple(members.values())
 
 
-def _check_ports(listened: Collection[int]) -> None:
-    """Raise when a port that the stack listened on is still taken. Other ports do not concern it."""
+def _taken_ports(listened: Collection[int]) -> tuple[str, ...]:
+    """The ports that the stack listened on and that are taken although all its processes have ended, each with who has
+    it: another program was quicker than the next `up`, which chooses another port then."""
 
     def look() -> list[int]:
         return [port for port in sorted(listened) if not is_free(port)]
 
-    taken_ports = wait_until(look, lambda ports: not ports, seconds=_RELEASE_SECONDS)
-    if taken_ports:
-        taken = [f"{port} by {holder_of(port)}" for port in taken_ports]
-        raise StackError(f"Every process of the stack has ended, but these ports are still taken: {', '.join(taken)}.")
+    taken = wait_until(look, lambda ports: not ports, seconds=_RELEASE_SECONDS)
+    return tuple(f"{port} by {holder_of(port)}" for port in taken)
 
 
 def forget_service(service: Service, folder: StackFolder) -> None:
@@ -103,23 +102,27 @@ def end_stack(folder: StackFolder, *, start: str = "") -> int:
         found = stack_members(folder, everything=observe_processes(), services=services.values())
         return found if not start else _started_by(start, found)
 
-    def foundation(found: Mapping[int, LivingProcess]) -> set[int]:
-        return {
-            pid
-            for service in services.values()
-            if service.is_foundation
-            for pid in service_members(service, records.get(service.name), folder=folder, members=found)
-        }
-
-    def users() -> Collection[LivingProcess]:
-        found = members()
-        base = foundation(found)
-        return [process for process in found.values() if process.pid not in base]
-
     rules = _stop_rules(services, records)
-    ended = end_processes(users, rules=rules, otherwise=_OTHERS)
+    ended = end_processes(lambda: _users_among(members(), folder=folder), rules=rules, otherwise=_OTHERS)
     ended += end_processes(lambda: members().values(), rules=rules, otherwise=_OTHERS)
     return ended
+
+
+def users_of_declarations(folder: StackFolder) -> tuple[LivingProcess, ...]:
+    """The living processes of a stack that work with its declarations: all but the databases and stores below them."""
+    found = stack_members(folder, everything=observe_processes(), services=all_services().values())
+    return tuple(_users_among(found, folder=folder))
+
+
+def _users_among(members: Mapping[int, LivingProcess], *, folder: StackFolder) -> list[LivingProcess]:
+    records = read_records(folder)
+    foundation = {
+        pid
+        for service in all_services().values()
+        if service.is_foundation
+        for pid in service_members(service, records.get(service.name), folder=folder, members=members)
+    }
+    return [process for process in members.values() if process.pid not in foundation]
 
 
 def _started_by(start: str, members: Mapping[int, LivingProcess]) -> dict[int, LivingProcess]:

@@ -6,6 +6,7 @@
 | undeclared, broken, of another mode than its run             | at once                          |
 | not reconciled in a pass, for an error or for want of time   | at once                          |
 | declared differently on several hosts                        | at once                          |
+| rejecting every row of its newest batch                      | at once                          |
 | running beside a DAG of which no person paused it            | at once                          |
 | stopped by a paused DAG whose newest run failed              | at once                          |
 | silent, unknown, without its driver, to be started           | after a minute                   |
@@ -32,8 +33,9 @@ from datetime import timedelta
 from sluice.ledger.airflow_owner import DagObservation
 from sluice.ledger.connection import Ledger
 from sluice.ledger.increments import record_increment
+from sluice.ledger.stream_records import read_stream
 from sluice.ledger.stream_troubles import StreamTrouble, clear_trouble, record_report, record_trouble
-from sluice.supervision.stream_verdict import StreamState
+from sluice.supervision.stream_verdict import StreamState, StreamVerdict, with_rejections
 
 _AT_ONCE, _SOON, _LATER = timedelta(0), timedelta(minutes=1), timedelta(minutes=10)
 
@@ -116,9 +118,15 @@ def report_red_increment(ledger: Ledger, stream: str, *, sentence: str, by: str)
 
 
 def report_good_increment(ledger: Ledger, stream: str, *, by: str) -> None:
-    """Record that an increment succeeded, with an event when the one before was red or this one was overdue."""
+    """Record that an increment succeeded, with an event when the one before was red or this one was overdue; or that it
+    rejected all rows, which the reconciler alerts to."""
     record_increment(ledger, stream)
-    clear_trouble(ledger, stream, by=by)
+    done = StreamVerdict(state=StreamState.FINISHED, is_healthy=True, explanation="")
+    verdict = with_rejections(done, read_stream(ledger, stream))
+    if verdict.is_healthy:
+        clear_trouble(ledger, stream, by=by)
+    else:
+        record_trouble(ledger, stream, reason=verdict.state, explanation=verdict.explanation, by=by)
 
 
 def is_of_increment(trouble: StreamTrouble) -> bool:

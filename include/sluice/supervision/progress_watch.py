@@ -7,15 +7,18 @@ driver.
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.ledger.batches import newest_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import Actor, Event, EventAction
-from sluice.ledger.progress_samples import record_progress_sample
+from sluice.ledger.progress_samples import ProgressSample, record_progress_sample
 from sluice.ledger.runs import ask_to_end
 from sluice.ledger.stream_records import StreamRecords
+from sluice.processes.deadline import Deadline
+from sluice.processes.worker_threads import run_each
 from sluice.sources.source_heads import SourceHeads
 from sluice.supervision.progress_decision import (
     BECAUSE_LATE,
@@ -25,7 +28,7 @@ from sluice.supervision.progress_decision import (
     is_watched,
     judge_known,
 )
-from sluice.supervision.supervisor import read_to_judge
+from sluice.supervision.supervisor import Supervisor, read_to_judge
 
 _log = logging.getLogger(__name__)
 
@@ -46,12 +49,7 @@ def watch_progress(
     run = known.newest_run
     if run is None or not is_watched(run):
         return None
-    # Read now: against an older one, what was read since would count as unread, and waiting as begun with the next one.
-    newest = newest_batch(ledger, wanted.name, generation=run.generation)
-    lag = heads.observe_lag(wanted.declaration, newest, known=known.identities)
-    sample = record_progress_sample(
-        ledger, wanted.name, lag, generation=run.generation, newest_batch=newest, samples=known.samples
-    )
+    sample = _sample(ledger, heads, wanted, known, generation=run.generation)
     judged = judge_known(wanted, known, sample)
     assert judged is not None  # noqa: S101  # the run is watched
     log = _log.info if judged.is_healthy else _log.warning
@@ -60,6 +58,39 @@ def watch_progress(
         because = BECAUSE_STALLED if judged.state is ProgressState.STALLED else BECAUSE_LATE
         ask_to_end(ledger, run.run_id, because=because, event=_event(wanted.name, judged))
     return judged
+
+
+def sample_increments(supervisor: Supervisor, declarations: Declarations, *, at_once: int, deadline: Deadline) -> None:
+    """Record how far incremental streams are behind, as far as the time suffices. A lag that was not observed is no
+    alert: the next pass observes it, or the increment itself fails.
+
+    Parameters
+    ----------
+    at_once: how many streams are observed at a time.
+    """
+    if supervisor.heads is None:
+        return
+    streams = [one for _, one in sorted(declarations.streams.items()) if one.declaration.mode == "incremental"]
+    known = read_to_judge(supervisor.ledger, streams, with_progress=True)
+    steps = {
+        one.name: partial(_sample, supervisor.ledger, supervisor.heads, one, known[one.name], generation=generation)
+        for one in streams
+        if (generation := known[one.name].generation) is not None  # it has run
+    }
+    for name, result in run_each(steps, at_once=at_once, deadline=deadline).items():
+        if isinstance(result, Exception):
+            _log.warning("stream=%s its sources were not observed: %s", name, result)
+
+
+def _sample(
+    ledger: Ledger, heads: SourceHeads, wanted: LoadedStream, known: StreamRecords, *, generation: int
+) -> ProgressSample:
+    # Read now: against an older one, what was read since would count as unread, and waiting as begun with the next one.
+    newest = newest_batch(ledger, wanted.name, generation=generation)
+    lag = heads.observe_lag(wanted.declaration, newest, known=known.identities)
+    return record_progress_sample(
+        ledger, wanted.name, lag, generation=generation, newest_batch=newest, samples=known.samples
+    )
 
 
 def _event(stream: str, judged: ProgressJudgement) -> Event:

@@ -27,8 +27,6 @@ from sluice.errors import LedgerError, LedgerUnreachableError
 from sluice.ledger.airflow_owner import (
     DagObservation,
 )
-from sluice.ledger.clock_jumps import follow_clock
-from sluice.ledger.connection import connection_use
 from sluice.ledger.desired_states import (
     find_desired_state,
 )
@@ -37,22 +35,23 @@ from sluice.ledger.run_values import DesiredState
 from sluice.ledger.runs import newest_runs
 from sluice.ledger.stream_records import StreamRecords
 from sluice.ledger.stream_troubles import all_troubles, clear_trouble, record_report, record_trouble
-from sluice.messages.durations import in_words
 from sluice.processes.deadline import Deadline
 from sluice.processes.worker_threads import NotDone, run_each
 from sluice.supervision.alerts import Alert, is_alert_due, is_of_increment
 from sluice.supervision.followed_pauses import DagLooks, ObserveDag, follow_pauses
 from sluice.supervision.increment_due import waiting_from
+from sluice.supervision.ledger_alerts import clock_alerts, connection_alerts, report_at_once
+from sluice.supervision.orphaned_runs import OrphanedRun, find_orphaned_runs
+from sluice.supervision.platform_troubles import note_paused_dags, subjects_beside_streams
 from sluice.supervision.progress_decision import ProgressJudgement, judge_known
-from sluice.supervision.progress_watch import watch_progress
+from sluice.supervision.progress_watch import sample_increments, watch_progress
 from sluice.supervision.stream_verdict import (
-    OrphanedRun,
     StreamState,
     StreamVerdict,
-    find_orphaned_runs,
     judge_increment,
     verdict_of,
     with_its_dag,
+    with_rejections,
 )
 from sluice.supervision.supervision_decision import SupervisionAction, SupervisionReason
 from sluice.supervision.supervisor import (
@@ -83,17 +82,6 @@ STEP_SHARE = 0.2
 
 _GOLDEN = 0.6180339887
 """The golden ratio: its multiples, without their whole part, leave no large gap anywhere."""
-
-CONNECTIONS_SHARE = 0.8
-"""Of the connections that the ledger's server allows; beyond it a person is alerted."""
-
-THE_LEDGER = "the ledger"
-"""The subject of troubles of the ledger itself; no stream can have this name."""
-
-FEW_CONNECTIONS = "few connections"
-
-THE_CLOCK = "the ledger's clock"
-SET_BACK = "clock set back"
 
 
 def _is_stream(subject: str) -> bool:
@@ -137,7 +125,7 @@ def reconcile_all(
     LedgerError: when the ledger cannot be reached at the beginning.
     """
     deadline = Deadline.after(pass_seconds)
-    of_the_clock = _clock_alerts(supervisor)
+    of_the_clock = clock_alerts(supervisor)
     orphans = find_orphaned_runs(declarations, newest_runs(supervisor.ledger))
     streams = _rotated([stream for _, stream in sorted(declarations.streams.items())], number)
     looks = follow_pauses(supervisor, streams, observe_dag, seconds=pass_seconds * ASKING_SHARE)
@@ -151,13 +139,15 @@ def reconcile_all(
     steps |= {orphan.stream: partial(_look_after, supervisor, orphan) for orphan in orphans}
     done = run_each(steps, at_once=AT_ONCE, deadline=deadline, step_seconds=pass_seconds * STEP_SHARE)
     _clear_others(supervisor, declarations, (*steps, *unreadable))
+    sample_increments(supervisor, declarations, at_once=AT_ONCE, deadline=deadline)
+    note_paused_dags(supervisor.ledger, observe_dag, by=supervisor.launched_by, deadline=deadline)
     problems: dict[str, Alert] = {}
     for name, result in (*done.items(), *looks.problems.items(), *unreadable.items()):
         alert = _problem(supervisor, name, result) if isinstance(result, Exception) else result
         if alert is not None:
             problems[name] = alert
     alerts = [problems[name] for name in sorted(problems)]
-    return (*alerts, *of_the_clock, *_connection_alerts(supervisor))
+    return (*alerts, *of_the_clock, *connection_alerts(supervisor))
 
 
 def _read_each(
@@ -208,7 +198,8 @@ def _reconcile(supervisor: Supervisor, stream: LoadedStream, known: StreamRecord
     progress = None if done.acted else done.progress
     if progress is None:
         progress = judge_known(stream, _read(supervisor, stream) if done.acted else known)
-    verdict = with_its_dag(verdict_of(decision, progress), done.supervised.seen, dag)
+    seen = done.supervised.seen
+    verdict = with_rejections(with_its_dag(verdict_of(decision, progress), seen, dag), seen)
     if stream.name in looks.problems or (verdict.is_healthy and known.trouble is None):
         return None  # as nearly all streams in nearly all passes: there is nothing to record
     return _alert_of(supervisor, stream.name, verdict, dag)
@@ -239,7 +230,8 @@ def _look_at_increment(
     tables = schedule.tables if schedule is not None else ()
     by_table = {table: writers.get(table, ()) for table in tables}
     new = None if since is None else rows_since(supervisor.ledger, by_table, since)
-    verdict = judge_increment(observe(known, supervisor.launcher), schedule=schedule, rows_since=new)
+    seen = observe(known, supervisor.launcher)
+    verdict = with_rejections(judge_increment(seen, schedule=schedule, rows_since=new), seen)
     is_left_to_task = known.trouble is not None and is_of_increment(known.trouble) and known.trouble.by_its_task
     if stream.name in looks.problems or is_left_to_task or (verdict.is_healthy and known.trouble is None):
         return None
@@ -291,39 +283,15 @@ def _alert_of(supervisor: Supervisor, name: str, verdict: StreamVerdict, dag: Da
 def _clear_others(supervisor: Supervisor, declarations: Declarations, kept: Collection[str]) -> None:
     """Clear the troubles of streams that have none any more: neither declared as continuous nor with a run to end.
 
-    That an increment is red is its own task's to clear, as long as its stream is declared.
+    That an increment is red is its own task's to clear, as long as its stream is declared; that a check of a table has
+    failed is the next check's.
     """
+    besides = subjects_beside_streams(declarations)
     for trouble in all_troubles(supervisor.ledger):
         is_left_to_task = is_of_increment(trouble) and trouble.stream in declarations.stream_names
-        if _is_stream(trouble.stream) and trouble.stream not in kept and not is_left_to_task:
+        is_left = is_left_to_task or trouble.stream in besides
+        if _is_stream(trouble.stream) and trouble.stream not in kept and not is_left:
             clear_trouble(supervisor.ledger, trouble.stream, by=supervisor.launched_by)
-
-
-def _connection_alerts(supervisor: Supervisor) -> list[Alert]:
-    """An alert while the server of the ledger has hardly a connection left: each driver holds two."""
-    use = connection_use(supervisor.ledger)
-    if use.used < use.allowed * CONNECTIONS_SHARE:
-        clear_trouble(supervisor.ledger, THE_LEDGER, by=supervisor.launched_by)
-        return []
-    sentence = (
-        f"{use.used} of {use.allowed} connections of the ledger's PostgreSQL are in use; when none is left, drivers "
-        "stop after two minutes. Raise its max_connections, or put a connection pooler in front of it."
-    )
-    return [_reported(supervisor, THE_LEDGER, reason=FEW_CONNECTIONS, sentence=sentence)]
-
-
-def _clock_alerts(supervisor: Supervisor) -> list[Alert]:
-    """An alert when the clock of the ledger's server was set back since the pass before."""
-    ahead = follow_clock(supervisor.ledger)
-    if not ahead:
-        clear_trouble(supervisor.ledger, THE_CLOCK, by=supervisor.launched_by)
-        return []
-    sentence = (
-        f"The clock of the ledger's PostgreSQL was set back by {in_words(ahead)}, as by a standby that took over. What "
-        "was recorded in its future counts as of now; drivers that are lost are noticed within five minutes. See that "
-        "the clocks of its servers are synchronised."
-    )
-    return [_reported(supervisor, THE_CLOCK, reason=SET_BACK, sentence=sentence)]
 
 
 def _problem(supervisor: Supervisor, stream: str, error: Exception) -> Alert:
@@ -332,14 +300,7 @@ def _problem(supervisor: Supervisor, stream: str, error: Exception) -> Alert:
     else:
         _log.error("stream=%s could not be reconciled", stream, exc_info=error)
     sentence = f"It could not be reconciled: {type(error).__name__}: {error}"
-    return _reported(supervisor, stream, reason=StreamState.NOT_RECONCILED, sentence=sentence)
-
-
-def _reported(supervisor: Supervisor, subject: str, *, reason: str, sentence: str) -> Alert:
-    """Record a trouble of which a person is alerted at once."""
-    ledger, by = supervisor.ledger, supervisor.launched_by
-    trouble = record_trouble(ledger, subject, reason=reason, explanation=sentence, by=by)
-    return Alert(stream=subject, sentence=sentence, reason=reason, is_new=record_report(ledger, trouble, by=by))
+    return report_at_once(supervisor, stream, reason=StreamState.NOT_RECONCILED, sentence=sentence)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ import logging
 import math
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,18 @@ from pyspark.sql import DataFrame
 from sluice.declarations.table_declaration import ExpectationDeclaration
 from sluice.ledger.quality_checks import ExpectationObservation
 from sluice.quality.data_docs import escaped, protect_pages
+from sluice.quality.expectation_sentences import columns_of, without_masked_values
 
 SAMPLES = 10
 """The number of unexpected values of an expectation on its page and in the ledger: enough to recognise a pattern."""
 
 _SITE = "pages"
+
+_COUNTS = frozenset(
+    {"element_count", "missing_count", "missing_percent", "unexpected_count", "unexpected_percent"}
+    | {"unexpected_percent_total", "unexpected_percent_nonmissing"}
+)
+"""What of a result is no value of a row."""
 
 _evaluating = threading.Lock()
 """The library keeps the project of a check in the process, and looks suites and results up there: of two checks at the
@@ -52,6 +59,7 @@ def evaluate(
     suite: str,
     run: str,
     pages: Path,
+    masked: Collection[str] = (),
 ) -> tuple[ExpectationObservation, ...]:
     """Evaluate every expectation, and build the pages of the check. One check of a process waits for the other.
 
@@ -62,6 +70,7 @@ def evaluate(
     suite: the name of the suite on the pages: the table's name.
     run: the name of this check on the pages.
     pages: the folder for the pages; its start page is `index.html`.
+    masked: the columns, in lower case, of which no value is kept: neither in the results nor on the pages.
 
     Returns
     -------
@@ -69,11 +78,17 @@ def evaluate(
     """
     import_great_expectations()
     with _evaluating:
-        return _evaluate(rows, expectations, suite=suite, run=run, pages=pages)
+        return _evaluate(rows, expectations, suite=suite, run=run, pages=pages, masked=masked)
 
 
 def _evaluate(
-    rows: DataFrame, expectations: Sequence[ExpectationDeclaration], *, suite: str, run: str, pages: Path
+    rows: DataFrame,
+    expectations: Sequence[ExpectationDeclaration],
+    *,
+    suite: str,
+    run: str,
+    pages: Path,
+    masked: Collection[str],
 ) -> tuple[ExpectationObservation, ...]:
     import great_expectations as gx
     from great_expectations.core.run_identifier import RunIdentifier
@@ -106,20 +121,24 @@ def _evaluate(
     found: list[Mapping[str, Any]] = [
         result for validation in outcome.run_results.values() for result in validation.to_json_dict()["results"]
     ]
-    _build_data_docs(context, outcome, pages)
+    _build_data_docs(context, outcome, pages, masked)
     by_number = {result["expectation_config"]["meta"]["number"]: result for result in found}
-    return tuple(_observation(declared, by_number[expectations.index(declared)]) for declared in expectations)
+    seen = (_observation(declared, by_number[expectations.index(declared)]) for declared in expectations)
+    return tuple(without_masked_values(one, masked) for one in seen)
 
 
-def _build_data_docs(context: Any, outcome: Any, pages: Path) -> None:
-    """Build the pages from the results with every value of a row escaped: the pages show some values as they are."""
+def _build_data_docs(context: Any, outcome: Any, pages: Path, masked: Collection[str]) -> None:
+    """Build the pages from the results with every value of a row escaped: the pages show some values as they are. Of a
+    masked column they get counts alone."""
     import great_expectations.render.view
 
     for key, validation in outcome.run_results.items():
         # As JSON: a result may hold values of other libraries, whose texts would not be seen.
         for result, plain in zip(validation.results, validation.to_json_dict()["results"], strict=True):
-            result.result = escaped(plain.get("result") or {})
-            result.exception_info = escaped(plain.get("exception_info") or {})
+            found, raised = plain.get("result") or {}, plain.get("exception_info") or {}
+            if set(columns_of(plain["expectation_config"]["kwargs"])) & set(masked):
+                found, raised = {name: value for name, value in found.items() if name in _COUNTS}, {}
+            result.result, result.exception_info = escaped(found), escaped(raised)
         context.validation_results_store.set(key, validation)
     context.build_data_docs(site_names=[_SITE])
     protect_pages(pages, templates=Path(great_expectations.render.view.__file__).parent / "templates")

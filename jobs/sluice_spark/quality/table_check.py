@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 from pyspark.sql import SparkSession
 
 from sluice.declarations.loaded_declarations import Declarations
+from sluice.declarations.masked_tables import masked_columns_of_table
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.errors import UsageError
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.quality_checks import ExpectationObservation, QualityObservation, QualityVerdict, record_quality
 from sluice.maintenance.maintained_tables import find_declaration
-from sluice.quality.quality_pages import QualityPages, write_pages
+from sluice.quality.quality_pages import QualityPages, quality_sentence, write_pages
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import require_table
@@ -61,8 +62,9 @@ def check_table(
         checked_at=checked_at,
         pages=pages.data_docs(name, checked_at),
         report=pages.page(name),
+        masked=masked_columns_of_table(declarations, name),
     ).make(open_session)
-    record_quality(ledger, check)
+    record_quality(ledger, check, sentence=quality_sentence(check))
     write_pages(ledger, pages, name)
     return check
 
@@ -75,6 +77,7 @@ class QualityCheck:
     table: the table, just loaded by pyiceberg.
     pages: the folder for the pages of this check.
     report: the page that the record names.
+    masked: the columns of which no value is kept.
     """
 
     declaration: TableDeclaration
@@ -84,6 +87,7 @@ class QualityCheck:
     checked_at: datetime
     pages: Path
     report: Path
+    masked: frozenset[str] = frozenset()
 
     def make(self, open_session: Callable[[], SparkSession]) -> QualityObservation:
         """Check the newest snapshot. Snapshots that are committed during the check are ignored.
@@ -117,6 +121,7 @@ class QualityCheck:
             suite=self.declaration.table,
             run=f"{self.declaration.table} at snapshot {snapshot.snapshot_id}",
             pages=self.pages,
+            masked=self.masked,
         )
         return self._observation(
             verdict_of(details),

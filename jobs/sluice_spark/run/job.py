@@ -26,6 +26,7 @@ from types import TracebackType
 
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark import SparkContext
+from pyspark.logger import PySparkLogger
 
 from sluice.errors import JvmKilledError, JvmLostError, LedgerError, MemoryKillError, SluiceError
 from sluice.failure_reasons import Failure, FailureReason
@@ -140,8 +141,16 @@ def _log_to_stderr() -> None:
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     for chatty in ("py4j", "pyspark"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
+    # PySpark logs each error of an analysis by itself too, as one line of JSON with Java's stack, which no formatter of
+    # ours redacts. The error reaches the log or the answer anyway.
+    for repeated in _LOGGERS_OF_QUERY_CONTEXTS:
+        PySparkLogger.getLogger(repeated).disabled = True
     # py4j logs every error of a callback with its traceback; a batch that is turned away is not an error.
     logging.getLogger("py4j.clientserver").addFilter(_is_worth_logging)
+
+
+_LOGGERS_OF_QUERY_CONTEXTS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""Source: `pyspark.errors.exceptions.base` of Spark 4.1."""
 
 
 def _is_worth_logging(record: logging.LogRecord) -> bool:

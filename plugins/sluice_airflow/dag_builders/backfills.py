@@ -8,6 +8,7 @@ from airflow.sdk import DAG, CronTriggerTimetable, Param
 from airflow.sdk.api.datamodels._generated import DagRunType
 
 from sluice.declarations.load_declarations import Declarations, LoadedStream
+from sluice.supervision.platform_dags import GAPS_DAG
 from sluice.work.requests import FindGaps, ReplaceInterval
 from sluice_airflow.dag_builders.assets import table_assets
 from sluice_airflow.dag_builders.documents import backfill_document
@@ -71,8 +72,6 @@ def backfill_dag(loaded: LoadedStream) -> DAG:
     return dag
 
 
-GAPS_DAG = "backfill_gaps"
-
 DAYS = "days"
 """The parameter that says how far back a run looks."""
 
@@ -110,6 +109,7 @@ def backfill_gaps_dag(declarations: Declarations) -> DAG:
         schedule=CronTriggerTimetable("23 3 * * *", timezone="UTC", run_immediately=timedelta(seconds=1)),
         catchup=False,
         max_active_runs=1,
+        is_paused_upon_creation=False,
         tags=["platform", "backfill"],
         default_args={"owner": "sluice"},
         params={DAYS: Param(_DEFAULT_DAYS, type="integer", minimum=1, title="Days to look back")},

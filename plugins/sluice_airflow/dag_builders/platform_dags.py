@@ -14,6 +14,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from sluice.declarations.load_declarations import Declarations
 from sluice.declarations.stream_declaration import SHORT_DAGS
+from sluice.supervision.platform_dags import CHECKPOINTS_DAG, LEDGER_DAG, RECONCILER_DAG
 from sluice_airflow.dag_builders.streams import SUPERVISES_WITHIN, SUPERVISION_POOL, URGENT
 from sluice_airflow.dag_builders.table_jobs import choice_param, chosen
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from sluice.ledger.checkpoint_checks import CheckpointObservation
 
 
-LEDGER_DAG = "ledger_upkeep"
 TIDY_TASK = "tidy"
 
 _LEDGER_PAGE = """\
@@ -78,7 +78,6 @@ def ledger_upkeep_dag() -> DAG:
     return dag
 
 
-RECONCILER_DAG = "stream_reconciler"
 RECONCILE_TASK = "reconcile"
 
 _RECONCILER_PAGE = """\
@@ -138,7 +137,6 @@ def stream_reconciler_dag() -> DAG:
     return dag
 
 
-CHECKPOINTS_DAG = "checkpoint_health"
 CHECK_TASK = "check"
 STREAMS_CHOICE = "streams"
 

@@ -12,6 +12,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from sluice.declarations.load_declarations import Declarations
 from sluice.declarations.quarantine_table import all_tables
 from sluice.declarations.table_declaration import TableDeclaration
+from sluice.supervision.platform_dags import MAINTENANCE_DAG, QUALITY_DAG
 from sluice.work.requests import CheckTable, MaintainTable, WorkRequest
 from sluice_airflow.dag_builders.assets import table_asset
 from sluice_airflow.dag_builders.storable_dags import storable_owners, storable_page
@@ -102,6 +103,7 @@ def table_jobs_dag(
         schedule=CronTriggerTimetable(cron, timezone="UTC", run_immediately=_NOT_WHEN_UNPAUSED),
         catchup=False,
         max_active_runs=1,
+        is_paused_upon_creation=False,
         tags=["platform", "tables"],
         default_args={"owner": PLATFORM_OWNER},
         params={CHOICE: choice_param(CHOICE, among=list(chosen_tables))},
@@ -142,8 +144,6 @@ def _by_namespace(tables: Mapping[str, TableDeclaration]) -> dict[str, list[Tabl
     return groups
 
 
-QUALITY_DAG = "data_quality"
-
 _QUALITY_PAGE = """\
 # data_quality
 Checks the newest committed snapshot of every table that declares expectations (`quality:`), and writes a report that
@@ -172,8 +172,6 @@ def data_quality_dag(declarations: Declarations) -> DAG:
         retries=1,
     )
 
-
-MAINTENANCE_DAG = "table_maintenance"
 
 _MAINTENANCE_PAGE = """\
 # table_maintenance

@@ -20,7 +20,6 @@ from sluice.operations import OperationPlan, OperationVerb
 from sluice.pages.job_plans import (
     BACKFILL_SUFFIX,
     CONTROL_DAG,
-    MAINTENANCE_DAG,
     backfill_request,
     can_stage,
     maintenance_request,
@@ -34,6 +33,7 @@ from sluice.pages.job_plans import (
 )
 from sluice.pages.page_actions import MEANINGS, PageActions, PageVerb
 from sluice.pages.page_templates import render
+from sluice.supervision.platform_dags import MAINTENANCE_DAG
 from sluice_airflow.pages.page_access import Reader, ReaderDep
 from sluice_airflow.pages.page_addresses import base_of
 from sluice_airflow.pages.page_guard import ShownPlan, is_of_own_origin
@@ -142,7 +142,12 @@ def _maintain(table: str, request: Request, reader: ReaderDep, pages: StateDep, 
 
 def _backfill_form(stream: str, request: Request, reader: ReaderDep, pages: StateDep) -> HTMLResponse:
     wanted = _stream_to_backfill(stream, reader, pages)
-    values = {"base": base_of(request), "stream": wanted.name, "backfill": wanted.declaration.backfill}
+    values = {
+        "base": base_of(request),
+        "stream": wanted.name,
+        "backfill": wanted.declaration.backfill,
+        "days": pages.backfill_days.find(pages.ledger, wanted),
+    }
     return HTMLResponse(render("backfill", values))
 
 

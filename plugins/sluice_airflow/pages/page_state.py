@@ -13,13 +13,18 @@ from fastapi import Depends, Request
 from sluice.declarations.loaded_declarations import Declarations, declared_name
 from sluice.declarations.quarantine_table import all_tables
 from sluice.ledger.connection import Ledger
+from sluice.ledger.stream_troubles import StreamTrouble
+from sluice.pages.backfill_days import BackfillDays
 from sluice.pages.declared_now import DeclaredNow
-from sluice.pages.job_plans import MAINTENANCE_DAG
 from sluice.pages.quarantine_page import QuarantineReading
 from sluice.pages.stream_lines import ObservedStreams, ObservingLauncher, observe_streams
 from sluice.pages.table_lines import visible_tables
+from sluice.pages.table_looks import TableLooks
+from sluice.supervision.platform_dags import MAINTENANCE_DAG, PLATFORM_DAGS, QUALITY_DAG
+from sluice.supervision.platform_troubles import subjects_beside_streams, troubles_beside_streams
 from sluice_airflow.composition import Deployment
 from sluice_airflow.pages.airflow_requests import AskAirflow, ask_airflow
+from sluice_airflow.pages.dag_outlooks import DagOutlook, find_outlooks
 from sluice_airflow.pages.page_access import Reader
 from sluice_airflow.pages.page_guard import PlanTokens
 
@@ -33,6 +38,8 @@ class PageState:
     declared: DeclaredNow
     tokens: PlanTokens
     quarantines: QuarantineReading
+    looks: TableLooks
+    backfill_days: BackfillDays
     ask_airflow: AskAirflow = ask_airflow
 
     @classmethod
@@ -44,6 +51,8 @@ class PageState:
             declared=DeclaredNow(deployment.settings.pipelines),
             tokens=PlanTokens(conf.get_mandatory_value("api", "secret_key")),
             quarantines=QuarantineReading(settings=deployment.settings),
+            looks=TableLooks(settings=deployment.settings),
+            backfill_days=BackfillDays(settings=deployment.settings),
         )
 
     @property
@@ -68,6 +77,19 @@ class PageState:
             return frozenset()
         declarations = self.declarations
         return frozenset(visible_tables(declarations, readable_streams=reader.may_read(declarations.streams)))
+
+    def paused_for(self, reader: Reader, *, among: Collection[str]) -> tuple[DagOutlook, ...]:
+        """The DAGs of the platform that are paused, of those that a person may read, the most important first."""
+        outlooks = find_outlooks(reader.may_read(among))
+        return tuple(outlooks[dag] for dag in PLATFORM_DAGS if dag in outlooks and outlooks[dag].is_paused)
+
+    def failed_checks_for(self, reader: Reader) -> tuple[StreamTrouble, ...]:
+        """The tables whose newest check failed, of those that a person may see."""
+        if not reader.may_read([QUALITY_DAG]):
+            return ()
+        found = troubles_beside_streams(self.ledger, subjects_beside_streams(self.declarations) - set(PLATFORM_DAGS))
+        visible = self.tables_for(reader) if found else ()
+        return tuple(trouble for trouble in found if trouble.stream in visible)
 
     def problems_for(self, reader: Reader) -> tuple[str, ...]:
         """What is wrong with declarations; each as short as a line, for those who may see the stream or table."""

@@ -21,7 +21,10 @@ from sluice.pages.page_actions import MEANINGS, PageVerb, verbs_for
 from sluice.pages.page_templates import render
 from sluice.pages.page_words import DONE_SENTENCES, DoneWord
 from sluice.pages.stream_lines import HISTORY_HOURS, StreamLine
-from sluice.pages.stream_page import WINDOWS_HOURS, load_stream_page
+from sluice.pages.stream_page import WINDOWS_HOURS, StreamPage, load_stream_page
+from sluice.supervision.platform_dags import CHECKPOINTS_DAG, GAPS_DAG, PLATFORM_DAGS, RECONCILER_DAG
+from sluice.supervision.stream_verdict import StreamState
+from sluice_airflow.pages.dag_outlooks import find_outlooks
 from sluice_airflow.pages.page_access import SAMPLES_HIDDEN, Reader, ReaderDep
 from sluice_airflow.pages.page_addresses import airflow_of, base_of
 from sluice_airflow.pages.page_state import PageState, StateDep
@@ -55,6 +58,10 @@ def _streams_page(request: Request, reader: ReaderDep, pages: StateDep) -> HTMLR
         "selection": selection,
         "problems": pages.problems_for(reader),
         "may_act": reader.may_act_on(line.stream for line in seen.lines),
+        "airflow": airflow_of(request),
+        "outlooks": find_outlooks([line.stream for line in seen.lines if line.is_waiting]),
+        "paused": pages.paused_for(reader, among=PLATFORM_DAGS),
+        "failed_checks": pages.failed_checks_for(reader),
         "history_hours": HISTORY_HOURS,
         "link_to_sort": lambda key: _link(query, sort=key, desc=_direction(selection, key)),
         "link_to_show": lambda show: _link(query, show=show),
@@ -94,6 +101,9 @@ def _stream_page(
         "page": page,
         "windows": WINDOWS_HOURS,
         "done": None if done is None else DONE_SENTENCES[done],
+        "paused": pages.paused_for(reader, among=_dags_about(line, pages)),
+        "outlook": find_outlooks([stream]).get(stream) if line.is_waiting else None,
+        "clears": _failed_run(line, page, reader),
         "verbs": _verbs(line, reader, pages),
         "may_backfill": _may_backfill(line, reader, pages),
         "may_reject": _may_reject(line, reader, pages),
@@ -104,6 +114,7 @@ def _stream_page(
         "meanings": MEANINGS,
         "lines": {one.stream: one for one in seen.lines},
         "tables": pages.tables_for(reader),
+        "failed": {one.stream: one for one in pages.failed_checks_for(reader)},
         "has_ui": _has_ui(line, pages),
         "dag_run_links": {run.run_id: link for run in page.runs if (link := _dag_run_link(run.launched_by))},
     }
@@ -131,11 +142,27 @@ def _may_backfill(line: StreamLine, reader: Reader, pages: PageState) -> bool:
 
 
 def _may_reject(line: StreamLine, reader: Reader, pages: PageState) -> bool:
-    """Not while a driver lives, which publishes what is staged. Whether a batch waits is seen with the plan."""
+    """Not while a driver lives, which publishes what is staged, nor where all is published. Whether a batch waits is
+    seen with the plan."""
     declared = pages.declarations.streams.get(line.stream)
-    if declared is None or line.has_live_run or not can_stage(declared):
+    is_in_order = line.is_healthy and line.state is not StreamState.STOPPED
+    if declared is None or line.has_live_run or is_in_order or not can_stage(declared):
         return False
     return bool(reader.may_act_on([line.stream])) and reader.may_start(CONTROL_DAG)
+
+
+def _failed_run(line: StreamLine, page: StreamPage, reader: Reader) -> str:
+    """The page in Airflow of the failed run of an increment, whose task is to be cleared; empty where none is."""
+    if line.state is not StreamState.FAILED or not page.runs or not reader.may_act_on([line.stream]):
+        return ""
+    return _dag_run_link(page.runs[0].launched_by) or f"dags/{quote(line.stream, safe='')}"
+
+
+def _dags_about(line: StreamLine, pages: PageState) -> tuple[str, ...]:
+    """The DAGs of the platform whose results the page of a stream shows."""
+    declared = pages.declarations.streams.get(line.stream)
+    has_backfill = declared is not None and declared.declaration.backfill is not None
+    return (RECONCILER_DAG, CHECKPOINTS_DAG, *((GAPS_DAG,) if has_backfill else ()))
 
 
 def _has_quarantine(line: StreamLine, pages: PageState) -> bool:
@@ -160,7 +187,15 @@ def _streams_json(request: Request, reader: ReaderDep, pages: StateDep) -> Mappi
 
 def _unhealthy_json(reader: ReaderDep, pages: StateDep) -> Mapping[str, Any]:
     seen = pages.observe(reader, with_history=False)
-    return {"total": len(seen.lines), "unhealthy": [_line_json(line) for line in seen.unhealthy]}
+    return {
+        "total": len(seen.lines),
+        "unhealthy": [_line_json(line) for line in seen.unhealthy],
+        "failed_checks": [
+            {"table": one.stream, "since": one.since, "explanation": one.explanation}
+            for one in pages.failed_checks_for(reader)
+        ],
+        "paused": [{"dag": one.dag, "missed": one.is_missed} for one in pages.paused_for(reader, among=PLATFORM_DAGS)],
+    }
 
 
 def _line_json(line: StreamLine) -> Mapping[str, Any]:
@@ -169,6 +204,7 @@ def _line_json(line: StreamLine) -> Mapping[str, Any]:
         "state": line.state,
         "healthy": line.is_healthy,
         "explanation": line.explanation,
+        "next_step": line.next_step,
         "since": line.since,
         "owner": line.owner,
         "tags": line.tags,
@@ -227,6 +263,7 @@ def _lineage_page(request: Request, reader: ReaderDep, pages: StateDep) -> HTMLR
         "page": lineage_page(known, selection, urgent={line.stream for line in seen.unhealthy}),
         "lines": {line.stream: line for line in seen.lines},
         "tables": tables,
+        "failed": {one.stream: one for one in pages.failed_checks_for(reader)},
         "problems": pages.problems_for(reader),
         "most_named": MOST_NAMED,
         "link_to_choose": lambda name: urlencode({**query, "of": name}),

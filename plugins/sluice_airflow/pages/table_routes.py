@@ -5,29 +5,29 @@ Who may read the DAG `table_maintenance` sees the tables; who may read `data_qua
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from datetime import datetime
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlencode
 
-from airflow.models.dag import DagModel
-from airflow.utils.session import create_session
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import FileResponse, HTMLResponse
-from sqlalchemy import select
 
+from sluice.declarations.masked_tables import masked_columns_of_table
 from sluice.ledger.quality_checks import recent_quality
-from sluice.maintenance.maintained_tables import find_declaration
-from sluice.pages.job_plans import MAINTENANCE_DAG
 from sluice.pages.page_templates import render
 from sluice.pages.page_words import DONE_SENTENCES, DoneWord
-from sluice.pages.table_lines import TableLine, observe_tables
+from sluice.pages.table_facts import columns_shown, queries_of, rules_shown
+from sluice.pages.table_lines import TableLine, observe_tables, visible_tables
+from sluice.pages.table_looks import TableLook
 from sluice.pages.table_page import SHOWN_RUNS, load_table_page
+from sluice.pages.table_selection import TableSelection, counts_of
 from sluice.quality.quality_pages import QualityPages
+from sluice.supervision.platform_dags import MAINTENANCE_DAG, QUALITY_DAG
+from sluice_airflow.pages.dag_outlooks import find_outlooks
 from sluice_airflow.pages.page_access import Reader, ReaderDep
 from sluice_airflow.pages.page_addresses import airflow_of, base_of
 from sluice_airflow.pages.page_state import PageState, StateDep
-
-QUALITY_DAG = "data_quality"
 
 _REPORT_POLICY = (
     "sandbox; default-src 'none'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors 'self'"
@@ -49,32 +49,53 @@ def table_routes() -> APIRouter:
 
 def _tables_page(request: Request, reader: ReaderDep, pages: StateDep) -> HTMLResponse:
     _require(reader, MAINTENANCE_DAG)
-    return HTMLResponse(render("tables", {"base": base_of(request), "lines": _lines(reader, pages)}))
+    lines = _lines(reader, pages, looks=pages.looks.known)
+    selection = TableSelection.of(request.query_params)
+    query = dict(request.query_params)
+    values = {
+        "base": base_of(request),
+        "airflow": airflow_of(request),
+        "lines": selection.select(lines),
+        "counts": counts_of(lines),
+        "selection": selection,
+        "paused": pages.paused_for(reader, among=(QUALITY_DAG, MAINTENANCE_DAG)),
+        "may_see_quality": bool(reader.may_read([QUALITY_DAG])),
+        "link_to_sort": lambda key: urlencode({**query, "sort": key, "desc": selection.direction(key)}),
+        "link_to_show": lambda kind: urlencode({**query, "show": kind}),
+    }
+    return HTMLResponse(render("tables", values))
 
 
 def _table_page(
     table: str, request: Request, reader: ReaderDep, pages: StateDep, done: DoneWord | None = None
 ) -> HTMLResponse:
     _require(reader, MAINTENANCE_DAG)
-    line = next(iter(_lines(reader, pages, only=table)), None)
-    if line is None:
+    visible = visible_tables(pages.declarations, readable_streams=reader.may_read(pages.declarations.streams))
+    if table not in visible:
         raise HTTPException(404, f"No valid file declares a table called {table}.")
+    declared, look = visible[table], pages.looks.look(table)
+    (line,) = _lines(reader, pages, looks=lambda _: {table: look}, only=table)
     may_see_quality = bool(reader.may_read([QUALITY_DAG]))
     checks = recent_quality(pages.ledger, table, limit=SHOWN_RUNS) if may_see_quality else ()
     docs = QualityPages(root=pages.deployment.settings.reports)
-    folders = {check.checked_at: docs.data_docs(table, check.checked_at) for check in checks}
     values = {
         "base": base_of(request),
         "airflow": airflow_of(request),
         "line": line,
-        "page": load_table_page(pages.ledger, line, find_declaration(pages.declarations, table).maintenance),
-        "outlook": _find_outlook(MAINTENANCE_DAG),
+        "look": look,
+        "columns": columns_shown(declared, look),
+        "queries": queries_of(declared, pages.deployment.settings.catalog),
+        "page": load_table_page(pages.ledger, line, declared.maintenance),
+        "outlooks": find_outlooks((MAINTENANCE_DAG, QUALITY_DAG)),
+        "paused": pages.paused_for(reader, among=(QUALITY_DAG, MAINTENANCE_DAG) if line.rules else (MAINTENANCE_DAG,)),
         "maintenance_dag": MAINTENANCE_DAG,
+        "quality_dag": QUALITY_DAG,
         "done": None if done is None else DONE_SENTENCES[done],
         "may_maintain": table in pages.maintained_tables(reader) and reader.may_start(MAINTENANCE_DAG),
         "checks": checks,
+        "rules": rules_shown(declared, checks, masked_columns_of_table(pages.declarations, table)),
         "may_see_quality": may_see_quality,
-        "reports": {at: folder.name for at, folder in folders.items() if (folder / "index.html").is_file()},
+        "reports": {check.checked_at: docs.result_page(table, check.checked_at) for check in checks},
     }
     return HTMLResponse(render("table", values))
 
@@ -97,9 +118,15 @@ def _within(folder: Path, path: str) -> Path | None:
     return file if file.is_relative_to(root) else None
 
 
-def _lines(reader: Reader, pages: PageState, *, only: str | None = None) -> tuple[TableLine, ...]:
+def _lines(
+    reader: Reader,
+    pages: PageState,
+    *,
+    looks: Callable[[Sequence[str]], Mapping[str, TableLook]],
+    only: str | None = None,
+) -> tuple[TableLine, ...]:
     readable = reader.may_read(pages.declarations.streams)
-    lines = observe_tables(pages.ledger, pages.declarations, readable_streams=readable, only=only)
+    lines = observe_tables(pages.ledger, pages.declarations, readable_streams=readable, looks=looks, only=only)
     if reader.may_read([QUALITY_DAG]):
         return lines
     return tuple(replace(line, verdict=None, failed=0, expectations=0, checked_at=None) for line in lines)
@@ -108,21 +135,3 @@ def _lines(reader: Reader, pages: PageState, *, only: str | None = None) -> tupl
 def _require(reader: Reader, dag: str) -> None:
     if not reader.may_read([dag]):
         raise HTTPException(403, f"You may not read the DAG {dag}.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _DagOutlook:
-    """A DAG as its scheduler has it. next_run_at: unset when its schedule yields no further run."""
-
-    is_paused: bool
-    next_run_at: datetime | None
-
-
-def _find_outlook(dag_id: str) -> _DagOutlook | None:
-    """Look a DAG up by its id; none when Airflow has not parsed it. One row, by the primary key."""
-    query = select(DagModel.is_paused, DagModel.next_dagrun_create_after).where(
-        DagModel.dag_id == dag_id, DagModel.is_stale.is_(False)
-    )
-    with create_session(scoped=False) as session:
-        row = session.execute(query).one_or_none()
-    return None if row is None else _DagOutlook(is_paused=bool(row[0]), next_run_at=row[1])

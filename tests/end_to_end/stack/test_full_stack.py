@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+from dataclasses import replace
 from itertools import chain
+from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -157,6 +159,20 @@ def test_the_idle_stack_fits_on_a_laptop(full_stack: Stack) -> None:
     pss_bytes = sum(asked_of_processes(full_stack, lambda process: int(process.memory_full_info().pss)))
 
     assert pss_bytes < IDLE_PSS_BYTES
+
+
+def test_another_terminal_takes_nothing_from_a_running_stack(full_stack: Stack, tmp_path: Path) -> None:
+    before, running = full_stack.environment(), full_stack.status()
+    other = replace(full_stack, variables={"SLUICE_PIPELINES": str(tmp_path), "AIRFLOW_VAR_TEAM": "other"})
+
+    refused = other.run("up")
+
+    assert refused.exit_code == 1
+    assert f"The declarations in {before['SLUICE_PIPELINES']} are replaced by those in {tmp_path}." in refused.errors
+    assert full_stack.environment() == before
+    assert {name: one["pid"] for name, one in full_stack.status().items()} == {
+        name: one["pid"] for name, one in running.items()
+    }
 
 
 KILLED = ({"kafka", "airflow-scheduler", "airflow-triggerer"}, {"airflow-api-server", "airflow-dag-processor"})

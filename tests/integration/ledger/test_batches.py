@@ -117,21 +117,26 @@ def test_a_generation_is_bound_to_one_query_id(ledger: Ledger) -> None:
 
 
 def test_undeclared_fields_are_summed_once_for_each_batch_and_first_seen_with_an_event(ledger: Ledger) -> None:
-    for number, counts in enumerate(({"colour": 3}, {"colour": 2, "bad\x00 name": 1})):
+    rich = {f"f{number:02}": 1 for number in range(12)}
+    for number, counts in enumerate(({"colour": 3}, {"colour": 2, "bad\x00 name": 1}, rich)):
         batch = replace(a_batch(number), undeclared_fields={"records": counts})
         assert record_batch(ledger, batch)
         assert not record_batch(ledger, batch)
 
     found = undeclared_fields(ledger, "flights")
 
-    seen = [(one.input, one.field, one.times, one.first_batch, one.last_batch) for one in found]
+    seen = [(one.input, one.field, one.times, one.first_batch, one.last_batch) for one in found[:2]]
     assert seen == [("records", r"bad\x00 name", 1, "1:1", "1:1"), ("records", "colour", 5, "1:0", "1:1")]
     assert undeclared_fields(ledger, "others") == ()
     events = recent_events(ledger, EventSubject.STREAM, "flights", limit=9)
-    assert [(event.action, event.evidence["field"]) for event in events] == [
-        ("see_field", r"bad\x00 name"),
-        ("see_field", "colour"),
+    assert [(event.action, event.evidence["fields"]) for event in events] == [
+        ("see_field", sorted(rich)),
+        ("see_field", [r"bad\x00 name"]),
+        ("see_field", ["colour"]),
     ]
+    assert "the fields `f00`, `f01`" in events[0].explanation
+    assert "`f09` and 2 more, which are not declared, since batch flights:1:2." in events[0].explanation
+    assert "the field `colour`, which is not declared" in events[2].explanation
 
 
 def test_undeclared_fields_without_end_have_one_sum(ledger: Ledger) -> None:

@@ -117,14 +117,16 @@ def test_maintenance(ledger: Ledger) -> None:
 
 def test_quality(ledger: Ledger) -> None:
     assert newest_quality(ledger, "bronze.flights") is None
-    record_quality(ledger, QUALITY)
+    record_quality(ledger, QUALITY, sentence="It failed.")
     (newest,) = recent_quality(ledger, "bronze.flights", limit=5)
     assert replace(newest, recorded_at=None) == QUALITY
 
 
 def test_values_that_json_does_not_know_do_not_lose_a_check(ledger: Ledger) -> None:
     odd = {"mean": float("nan"), "sum": Decimal("1.50"), "newest": NOON}
-    record_quality(ledger, replace(QUALITY, details=(replace(QUALITY.details[0], observed=odd),)))
+    record_quality(
+        ledger, replace(QUALITY, details=(replace(QUALITY.details[0], observed=odd),)), sentence="It failed."
+    )
     newest = newest_quality(ledger, "bronze.flights")
     assert newest is not None
     assert newest.details[0].observed == {"mean": None, "sum": "1.50", "newest": "2026-11-20T12:00:00Z"}

@@ -195,7 +195,7 @@ def test_quality_report(
         failed_expectations=failed,
         report="/reports/rows/index.html",
     )
-    record_quality(deployment.ledger, check)
+    record_quality(deployment.ledger, check, sentence="It failed.")
 
     assert ended(["quality", "report", deployment.table]) == exit_code
 

@@ -21,7 +21,8 @@ from tests.unit.pages.test_quarantine_samples import NOON, declared
 
 from sluice.declarations.quarantine_table import quarantine_declaration
 from sluice.errors import LakehouseError
-from sluice.pages.quarantine_page import MOST_LOOKS, QuarantinePage, QuarantineReading
+from sluice.pages.bounded_looks import MOST_LOOKS, BoundedLooks
+from sluice.pages.quarantine_page import QuarantinePage, QuarantineReading
 from sluice.pages.quarantine_samples import SHOWN_SAMPLES
 from sluice.settings import Settings, load_settings
 from sluice.tables.declared_tables import create_or_evolve_table
@@ -197,7 +198,7 @@ def silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings
 
 
 def test_a_catalog_that_does_not_answer_keeps_nobody_waiting(silent: Settings) -> None:
-    reading = QuarantineReading(settings=silent, seconds=0.5)
+    reading = QuarantineReading(settings=silent, looks=BoundedLooks(at="quarantines", seconds=0.5))
     begun = time.monotonic()
     for _ in range(MOST_LOOKS):
         with pytest.raises(LakehouseError, match=r"have not answered within 0\.5 seconds"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -18,10 +19,25 @@ from sluice.declarations.maintenance_declaration import MaintenanceDeclaration
 from sluice.ledger.connection import Ledger
 from sluice.ledger.maintenance_runs import record_maintenance
 from sluice.ledger.quality_checks import record_quality
-from sluice.pages.table_lines import observe_tables
+from sluice.pages.table_lines import TableLine
+from sluice.pages.table_lines import observe_tables as observe_tables_with
+from sluice.pages.table_looks import TableLook
 from sluice.pages.table_page import load_table_page
 
 LARGE = frozenset({"maintenance_runs", "quality_results", "events"})
+
+
+def observe_tables(
+    ledger: Ledger,
+    declarations: Declarations,
+    *,
+    readable_streams: Iterable[str],
+    only: str | None = None,
+    look: TableLook | None = None,
+) -> tuple[TableLine, ...]:
+    """The lines, where the catalog says this of `bronze.flights`, and nothing of the others."""
+    seen = {} if look is None else {"bronze.flights": look}
+    return observe_tables_with(ledger, declarations, readable_streams=readable_streams, looks=lambda _: seen, only=only)
 
 
 @pytest.fixture
@@ -37,23 +53,43 @@ def declarations(tmp_path: Path) -> Declarations:
     return declarations
 
 
-def test_a_line_has_the_newest_figures_and_the_debt_of_each_run(ledger: Ledger, declarations: Declarations) -> None:
+def test_a_line_has_the_newest_figures(ledger: Ledger, declarations: Declarations) -> None:
     earlier = replace(MAINTENANCE, before=replace(MAINTENANCE.before, small_files=7), file_sizes=(), kept=())
     record_maintenance(ledger, earlier)
     record_maintenance(ledger, MAINTENANCE)
-    record_quality(ledger, QUALITY)
+    record_quality(ledger, QUALITY, sentence="It failed.")
 
     lines = {line.table: line for line in observe_tables(ledger, declarations, readable_streams={"silver"})}
 
     assert sorted(lines) == ["bronze.flights", "quarantine.silver", "silver.flights"]
     line = lines["bronze.flights"]
-    assert (line.debt, line.debt_history) == (0, (7, 40))
+    assert line.debt == 0
     assert line.file_sizes == (0, 0, 0, 0, 1, 0, 0)
     assert (line.holders, line.others_hold) == (("silver",), 1)
     assert line.held_for == timedelta(days=5, seconds=9)
     assert (line.failed, line.expectations) == (1, 1)
     assert lines["silver.flights"].maintained_at is None
     assert lines["quarantine.silver"].writers == ("silver",)
+
+
+def test_rows_are_those_of_the_newest_snapshot_and_without_the_catalog_those_after_maintenance(
+    ledger: Ledger, declarations: Declarations
+) -> None:
+    look = TableLook(exists=True, rows=7, files=2, bytes=9, fresh_at=NOON)
+    (before,) = observe_tables(ledger, declarations, readable_streams=(), only="bronze.flights", look=look)
+    record_maintenance(ledger, MAINTENANCE)
+
+    (seen,) = observe_tables(ledger, declarations, readable_streams=(), only="bronze.flights", look=look)
+    (unseen,) = observe_tables(ledger, declarations, readable_streams=(), only="bronze.flights")
+    away = TableLook(problem="Connection refused")
+    (unread,) = observe_tables(ledger, declarations, readable_streams=(), only="bronze.flights", look=away)
+    missing = TableLook()
+    (gone,) = observe_tables(ledger, declarations, readable_streams=(), only="bronze.flights", look=missing)
+
+    assert (before.rows, before.files, before.fresh_at, before.exists) == (7, 2, NOON, True)
+    assert (seen.rows, seen.files, seen.bytes) == (7, 2, 9)
+    assert unseen.rows == unread.rows == MAINTENANCE.after.rows != 7
+    assert (unseen.exists, unread.exists, gone.exists) == (None, None, False)
 
 
 def test_streams_that_may_not_be_read_are_not_named(ledger: Ledger, declarations: Declarations) -> None:
@@ -93,7 +129,7 @@ FROM generate_series(0, 3) AS n
 
 def test_no_query_reads_a_whole_table(ledger: Ledger, declarations: Declarations) -> None:
     record_maintenance(ledger, replace(MAINTENANCE, table="silver.flights"))
-    record_quality(ledger, replace(QUALITY, table="silver.flights"))
+    record_quality(ledger, replace(QUALITY, table="silver.flights"), sentence="It failed.")
     with ledger.transaction() as connection:
         for table, columns in _COLUMNS.items():
             names = ", ".join(f'"{column}"' for column in columns)
@@ -116,7 +152,7 @@ def test_no_query_reads_a_whole_table(ledger: Ledger, declarations: Declarations
         lines = observe_tables(ledger, declarations, readable_streams={"silver"})
         load_table_page(ledger, next(line for line in lines if line.maintained_at), MaintenanceDeclaration())
 
-    assert len(watched.sent) >= 6
+    assert len(watched.sent) >= 5
     assert watched.whole_scans(ledger, LARGE) == []
 
 

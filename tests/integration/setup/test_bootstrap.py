@@ -93,7 +93,7 @@ def test_nothing_is_fetched_on_a_machine_that_can_get_no_java(tmp_path: Path) ->
     with pytest.raises(PrerequisiteError, match="found none; SLUICE_NO_INSTALL forbids to install it"):
         installation.provide()
 
-    assert list(tmp_path.iterdir()) == [tmp_path / "lock"]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_old_python_gets_one_sentence(project: Path) -> None:
@@ -123,8 +123,8 @@ def test_folder_that_may_not_be_written_gets_one_sentence(project: Path, tmp_pat
 
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
 def test_interruption_ends_with_its_own_exit_code(project: Path, tmp_path: Path, signal_number: signal.Signals) -> None:
-    (tmp_path / "sluice").mkdir()
-    with (tmp_path / "sluice" / "lock").open("w") as lock:
+    (project / ".sluice").mkdir()
+    with (project / ".sluice" / "setup.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         process = start([sys.executable, str(project / BOOTSTRAP)], XDG_CACHE_HOME=str(tmp_path))
         assert process.stdout is not None
@@ -133,7 +133,7 @@ def test_interruption_ends_with_its_own_exit_code(project: Path, tmp_path: Path,
         process.send_signal(signal_number)
         _, errors = process.communicate(timeout=30)
 
-    assert line.endswith("Waiting for another bootstrap on this machine\n")
+    assert line.endswith("Waiting for another bootstrap of this folder\n")
     assert (process.returncode, errors) == (130, "bootstrap: interrupted; run the command again to continue.\n")
 
 

@@ -288,7 +288,10 @@ def report(airflow: RunningAirflow) -> str:
     checked_at = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
     folder = QualityPages(root=Path(airflow.environment["SLUICE_REPORTS"])).data_docs("silver.acted_on", checked_at)
     folder.mkdir(parents=True)
-    (folder / "index.html").write_text(REPORT)
+    result = folder / "validations" / "silver.acted_on" / "result.html"
+    result.parent.mkdir(parents=True)
+    result.write_text(REPORT)
+    (folder / "index.html").write_text("a list that a script would have to write")
     (folder.parent / "index.html").write_text("the page of the table")
     record_quality(
         airflow.ledger,
@@ -304,6 +307,7 @@ def report(airflow: RunningAirflow) -> str:
             failed_expectations=("expect_column_values_to_not_be_null",),
             report=str(folder / "index.html"),
         ),
+        sentence="1 of 2 expectations do not hold: id is not null: 3 rows break it.",
     )
     return f"/sluice/tables/silver.acted_on/reports/{folder.name}"
 
@@ -311,9 +315,10 @@ def report(airflow: RunningAirflow) -> str:
 def test_a_report_is_behind_the_login_and_none_of_its_scripts_runs(
     as_stranger: httpx.Client, as_viewer: httpx.Client, report: str
 ) -> None:
-    assert as_stranger.get(f"{report}/index.html").status_code == 401
-    assert f"{report}/index.html" in as_viewer.get("/sluice/tables/silver.acted_on").text
-    shown = as_viewer.get(f"{report}/index.html")
+    result = f"{report}/validations/silver.acted_on/result.html"
+    assert as_stranger.get(result).status_code == 401
+    assert f'href="{result}"' in as_viewer.get("/sluice/tables/silver.acted_on").text, "the result, and not a list"
+    shown = as_viewer.get(result)
 
     assert (shown.status_code, shown.text) == (200, REPORT)
     policy = shown.headers["Content-Security-Policy"]

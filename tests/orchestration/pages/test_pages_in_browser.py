@@ -29,7 +29,12 @@ PAGES = (
     "lineage",
     "lineage?of=bronze.flights",
 )
+FRAMED = ("streams", "streams/paged", "tables", "tables/silver.paged", "streams/asked_back/backfill", "lineage")
 PATIENCE = 90 * SECONDS
+
+_CUT_OFF = "all => all.filter(one => one.scrollWidth > one.clientWidth + 1).map(one => one.className || one.tagName)"
+_WIDER_THAN_THE_PAGE = "() => [document.documentElement.scrollWidth].filter(width => width > innerWidth)"
+"""On a phone a wide table may be moved sideways, but the page may not."""
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +67,7 @@ def test_the_on_call_finds_the_killed_stream_reads_why_starts_it_and_sees_it_rec
     page.on("console", lambda said: errors.append(said.text) if "Content Security Policy" in said.text else None)
     expect(page.locator("#sluice-tile")).to_contain_text("unhealthy", timeout=PATIENCE)
     screenshot(page, "home")
-    page.locator("#sluice-tile").click()
+    page.locator("#sluice-tile").get_by_role("link", name="unhealthy").click()
     page.wait_for_url("**/plugin/streams/sluice/streams?show=unhealthy", timeout=PATIENCE, wait_until="commit")
     frame = page.frame_locator("iframe")
     row = frame.locator("table.streams tbody tr", has=page.get_by_role("link", name="paged", exact=True))
@@ -108,6 +113,26 @@ def test_the_pages_can_be_read_by_everybody(airflow: RunningAirflow, browser: Br
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), name
         screenshot(page, f"narrow-{name.replace('/', '-')}")
     page.context.close()
+
+
+@pytest.mark.parametrize("width", [1400, 500])
+def test_nothing_is_cut_off_inside_airflow(airflow: RunningAirflow, browser: Browser, width: int) -> None:
+    page = with_cookie(airflow, browser, "admin")
+    page.set_viewport_size({"width": width, "height": 1500})
+    cut: list[str] = []
+    for name in FRAMED:
+        page.goto(f"/plugin/streams/sluice/{name}")
+        frame = page.frame_locator("iframe")
+        expect(frame.locator("h1")).to_be_visible(timeout=PATIENCE)
+        for look in LOOKS:
+            page.evaluate(f"document.documentElement.className = '{look}'")
+            expect(frame.locator(f":root[data-theme={look}]")).to_be_attached()
+            screenshot(page, f"framed-{width}-{look}-{name.replace('/', '-')}")
+        wide = frame.locator("main, .wide").evaluate_all(_CUT_OFF if width > 1000 else _WIDER_THAN_THE_PAGE)
+        cut += [f"{name}: {one}" for one in wide]
+    page.context.close()
+
+    assert cut == []
 
 
 def test_a_person_finds_in_the_lineage_what_a_stream_feeds_and_opens_it_by_keyboard(

@@ -56,6 +56,8 @@ def pages(tmp_path: Path) -> PageState:
         declared=DeclaredNow(tmp_path),
         tokens=PlanTokens("secret"),
         quarantines=nothing,
+        looks=nothing,
+        backfill_days=nothing,
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from pyspark.sql import SparkSession
+from tests.fixtures.sample_declarations import write_continuous_stream, write_table
 from tests.fixtures.upkeep import check
 from tests.fixtures.workshop import Workshop
 
@@ -103,6 +104,36 @@ def test_markup_in_a_row_is_text_on_every_page(workshop: Workshop) -> None:
     assert any("&lt;script&gt;alert(" in page for page in pages), "the value is shown"
     assert [page for page in pages if "<script>alert(" in page or "<img src=x" in page] == []
     assert [page for page in pages if "Content-Security-Policy\" content=\"default-src 'none'; " not in page] == []
+
+
+def test_of_a_masked_column_no_value_is_recorded_or_shown(workshop: Workshop) -> None:
+    among = {"type": "expect_column_values_to_be_in_set", "kwargs": {"column": "word", "value_set": ["a"]}}
+    distinct = {"type": "expect_column_distinct_values_to_be_in_set", "kwargs": {"column": "word", "value_set": ["b"]}}
+    table = declare(workshop, [among, distinct, BETWEEN])
+    workshop.append(table, [{"id": 7, "word": "a planted address"}])
+    mask(workshop, table, "word")
+
+    seen = check(workshop, table)
+
+    assert [found.success for found in seen.details] == [False, False, False]
+    assert seen.details[0].unexpected_rows == 1
+    recorded = newest_quality(workshop.ledger, table)
+    assert recorded is not None
+    assert "planted" not in str(recorded.details)
+    assert recorded.details[2].observed["samples"] == [7], "the other column is not masked"
+    pages = [page.read_text() for page in workshop.settings.reports.joinpath(table).rglob("*.html")]
+    assert len(pages) >= 4
+    assert [page for page in pages if "planted" in page] == []
+
+
+def mask(workshop: Workshop, table: str, column: str) -> None:
+    """Declare a stream that writes a table and masks one of its columns."""
+    source = workshop.table_name("source")
+    write_table(workshop.folder, source)
+    more = f"quarantine: true\nmasked_columns: [{column}]\n"
+    stream = write_continuous_stream(workshop.folder, "masking", reads=source, writes=table, more=more)
+    (workshop.folder / "rows.py").write_text("def rows(**inputs):\n    pass\n")
+    stream.write_text(stream.read_text().replace("sql: rows.sql", "python: rows.py:rows"))
 
 
 def test_an_expectation_that_does_not_hold_is_named_and_counted(workshop: Workshop) -> None:

@@ -172,6 +172,7 @@ def test_the_commands_start_spark_and_print_json(workshop: Workshop, services: S
         command = [sys.executable, "-m", "sluice.cli.app", *words]
         ended = subprocess.run(command, env=environment, capture_output=True, text=True)  # noqa: S603  # our own
         assert ended.stdout, ended.stderr
+        assert ended.stderr == ""
         return ended.returncode, json.loads(ended.stdout)
 
     code, validated = sluice("validate", str(workshop.folder), "--plan", "--json")

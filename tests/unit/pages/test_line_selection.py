@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -67,7 +68,8 @@ def test_a_filter_shows_one_kind() -> None:
         "all": ["archive", "carts", "clicks", "orders"],
         "unhealthy": ["clicks", "orders"],
         "running": ["carts"],
-        "quiet": ["archive"],
+        "waiting": [],
+        "stopped": ["archive"],
     }
 
 
@@ -85,4 +87,17 @@ def test_an_address_with_unknown_words_shows_the_default() -> None:
 def test_counts_add_up() -> None:
     counts = LineCounts.of(LINES)
 
-    assert (counts.bad, counts.odd, counts.running, counts.quiet, counts.total) == (1, 1, 1, 1, 4)
+    assert (counts.bad, counts.odd, counts.running, counts.stopped, counts.total) == (1, 1, 1, 1, 4)
+
+
+def test_an_increment_in_order_waits_for_its_schedule_and_is_not_stopped() -> None:
+    waiting = replace(
+        a_line("sums", ShownTone.CALM), state=StreamState.FINISHED, mode="incremental", waits_for="its time (@hourly)"
+    )
+    stopped = replace(waiting, stream="asked_to_stop", state=StreamState.STOPPED)
+    lines = (*LINES, waiting, stopped)
+
+    assert [line.stream for line in LineSelection.of({"show": "waiting"}).select(lines)] == ["sums"]
+    assert [line.stream for line in LineSelection.of({"show": "stopped"}).select(lines)] == ["archive", "asked_to_stop"]
+    counts = LineCounts.of(lines)
+    assert (counts.waiting, counts.stopped, counts.total) == (1, 2, 6)

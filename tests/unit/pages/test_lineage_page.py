@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.fixtures.sample_declarations import write_continuous_stream, write_table
-from tests.unit.pages.test_line_selection import LINES
+from tests.fixtures.sample_declarations import write_continuous_stream, write_refusing_stream, write_table
+from tests.unit.pages.test_line_selection import LINES, NOON
 from tests.unit.pages.test_page_templates import HOSTILE
 
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.loaded_declarations import Declarations
+from sluice.ledger.stream_troubles import StreamTrouble
 from sluice.pages.lineage_edges import LineageNode, NodeKind, edges_of, stream_node, table_node
 from sluice.pages.lineage_graph import (
     MOST_ARROWS,
@@ -178,6 +180,7 @@ def lineage_html(known: KnownLineage, selection: LineageSelection, **changed: ob
         "page": lineage_page(known, selection),
         "lines": {node.name: replace(LINES[1], stream=node.name) for node in known.nodes},
         "tables": frozenset(node.name for node in known.nodes),
+        "failed": {},
         "problems": (),
         "most_named": 60,
         "link_to_choose": lambda name: f"of={name}",
@@ -238,3 +241,41 @@ def test_hostile_words_stay_words() -> None:
         assert "<img" not in page
         assert " style=" not in page
         assert page.count("<script") == 1
+
+
+@pytest.fixture
+def refusing(tmp_path: Path) -> Declarations:
+    """A stream with a quarantine that nobody reads."""
+    write_table(tmp_path, "bronze.flights")
+    write_table(tmp_path, "silver.refusing")
+    write_refusing_stream(tmp_path, "refusing", writes="silver.refusing")
+    return load_declarations(tmp_path)
+
+
+def test_a_quarantine_is_a_mark_on_the_box_of_its_stream_until_it_is_looked_for(refusing: Declarations) -> None:
+    known = known_lineage(refusing, readable_streams={"refusing"}, readable_tables={"quarantine.refusing"})
+
+    plain = lineage_page(known, LineageSelection()).graph
+    found = lineage_page(known, LineageSelection(words="quarantine")).graph
+    chosen = lineage_page(known, LineageSelection(chosen="quarantine.refusing")).graph
+
+    assert "quarantine.refusing" not in names(plain)
+    assert {box.node.name: box.quarantine for box in plain.boxes if box.quarantine} == {
+        "refusing": "quarantine.refusing"
+    }
+    assert "quarantine.refusing" in names(found) & names(chosen)
+    assert not any(box.quarantine for box in (*found.boxes, *chosen.boxes))
+    assert "quarantine.refusing" not in names(graph_around("refusing", known.edges))
+    page = lineage_html(known, LineageSelection())
+    assert 'href="/sluice/tables/quarantine.refusing"' in page
+    assert "its rejected rows" in page
+
+
+def test_boxes_have_the_colour_of_their_state(declared: Declarations) -> None:
+    known = seen_by(declared, "clicks", "daily", "other")
+    trouble = StreamTrouble(stream="gold.daily", reason="check failed", explanation="", since=NOON, observed_at=NOON)
+
+    page = lineage_html(known, LineageSelection(), failed={"gold.daily": trouble}, lines={"clicks": LINES[0]})
+
+    assert re.search(r'class="node near bad"[^>]*><title>gold.daily, table · ● check failed', page)
+    assert re.search(r'class="node near good"[^>]*><title>clicks, stream · ✓ running', page)

@@ -8,9 +8,9 @@ from typing import Any
 from tests.unit.pages.test_line_selection import LINES, NOON
 from tests.unit.pages.test_page_templates import HOSTILE
 
-from sluice.pages.page_actions import MEANINGS, PageVerb
+from sluice.pages.page_actions import MEANINGS, PageVerb, verbs_for
 from sluice.pages.page_templates import render
-from sluice.pages.page_words import DONE_SENTENCES, DoneWord
+from sluice.pages.page_words import DONE_SENTENCES, DoneWord, without_long_ids
 from sluice.pages.stream_page import LogTail, StreamPage
 from sluice.supervision.stream_verdict import StreamState
 
@@ -46,9 +46,13 @@ def page_of(**changed: Any) -> str:
         "may_see_samples": True,
         "samples_hidden": "hidden from you",
         "resets_need_another": False,
+        "paused": (),
+        "outlook": None,
+        "clears": "",
         "meanings": MEANINGS,
         "lines": {},
         "tables": frozenset(),
+        "failed": {},
         "has_ui": False,
         "dag_run_links": {},
     }
@@ -72,6 +76,33 @@ def test_where_another_person_must_approve_a_reset_the_page_says_how() -> None:
     assert "/plan/reset" not in page
     assert "Another person must approve a reset" in page
     assert 'href="/dags/stream_control"' in page
+
+
+def test_the_description_comes_first_and_a_failed_increment_offers_what_its_text_demands() -> None:
+    line = replace(LINE, mode="incremental", state=StreamState.FAILED, description="Sums of an hour.")
+    page = page_of(line=line, verbs=verbs_for(line, resets_need_another=False), clears="dags/clicks/runs/r1")
+
+    assert page.index("Sums of an hour.") < page.index('class="banner')
+    assert '<a class="button" href="/dags/clicks/runs/r1" data-airflow' in page
+    assert "Clear its task in Airflow" in page
+    assert "/plan/start" not in page, "its schedule starts it"
+    assert "/plan/reset-breaker" not in page
+
+
+def test_ids_of_runs_are_cut_as_in_every_list() -> None:
+    text = "Run 1b4e28ba-2fa1-41d2-883f-0016d3cca427 was heard 3 s ago."
+
+    assert without_long_ids(text) == "Run 1b4e28ba was heard 3 s ago."
+    assert "0016d3cca427" not in page_of(line=replace(LINE, explanation=text))
+    assert without_long_ids("snapshot 4611686018427387904") == "snapshot 4611686018427387904"
+
+
+def test_an_increment_in_order_says_what_it_waits_for() -> None:
+    line = replace(
+        LINE, mode="incremental", state=StreamState.FINISHED, is_healthy=True, waits_for="its time (@hourly)"
+    )
+
+    assert "waiting for its time (@hourly)" in page_of(line=line)
 
 
 def test_spark_s_ui_is_offered_where_a_driver_may_serve_it() -> None:

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 from tests.unit.maintenance.test_maintenance_records import NOON, run, step
 from tests.unit.pages.test_page_templates import HOSTILE
 
 from sluice.declarations.maintenance_declaration import MaintenanceDeclaration
+from sluice.declarations.table_declaration import TableDeclaration
 from sluice.ledger.maintenance_runs import KeptSnapshot, MaintenanceStep, StepOutcome, TableFigures
+from sluice.ledger.quality_checks import ExpectationObservation, QualityObservation, QualityVerdict
 from sluice.pages.page_templates import render
+from sluice.pages.page_words import ShownTone
 from sluice.pages.svg_charts import BAR_HEIGHT, bars_of, bars_path
+from sluice.pages.table_facts import columns_shown, queries_of, rules_shown
 from sluice.pages.table_lines import TableLine, debt_of
+from sluice.pages.table_looks import LookedColumn, TableLook
 from sluice.pages.table_page import TablePage, charts_of_runs, outlooks_of
+from sluice.pages.table_selection import TableSelection, counts_of
+from sluice.settings import CatalogSettings
 
 POLICY = MaintenanceDeclaration()
 LINE = TableLine(
@@ -58,10 +66,73 @@ def test_the_bars_of_a_list_are_one_path() -> None:
 
 
 def test_two_hundred_tables_are_a_page_of_less_than_300_kilobytes() -> None:
-    line = replace(LINE, file_sizes=(12, 30, 3, 1, 4, 0, 0), debt_history=tuple(range(20)), held_for=timedelta(hours=3))
+    line = replace(LINE, file_sizes=(12, 30, 3, 1, 4, 0, 0), held_for=timedelta(hours=3))
     lines = [replace(line, table=f"silver.table_{number:03}_of_the_shop") for number in range(200)]
 
-    assert len(render("tables", {"base": "/sluice", "lines": lines}).encode()) < 300_000
+    assert len(tables_page(*lines).encode()) < 300_000
+
+
+def tables_page(*lines: TableLine, **query: str) -> str:
+    """The page of all tables as HTML."""
+    selection = TableSelection.of(query)
+    values = {
+        "base": "/sluice",
+        "airflow": "/",
+        "lines": selection.select(lines),
+        "counts": counts_of(lines),
+        "selection": selection,
+        "paused": (),
+        "may_see_quality": True,
+        "link_to_sort": lambda key: f"sort={key}",
+        "link_to_show": lambda kind: f"show={kind}",
+    }
+    return render("tables", values)
+
+
+def test_a_table_without_rules_is_not_one_that_was_not_checked() -> None:
+    without, unchecked = replace(LINE, rules=0), replace(LINE, rules=2)
+
+    assert "no rules" in tables_page(without)
+    assert "not checked" not in tables_page(without)
+    assert "not checked yet" in tables_page(unchecked)
+
+
+@pytest.mark.parametrize(
+    ("query", "shown"),
+    [
+        ({}, ["gold.sums", "silver.clicks"]),
+        ({"show": "all"}, ["gold.sums", "quarantine.clicks", "silver.clicks"]),
+        ({"show": "quarantines"}, ["quarantine.clicks"]),
+        ({"show": "failed"}, ["gold.sums"]),
+        ({"q": "hourly SUMS"}, ["gold.sums"]),
+        ({"q": "web clicks"}, ["silver.clicks"]),
+        ({"sort": "fresh", "desc": "1"}, ["silver.clicks", "gold.sums"]),
+        ({"sort": "rows"}, ["gold.sums", "silver.clicks"]),
+        ({"sort": "quality"}, ["gold.sums", "silver.clicks"]),
+        ({"sort": "no such column", "show": "nothing"}, ["gold.sums", "silver.clicks"]),
+    ],
+)
+def test_tables_are_searched_and_sorted(query: dict[str, str], shown: list[str]) -> None:
+    clicks = replace(LINE, fresh_at=NOON)
+    sums = replace(
+        LINE,
+        table="gold.sums",
+        writers=("sums",),
+        description="Hourly sums",
+        fresh_at=NOON - timedelta(days=1),
+        rows=3,
+        verdict=QualityVerdict.FAILED,
+    )
+
+    selected = TableSelection.of(query).select((clicks, replace(LINE, table="quarantine.clicks"), sums))
+
+    assert [line.table for line in selected] == shown
+
+
+def test_a_column_turns_round_when_it_is_chosen_again() -> None:
+    assert TableSelection(sort="table").direction("fresh") == "1", "the freshest first"
+    assert TableSelection(sort="fresh", descending=True).direction("fresh") == "0"
+    assert TableSelection(sort="table").direction("table") == "1"
 
 
 def test_debt_is_small_files_and_delete_files_and_unknown_where_they_were_not_counted() -> None:
@@ -115,22 +186,147 @@ def test_a_step_that_was_not_done_is_tried_again() -> None:
     assert outlook_of(MaintenanceStep.REWRITE_DATA_FILES, outcome=StepOutcome.YIELDED) == "the next run tries it again"
 
 
-def page_of(line: TableLine, page: TablePage) -> str:
+DECLARED = TableDeclaration.model_validate(
+    {
+        "table": "silver.clicks",
+        "description": "A row is a click.",
+        "owner": "web",
+        "columns": [
+            {"name": "id", "type": "long", "required": True, "doc": "names the click"},
+            {"name": "strongest", "type": "double"},
+            {"name": "at", "type": "timestamptz"},
+        ],
+        "quality": {
+            "expectations": [
+                {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "id"}},
+                {
+                    "type": "expect_column_values_to_be_between",
+                    "kwargs": {"column": "strongest", "min_value": 0, "max_value": 5},
+                },
+            ]
+        },
+    }
+)
+CATALOG = CatalogSettings(uri="http://catalog", warehouse="s3://lakehouse", credential=SecretStr("id:secret"))
+LOOK = TableLook(exists=True, columns=(), snapshot_id=7, committed_at=NOON, operation="append", snapshots=3)
+EMPTY = TablePage(bars=(), charts=(), runs=(), kept=(), outlooks=(), batches_since=0, events=())
+
+
+def page_of(line: TableLine, page: TablePage, **changed: Any) -> str:
     """The page as HTML."""
+    look = changed.get("look", LOOK)
     values = {
         "base": "/sluice",
         "airflow": "/",
         "line": line,
+        "look": look,
+        "columns": columns_shown(DECLARED, look),
+        "queries": queries_of(DECLARED, CATALOG),
+        "rules": (),
         "page": page,
-        "outlook": None,
+        "outlooks": {},
+        "paused": (),
         "maintenance_dag": "table_maintenance",
+        "quality_dag": "data_quality",
         "checks": (),
         "may_see_quality": True,
         "reports": {},
         "done": None,
         "may_maintain": False,
     }
-    return render("table", values)
+    return render("table", values | changed)
+
+
+def test_an_analyst_finds_columns_with_their_meaning_and_those_that_a_change_added() -> None:
+    known = TableLook(
+        exists=True,
+        columns=(
+            LookedColumn(path="id", type="long", is_required=True, doc=""),
+            LookedColumn(path="place.felt", type="long", is_required=False, doc="", added_in=1, added_at=NOON),
+        ),
+        partitions=("day(at)",),
+    )
+
+    shown = page_of(LINE, EMPTY, look=known)
+
+    assert [column.doc for column in columns_shown(DECLARED, known)] == ["names the click", ""]
+    assert "names the click" in shown
+    assert '<code>place.felt</code> <span class="tag" title="by schema 1; rows have it since 2026-' in shown
+    assert "<code>day(at)</code>" in shown
+
+
+def test_before_the_table_is_created_its_declaration_is_shown() -> None:
+    shown = page_of(LINE, EMPTY, look=TableLook())
+
+    assert "not created yet" in shown
+    assert "names the click" in shown
+    away = page_of(LINE, EMPTY, look=TableLook(problem="Connection refused"))
+    assert "the catalog was not read" in away
+    assert "not created yet" not in away
+
+
+def test_a_query_can_be_copied_and_holds_no_secret() -> None:
+    sql, python = queries_of(DECLARED, CATALOG)
+
+    assert sql.text == (
+        "SELECT *\nFROM lakehouse.silver.clicks\nWHERE `at` >= current_timestamp() - INTERVAL 1 DAY\n"
+        "ORDER BY `at` DESC\nLIMIT 20"
+    )
+    assert 'load_table("silver.clicks")' in python.text
+    shown = page_of(LINE, EMPTY)
+    assert "secret" not in shown
+    assert 'data-copy="query-1"' in shown
+
+
+def test_a_broken_rule_is_named_with_its_bounds_and_values_and_those_of_a_masked_column_are_hidden() -> None:
+    declared = DECLARED.quality.expectations[1] if DECLARED.quality else None
+    assert declared is not None
+    found = ExpectationObservation(
+        expectation=declared.type,
+        arguments=declared.kwargs,
+        success=False,
+        observed={"element_count": 318, "samples": [5.3, 6.1]},
+        unexpected_rows=2,
+    )
+    check = QualityObservation(
+        table="silver.clicks",
+        checked_at=NOON,
+        launched_by="airflow",
+        verdict=QualityVerdict.FAILED,
+        snapshot_id=7,
+        snapshot_committed_at=NOON,
+        rows=318,
+        expectations=2,
+        failed_expectations=(declared.type,),
+        report=None,
+        details=(found,),
+    )
+
+    broken, unchecked = rules_shown(DECLARED, [check], frozenset())
+    hidden, _ = rules_shown(DECLARED, [check], frozenset({"strongest"}))
+
+    assert (broken.rule, broken.found) == (
+        "strongest is between 0 and 5", "2 of 318 rows break it, for example 5.3, 6.1",
+    )  # fmt: skip
+    assert (unchecked.rule, unchecked.found, unchecked.tone) == ("id is not null", "", ShownTone.CALM)
+    assert hidden.found == "2 of 318 rows break it"
+    address = "20261122T120000Z/validations/silver.clicks/a b.html"
+    shown = page_of(LINE, EMPTY, rules=(broken, unchecked), checks=(check,), reports={NOON: address})
+    assert "2 of 318 rows break it, for example 5.3, 6.1" in shown
+    assert 'href="/sluice/tables/silver.clicks/reports/20261122T120000Z/validations/silver.clicks/a%20b.html"' in shown
+
+
+def test_what_is_missed_while_a_dag_is_paused_is_said_with_the_way_out() -> None:
+    @dataclass(frozen=True)
+    class Paused:
+        dag: str = "data_quality"
+        is_missed: str = "No table is checked against its expectations."
+
+    shown = page_of(LINE, EMPTY, paused=(Paused(),))
+
+    assert "▲ the DAG data_quality is paused" in shown
+    assert "No table is checked against its expectations." in shown
+    assert 'href="/dags/data_quality" data-airflow>Unpause it in Airflow' in shown
 
 
 def test_hostile_words_stay_words_and_holders_that_may_not_be_seen_are_only_counted() -> None:
@@ -151,14 +347,13 @@ def test_hostile_words_stay_words_and_holders_that_may_not_be_seen_are_only_coun
     assert "<img" not in shown
     assert " style=" not in shown
     assert "2 more that you may not see" in shown
-    assert "7 batches of its streams" in shown
+    assert "7 batches of its streams since" in shown
 
 
 def test_a_table_that_was_never_maintained_says_so() -> None:
-    empty = TablePage(bars=(), charts=(), runs=(), kept=(), outlooks=(), batches_since=0, events=())
     line = TableLine(table="silver.clicks", now=NOON, owner="web", writers=(), readers=())
 
-    shown = page_of(line, empty)
+    shown = page_of(line, EMPTY)
 
     assert "No maintenance run is recorded" in shown
     assert "Snapshots kept" not in shown

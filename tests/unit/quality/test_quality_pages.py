@@ -57,8 +57,8 @@ def test_the_page_says_what_was_checked_when_and_on_which_snapshot(tmp_path: Pat
         "2026-11-20 12:00:00 UTC",
         "<code>4611686018427387904</code>, committed 2026-11-20 11:57:00 UTC",
         "9,872",
-        "column values to not be null",
-        "column values to be in set",
+        "carrier is not null",
+        "origin is one of EWR",
         "1,234 unexpected (12.5 %)",
     ):
         assert text in page
@@ -101,7 +101,9 @@ def test_the_newest_data_docs_stay_and_are_linked(tmp_path: Path) -> None:
     pages = QualityPages(root=tmp_path)
     checks = [replace(CHECK, checked_at=NOON - timedelta(hours=age)) for age in range(KEPT_CHECKS + 2)]
     for check in checks:
-        pages.data_docs(check.table, check.checked_at).mkdir(parents=True)
+        folder = pages.data_docs(check.table, check.checked_at) / "validations" / "a suite"
+        folder.mkdir(parents=True)
+        (folder / "result.html").write_text("the result")
     (tmp_path / CHECK.table / "notes").mkdir()
 
     pages.write(checks, [checks[0]])
@@ -112,6 +114,7 @@ def test_the_newest_data_docs_stay_and_are_linked(tmp_path: Path) -> None:
         tmp_path / CHECK.table / "notes",
     ]
     page = pages.page(CHECK.table).read_text()
+    assert f'href="{kept[0].name}/validations/a suite/result.html"' in page, "the result, and not the list of results"
     assert page.count("Great Expectations</a>") == KEPT_CHECKS
     assert page.count("no longer kept") == 2
 
@@ -121,12 +124,21 @@ def test_the_newest_data_docs_stay_and_are_linked(tmp_path: Path) -> None:
     [
         (
             CHECK,
-            "1 of 2 expectations do not hold on 9,872 rows of snapshot 4611686018427387904: "
-            "expect_column_values_to_be_in_set.",
+            "1 of 2 expectations do not hold on 9,872 rows of snapshot 4611686018427387904: origin is one of EWR: "
+            "1,234 rows break it, for example <script>alert(1)</script>, LGA.",
         ),
         (
-            replace(CHECK, verdict=QualityVerdict.UNDECIDED),
-            "1 of 2 expectations could not be evaluated on 9,872 rows of snapshot 4611686018427387904: "
+            replace(
+                CHECK,
+                verdict=QualityVerdict.UNDECIDED,
+                details=(replace(IN_SET, success=None, problem="no such column"),),
+            ),
+            "1 of 2 expectations could not be evaluated on 9,872 rows of snapshot 4611686018427387904: origin is one "
+            "of EWR: could not be evaluated: no such column.",
+        ),
+        (
+            replace(CHECK, details=()),
+            "1 of 2 expectations do not hold on 9,872 rows of snapshot 4611686018427387904: "
             "expect_column_values_to_be_in_set.",
         ),
         (
@@ -142,7 +154,7 @@ def test_the_newest_data_docs_stay_and_are_linked(tmp_path: Path) -> None:
             "silver.flights has no snapshot yet, so there was nothing to check.",
         ),
     ],
-    ids=["failed", "undecided", "passed", "empty", "no snapshot"],
+    ids=["failed", "undecided", "without details", "passed", "empty", "no snapshot"],
 )
 def test_the_sentence_of_a_check(check: QualityObservation, sentence: str) -> None:
     assert quality_sentence(check) == sentence

@@ -12,6 +12,7 @@ from sluice.stack.environment import build_environment
 from sluice.stack.folder import StackFolder
 from sluice.stack.services import all_services
 from sluice.stack.stack_plan import StackPlan
+from sluice.stack.surroundings import Surroundings
 from sluice.stack.tools import Tools
 
 
@@ -38,4 +39,4 @@ def plan(folder: StackFolder) -> StackPlan:
         tools=tools,
         environment={},
     )
-    return replace(bare, environment=build_environment(bare, caller={}))
+    return replace(bare, environment=build_environment(bare, surroundings=Surroundings()))

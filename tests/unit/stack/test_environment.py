@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import stat
+import subprocess
+import sys
 from dataclasses import astuple
 from pathlib import Path
 
@@ -23,6 +26,7 @@ from sluice.stack.environment import (
 from sluice.stack.folder import StackFolder
 from sluice.stack.services import all_services
 from sluice.stack.stack_plan import Command, StackPlan
+from sluice.stack.surroundings import surroundings_of
 
 
 def test_every_setting_of_a_deployment_is_there(plan: StackPlan, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,15 +43,17 @@ def test_every_setting_of_a_deployment_is_there(plan: StackPlan, monkeypatch: py
     )
     assert settings.catalog.warehouse == "s3://lakehouse"
     assert settings.object_store.endpoint == f"http://127.0.0.1:{plan.ports['s3']}"
+    kafka = KafkaConnection(
+        kind="kafka",
+        bootstrap_servers=f"127.0.0.1:{plan.ports['kafka']}",
+        security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism="PLAIN",
+        username="sluice",
+        password=SecretStr(plan.credentials.kafka_password),
+    )
     assert settings.connections == {
-        "flights_kafka": KafkaConnection(
-            kind="kafka",
-            bootstrap_servers=f"127.0.0.1:{plan.ports['kafka']}",
-            security_protocol="SASL_PLAINTEXT",
-            sasl_mechanism="PLAIN",
-            username="sluice",
-            password=SecretStr(plan.credentials.kafka_password),
-        ),
+        "flights_kafka": kafka,
+        "local_kafka": kafka,
         "landing": FilesConnection(kind="files", root="s3a://landing"),
     }
 
@@ -59,12 +65,12 @@ def test_shuffles_and_uploads_are_kept_in_the_stack_s_own_folder(plan: StackPlan
     assert stat.S_IMODE(plan.folder.scratch.stat().st_mode) == 0o700
 
 
-def test_what_a_user_adds_in_the_shell_is_passed_on(plan: StackPlan) -> None:
+def test_what_a_user_adds_in_the_shell_is_passed_on(plan: StackPlan, tmp_path: Path) -> None:
     shell = {
         "SLUICE_CONNECTIONS__ORDERS__KIND": "kafka",
         "AIRFLOW_CONN_SPARK_DEFAULT": "spark://elsewhere",
         "AIRFLOW_VAR_TEAM": "flights",
-        "SLUICE_PIPELINES": "/mine",
+        "SLUICE_PIPELINES": str(tmp_path),
     }
     stale = {"SLUICE_CONNECTIONS__FLIGHTS_KAFKA__BOOTSTRAP_SERVERS": "127.0.0.1:1"}
     others = {
@@ -72,8 +78,9 @@ def test_what_a_user_adds_in_the_shell_is_passed_on(plan: StackPlan) -> None:
         "SLUICE_LEDGER_URL": "postgresql://elsewhere",
         "EDITOR": "vi",
     }
+    here = surroundings_of({**shell, **others, **stale}, working_folder=Path("/"))
 
-    environment = build_environment(plan, caller={**shell, **others, **stale})
+    environment = build_environment(plan, surroundings=here)
 
     assert {name: environment[name] for name in stale} == {name: plan.environment[name] for name in stale}
     assert {name: environment[name] for name in shell} == shell
@@ -105,19 +112,41 @@ def test_a_process_gets_only_home_locale_and_time_zone_from_the_shell(folder: St
     }
 
 
-def test_the_file_is_private_and_read_as_it_was_written(folder: StackFolder) -> None:
-    environment = {"A": "1", "JSON": '{"a": "b=c", "d": 1}', "EMPTY": ""}
+ODD = {"A": "1", "JSON": '{"a": "b=c", "d": 1}', "EMPTY": "", "LINES": "a\nb", "ODD": 'it\'s $HOME `x` \\ "y" #z ä'}
 
-    write_environment(folder.environment, environment)
+
+def test_the_file_is_private_and_read_as_it_was_written(folder: StackFolder) -> None:
+    write_environment(folder.environment, ODD)
 
     assert stat.S_IMODE(folder.environment.stat().st_mode) == 0o600
-    assert load_environment(folder.data) == {**environment, STACK_MARK: str(folder.data)}
+    assert load_environment(folder.data) == {**ODD, STACK_MARK: str(folder.data)}
     assert STACK_MARK not in folder.environment.read_text()
 
 
-def test_a_value_that_the_file_cannot_hold_is_refused(folder: StackFolder) -> None:
-    with pytest.raises(StackError, match="AIRFLOW_VAR_X holds a line break"):
-        write_environment(folder.environment, {"AIRFLOW_VAR_X": "a\nb"})
+@pytest.mark.parametrize("shell", ["bash", "sh"])
+def test_a_shell_that_sources_the_file_has_every_value(plan: StackPlan, shell: str) -> None:
+    written = {**plan.environment, **ODD}
+    write_environment(plan.folder.environment, written)
+    printed = f"{sys.executable} -c 'import json, os; print(json.dumps(dict(os.environ)))'"
+    asked = f"set -a; . {plan.folder.environment}; exec {printed}"
+
+    sourced = subprocess.run(  # noqa: S603  # our own command
+        [f"/bin/{shell}", "-c", asked], env={"PATH": "/bin"}, capture_output=True, text=True, check=True
+    )
+
+    assert sourced.stderr == ""
+    seen = json.loads(sourced.stdout)
+    assert {name: seen.get(name) for name in written} == written
+
+
+@pytest.mark.parametrize("text", ["A='1\n", "A=1 b\n", "1A=2\n"])
+def test_a_damaged_file_is_refused(folder: StackFolder, text: str) -> None:
+    folder.environment.write_text(text)
+
+    with pytest.raises(StackError, match="is damaged") as refused:
+        load_environment(folder.data)
+
+    assert "sluice stack up --declarations-from-here" in refused.value.next_step
 
 
 def test_there_is_no_environment_before_the_first_start(tmp_path: Path) -> None:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from sluice.ledger.batches import BatchObservation, PublicationKey
 from sluice.ledger.desired_states import DesiredStateObservation
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 from sluice.supervision.progress_decision import ProgressJudgement, ProgressState
-from sluice.supervision.stream_verdict import StreamState, judge_increment, verdict_of
+from sluice.supervision.stream_verdict import (
+    StreamState,
+    StreamVerdict,
+    judge_increment,
+    verdict_of,
+    with_rejections,
+)
 from sluice.supervision.supervision_decision import (
     StreamObservation,
     SupervisionAction,
@@ -116,6 +124,64 @@ def test_a_stream_that_fails_again_and_again_loops(crashes: int, state: StreamSt
         crashes=crashes,
     )
     assert verdict_of(decision).state is state
+
+
+def a_batch(number: int, *, read: int, refused: int = 0, published: int = 0) -> BatchObservation:
+    """A batch by its rows."""
+    return BatchObservation(
+        key=PublicationKey(stream="weather", generation=1, batch=number),
+        run_id="run-1",
+        started_at=NOON,
+        duration_ms=1,
+        input_rows=read,
+        refused_rows=refused,
+        published_rows={"main": published},
+        recorded_at=NOON,
+    )
+
+
+GOOD, BAD, EMPTY = a_batch(1, read=30, published=30), a_batch(2, read=30, refused=30), a_batch(3, read=0)
+
+
+@pytest.mark.parametrize(
+    ("batches", "is_healthy"),
+    [
+        ((), True),
+        ((GOOD,), True),
+        ((BAD,), False),
+        ((BAD, GOOD), False),
+        ((GOOD, BAD), True),
+        ((EMPTY, BAD), False),
+        ((a_batch(2, read=30, refused=29, published=1),), True),
+        ((a_batch(2, read=30, refused=29),), True),
+        ((a_batch(2, read=30, refused=30, published=1),), True),
+        ((replace(BAD, is_rejected=True),), True),
+    ],
+    ids=["none", "good", "bad", "bad after good", "good after bad", "bad, then one without rows", "one row was good",
+         "one row came late", "a row of a state was published", "rejected by a person"],
+)  # fmt: skip
+def test_a_stream_that_rejects_every_row_is_unhealthy(batches: tuple[BatchObservation, ...], is_healthy: bool) -> None:
+    verdict = with_rejections(judge_increment(seen_with(batches)), seen_with(batches))
+
+    assert verdict.is_healthy is is_healthy
+    assert verdict.state is (StreamState.FINISHED if is_healthy else StreamState.ALL_REJECTED)
+    if not is_healthy:
+        assert verdict.explanation == ("It rejected all 30 rows of batch 1:2, so nothing of what is sent arrives.")
+        assert "quarantine" in verdict.next_step
+
+
+@pytest.mark.parametrize("state", [StreamState.STOPPED, StreamState.FAILED, StreamState.LATE, StreamState.STARTING])
+def test_another_state_says_more_than_rejected_rows(state: StreamState) -> None:
+    verdict = StreamVerdict(state=state, is_healthy=False, explanation="as it is")
+
+    assert with_rejections(verdict, seen_with((BAD,))) == verdict
+
+
+def seen_with(batches: tuple[BatchObservation, ...]) -> StreamObservation:
+    """An increment that ended well, with these batches, newest first."""
+    desired = DesiredStateObservation(stream="weather", desired_state=DesiredState.RUNNING)
+    run = an_increment(RunState.FINISHED)
+    return StreamObservation(stream="weather", observed_at=NOON, desired=desired, runs=(run,), batches=batches)
 
 
 @pytest.mark.parametrize("reason", [SupervisionReason.STARTING, SupervisionReason.HEARTBEAT_FRESH])

@@ -31,6 +31,14 @@
     outer.remove();
   };
 
+  // Also without HTTPS, where a browser offers a page no clipboard to write to.
+  const copy = ({ target }) => {
+    const source = document.getElementById(target.closest("button[data-copy]")?.dataset.copy);
+    if (!source) return;
+    getSelection().selectAllChildren(source);
+    target.textContent = document.execCommand("copy") ? "Copied" : "Selected";
+  };
+
   const start = () => {
     const main = document.querySelector("main");
     const fresh = document.getElementById("fresh");
@@ -38,6 +46,7 @@
     const parent = airflow();
     if (parent) new MutationObserver(followTheme).observe(parent.documentElement, { attributeFilter: ["class"] });
     document.addEventListener("click", openInAirflow);
+    document.addEventListener("click", copy);
     if (!every) return;
 
     let updated = Date.now();

@@ -23,24 +23,43 @@ globalThis["Sluice streams"] = function SluiceStreamsTile() {
   }, []);
   const element = React.createElement;
   const dark = document.documentElement.classList.contains("dark");
-  const count = seen && seen.unhealthy ? seen.unhealthy.length : 0;
-  const colour = count || (seen && seen.problem) ? (dark ? "#ff8a80" : "#b3161b") : dark ? "#57c878" : "#12703a";
-  const words = !seen
-    ? "Streams …"
-    : seen.problem
-      ? `▲ ${seen.problem}`
-      : count
-        ? `● ${count} of ${seen.total} streams unhealthy`
-        : `✓ ${seen.total} streams healthy`;
-  const names = count ? seen.unhealthy.slice(0, 5).map((line) => `${line.stream}: ${line.state}`).join(" · ") : "";
+  const place = (path) => new URL(path, document.baseURI).href;
+  const pages = "plugin/streams/sluice/";
+  const parts = []; // what is wrong, the worst first: its words, the page about it, and the reasons
+  if (seen && seen.unhealthy) {
+    const { unhealthy, total, failed_checks: failed, paused } = seen;
+    if (unhealthy.length) {
+      const alone = unhealthy.length === 1 ? `${pages}streams/${encodeURIComponent(unhealthy[0].stream)}` : `${pages}streams?show=unhealthy`;
+      parts.push([`● ${unhealthy.length} of ${total} streams unhealthy`, alone, unhealthy.map((line) => [`${line.stream}: ${line.state}`, line.explanation])]);
+    }
+    if (failed.length) {
+      const alone = failed.length === 1 ? `${pages}tables/${encodeURIComponent(failed[0].table)}` : `${pages}tables?show=failed`;
+      parts.push([`● ${failed.length} ${failed.length === 1 ? "table fails its" : "tables fail their"} checks`, alone, failed.map((one) => [one.table, one.explanation])]);
+    }
+    if (paused.length) {
+      const alone = paused.length === 1 ? `dags/${paused[0].dag}` : `${pages}streams`;
+      parts.push([`▲ ${paused.length} ${paused.length === 1 ? "DAG" : "DAGs"} of the platform paused`, alone, paused.map((one) => [one.dag, one.missed])]);
+    }
+    if (!unhealthy.length) parts.push([`✓ ${total} streams healthy`, `${pages}streams`, []]);
+  } else {
+    parts.push([seen ? `▲ ${seen.problem}` : "Streams …", `${pages}streams`, []]);
+  }
+  const colours = { "●": dark ? "#ff8a80" : "#b3161b", "▲": dark ? "#e6ae4a" : "#8a4b00", "✓": dark ? "#57c878" : "#12703a" };
+  const drawn = parts.map(([words, path, reasons]) =>
+    element(
+      "a",
+      { key: words, href: place(path), style: { display: "flex", gap: "8px", alignItems: "baseline", flexWrap: "wrap" } },
+      element("strong", { style: { color: colours[words[0]] } }, words),
+      ...reasons.slice(0, 5).map(([name, why]) => element("span", { key: name, title: why, style: { opacity: 0.85 } }, name)),
+      reasons.length > 5 ? element("span", { style: { opacity: 0.85 } }, `and ${reasons.length - 5} more`) : null,
+    ),
+  );
   return element(
-    "a",
+    "div",
     {
       id: "sluice-tile",
-      href: new URL(`plugin/streams/sluice/streams${count ? "?show=unhealthy" : ""}`, document.baseURI).href,
-      style: { display: "flex", gap: "12px", alignItems: "baseline", flexWrap: "wrap", padding: "10px 14px", border: `1px solid ${dark ? "#3f3f46" : "#d4d4d8"}`, borderRadius: "8px" },
+      style: { display: "flex", gap: "4px 28px", flexWrap: "wrap", padding: "10px 14px", border: `1px solid ${dark ? "#3f3f46" : "#d4d4d8"}`, borderRadius: "8px" },
     },
-    element("strong", { style: { color: colour } }, words),
-    names ? element("span", { style: { opacity: 0.8 } }, names + (count > 5 ? ` and ${count - 5} more` : "")) : null,
+    ...drawn,
   );
 };

@@ -6,7 +6,7 @@ Source: `weed help mini`, SeaweedFS 4.48.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from urllib.error import URLError
@@ -15,7 +15,9 @@ from urllib.request import Request, urlopen
 
 from sluice.errors import StackError
 from sluice.processes.deadline import wait_until
+from sluice.stack.credentials import Credentials
 from sluice.stack.environment import LANDING_BUCKET, TABLE_BUCKET
+from sluice.stack.folder import write_private
 from sluice.stack.seaweedfs_security import write_security
 from sluice.stack.stack_plan import HEALTHY, Command, Health, Preparation, RunTool, Service, StackPlan
 from sluice.stack.tcp_ports import GRPC_OFFSET, LOOPBACK, PortRequest
@@ -32,6 +34,35 @@ def _prepare(plan: StackPlan) -> None:
     for folder in (_folder(plan), _security_folder(plan)):
         folder.mkdir(mode=0o700, exist_ok=True)
     write_security(_security_folder(plan), host=LOOPBACK)
+    write_private(_identities(plan), json.dumps({"identities": identities(plan.credentials)}, indent=2) + "\n")
+
+
+_ALL = ("Admin", "Read", "Write", "List", "Tagging")
+
+_READING = (
+    *("Read", "List"),
+    *(f"s3tables:{what}" for what in ("GetTableBucket", "ListTableBuckets", "GetNamespace", "ListNamespaces")),
+    *(f"s3tables:{what}" for what in ("GetTable", "ListTables")),
+)
+"""For files and for the catalog, which answers who may not update a table that it does not exist.
+Source: `weed/s3api/s3tables` of SeaweedFS 4.48."""
+
+
+def identities(credentials: Credentials) -> list[dict[str, object]]:
+    """Who may use S3 and the catalog: the stack itself, and whoever only reads."""
+    reader_id, reader_secret = credentials.reader
+    return [
+        _identity("admin", credentials.access_key_id, credentials.secret_access_key, actions=_ALL),
+        _identity("reader", reader_id, reader_secret, actions=_READING),
+    ]
+
+
+def _identity(name: str, key_id: str, secret: str, *, actions: Sequence[str]) -> dict[str, object]:
+    return {"name": name, "credentials": [{"accessKey": key_id, "secretKey": secret}], "actions": list(actions)}
+
+
+def _identities(plan: StackPlan) -> Path:
+    return _security_folder(plan) / "identities.json"
 
 
 def _folder(plan: StackPlan) -> Path:
@@ -53,6 +84,7 @@ def _command(plan: StackPlan) -> Command:
         "filer.port": ports["seaweedfs-filer"],
         "s3.port": ports["s3"],
         "s3.port.iceberg": ports["iceberg"],
+        "s3.config": _identities(plan),
         "admin.port": ports["seaweedfs-admin"],
         "s3.port.lance": 0,
         "webdav": "false",

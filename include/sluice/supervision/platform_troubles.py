@@ -1,0 +1,59 @@
+"""What is wrong beside the streams: a table whose newest check failed, and a DAG of the platform that is paused.
+
+Each is recorded as a trouble, under the name of the table or the DAG, by whoever sees it: the check of the table, and
+the reconciler. So the command line and the pages read them together.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+
+from sluice.declarations.loaded_declarations import Declarations
+from sluice.ledger.airflow_owner import DagObservation
+from sluice.ledger.connection import Ledger
+from sluice.ledger.stream_troubles import StreamTrouble, all_troubles, clear_trouble, record_trouble
+from sluice.processes.deadline import Deadline
+from sluice.supervision.platform_dags import PLATFORM_DAGS
+
+_log = logging.getLogger(__name__)
+
+DAG_PAUSED = "dag paused"
+"""The reason of the trouble of a DAG."""
+
+
+def subjects_beside_streams(declarations: Declarations) -> frozenset[str]:
+    """The names under which such troubles are recorded: of the platform's DAGs, and of tables with expectations."""
+    checked = {name for name, table in declarations.tables.items() if table.declaration.quality is not None}
+    return frozenset(checked | set(PLATFORM_DAGS))
+
+
+def troubles_beside_streams(ledger: Ledger, subjects: Collection[str]) -> tuple[StreamTrouble, ...]:
+    """The troubles of some tables and DAGs, by name."""
+    return tuple(trouble for trouble in all_troubles(ledger) if trouble.stream in subjects)
+
+
+def note_paused_dags(
+    ledger: Ledger, observe_dag: Callable[[str], DagObservation | None], *, by: str, deadline: Deadline
+) -> None:
+    """Record which of the platform's own DAGs are paused. It is no alert: a person has paused them.
+
+    Parameters
+    ----------
+    observe_dag: asks Airflow about a DAG. by: the task that asks. deadline: after which none is asked about; the next
+        pass goes on.
+    """
+    known = {trouble.stream for trouble in all_troubles(ledger) if trouble.reason == DAG_PAUSED}
+    for dag, missed in PLATFORM_DAGS.items():
+        if deadline.is_over():
+            return
+        try:
+            seen = observe_dag(dag)
+        except Exception as error:  # noqa: BLE001  # the next pass asks again, and streams do not wait for it
+            _log.warning("dag=%s could not be observed: %s", dag, error)
+            continue
+        if seen is not None and seen.is_paused:
+            text = f"The DAG {dag} is paused. {missed} Unpause it in Airflow."
+            record_trouble(ledger, dag, reason=DAG_PAUSED, explanation=text, by=by)
+        elif dag in known:
+            clear_trouble(ledger, dag, by=by)
