@@ -142,7 +142,9 @@ def reconcile_all(
     sample_increments(supervisor, declarations, at_once=AT_ONCE, deadline=deadline)
     note_paused_dags(supervisor.ledger, observe_dag, by=supervisor.launched_by, deadline=deadline)
     problems: dict[str, Alert] = {}
-    for name, result in (*done.items(), *looks.problems.items(), *unreadable.items()):
+    # One alert of a stream in a pass: a second one would no longer be new.
+    found = {name: result for name, result in done.items() if result is not None}
+    for name, result in {**looks.problems, **unreadable, **found}.items():
         alert = _problem(supervisor, name, result) if isinstance(result, Exception) else result
         if alert is not None:
             problems[name] = alert
