@@ -140,8 +140,8 @@ start ends with that message.
 
 Bring the new Sluice to every host of Airflow, run `sluice ledger upgrade` once, and then restart the drivers, which
 keep the code that they were started with: `sluice stream restart --older-than VERSION --at-once 4` (`--dry-run` names
-them). While a backup of the ledger runs, the upgrade waits for it in steps of seconds. Do not leave older programs beside the
-new ones: what they cannot read of a stream is reported as *not reconciled*.
+them). While a backup of the ledger runs, the upgrade waits for it in steps of seconds. Do not leave older programs
+beside the new ones: what they cannot read of a stream is reported as *not reconciled*.
 
 ## A batch of an output that is no longer declared
 
