@@ -42,8 +42,7 @@ its newest batch rejected, a deleted or broken declaration, a changed mode, file
 that no person is known to have made, a stream that could not be reconciled, few free connections of the ledger, and its
 clock when it was set back. `alert.is_new` is set the first time only. The ledger has the same as events: `alert` when a
 person is alerted to a state, `recover` when it is over (`sluice stream events STREAM`). An increment fails its own
-task, and leaves the same two events; one that is overdue by one interval, and by ten minutes at least, is late, and one
-that rejects every row leaves the events alone.
+task, and leaves the same two events; one that is overdue by one interval, and by ten minutes at least, is late.
 
 The tasks that supervise use the Airflow pool `supervision` (`airflow pools set supervision 16 'What supervises
 streams'`), so that no other task keeps them waiting. The DAG `checkpoint_health` fails when the reconciler has begun no

@@ -51,7 +51,7 @@ def rotate_if_full(log_file: Path, *, largest_bytes: int, copies: int = COPIES) 
 
     draft = log_file.with_name(f"{log_file.name}.draft")
     try:
-        shutil.copyfile(log_file, draft)
+        shutil.copy(log_file, draft)  # with its mode
     except OSError as error:
         draft.unlink(missing_ok=True)
         if error.errno not in _FULL:

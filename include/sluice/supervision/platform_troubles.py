@@ -14,7 +14,7 @@ from sluice.ledger.airflow_owner import DagObservation
 from sluice.ledger.connection import Ledger
 from sluice.ledger.stream_troubles import StreamTrouble, all_troubles, clear_trouble, record_trouble
 from sluice.processes.deadline import Deadline
-from sluice.supervision.platform_dags import PLATFORM_DAGS
+from sluice.supervision.platform_dags import MISSED_WHILE_PAUSED
 
 _log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ DAG_PAUSED = "dag paused"
 def subjects_beside_streams(declarations: Declarations) -> frozenset[str]:
     """The names under which such troubles are recorded: of the platform's DAGs, and of tables with expectations."""
     checked = {name for name, table in declarations.tables.items() if table.declaration.quality is not None}
-    return frozenset(checked | set(PLATFORM_DAGS))
+    return frozenset(checked | set(MISSED_WHILE_PAUSED))
 
 
 def troubles_beside_streams(ledger: Ledger, subjects: Collection[str]) -> tuple[StreamTrouble, ...]:
@@ -44,7 +44,7 @@ def note_paused_dags(
         pass goes on.
     """
     known = {trouble.stream for trouble in all_troubles(ledger) if trouble.reason == DAG_PAUSED}
-    for dag, missed in PLATFORM_DAGS.items():
+    for dag, missed in MISSED_WHILE_PAUSED.items():
         if deadline.is_over():
             return
         try:

@@ -139,7 +139,8 @@ def reconcile_all(
     steps |= {orphan.stream: partial(_look_after, supervisor, orphan) for orphan in orphans}
     done = run_each(steps, at_once=AT_ONCE, deadline=deadline, step_seconds=pass_seconds * STEP_SHARE)
     _clear_others(supervisor, declarations, (*steps, *unreadable))
-    sample_increments(supervisor, declarations, at_once=AT_ONCE, deadline=deadline)
+    increments = [one for one in streams if one.declaration.mode == "incremental" and one.name in known]
+    sample_increments(supervisor, increments, known, at_once=AT_ONCE, deadline=deadline)
     note_paused_dags(supervisor.ledger, observe_dag, by=supervisor.launched_by, deadline=deadline)
     problems: dict[str, Alert] = {}
     # One alert of a stream in a pass: a second one would no longer be new.

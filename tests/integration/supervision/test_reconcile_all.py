@@ -28,7 +28,7 @@ from sluice.messages.location import Location
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 from sluice.supervision import ledger_alerts
 from sluice.supervision.alerts import Alert, report_given_up, report_good_increment, report_red_increment
-from sluice.supervision.platform_dags import PLATFORM_DAGS
+from sluice.supervision.platform_dags import MISSED_WHILE_PAUSED
 from sluice.supervision.reconciler import reconcile_all
 from sluice.supervision.supervisor import Supervisor, supervise
 from sluice.supervision.time_limits import STOPPED_WITHIN
@@ -210,7 +210,7 @@ def test_each_pass_begins_with_another_stream(supervisor: Supervisor) -> None:
         asked: list[str] = []
 
         def observe_dag(stream: str, asked: list[str] = asked) -> DagObservation:
-            if stream not in PLATFORM_DAGS:
+            if stream not in MISSED_WHILE_PAUSED:
                 asked.append(stream)
             return UNPAUSED
 

@@ -144,6 +144,13 @@ def test_no_process_gains_privileges(compose: dict[str, Any]) -> None:
     options = {name: service.get("security_opt") for name, service in services(compose).items()}
 
     assert options == {name: ["no-new-privileges:true"] for name in options}
+    dropped = {name: service.get("cap_drop") for name, service in services(compose).items()}
+    assert dropped == {name: ["ALL"] for name in options}
+    added = {name: service["cap_add"] for name, service in services(compose).items() if "cap_add" in service}
+    assert set(added) == {"postgres", "seaweedfs"}
+    assert {capability for given in added.values() for capability in given} == {
+        *("CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID")
+    }
 
 
 def test_no_command_line_holds_a_secret(compose: dict[str, Any]) -> None:

@@ -39,7 +39,7 @@ class LedgerVersion:
         return self.found == self.needed
 
 
-def upgrade(ledger_url: str) -> LedgerVersion:
+def upgrade(ledger_url: str, *, worker: str | None = None) -> LedgerVersion:
     """Bring the ledger's schema up to date. Quick when there is nothing to do, and safe when many ask at once.
 
     Each migration is a transaction of its own: a ledger is never between two of them. One that does not get its lock
@@ -47,7 +47,9 @@ def upgrade(ledger_url: str) -> LedgerVersion:
 
     Parameters
     ----------
-    ledger_url: SQLAlchemy URL of the ledger.
+    ledger_url: SQLAlchemy URL of the ledger; its role will own what is made.
+    worker: another role that may read and write rows from then on, and change nothing else: that of Airflow and of the
+        drivers. Unset: the owner does all.
 
     Returns
     -------
@@ -60,10 +62,11 @@ def upgrade(ledger_url: str) -> LedgerVersion:
     SettingsError: when the URL is not one of a PostgreSQL database.
     """
     version = observe_version(ledger_url)
-    if version.is_current:
-        return version
-    while _migrates(ledger_url):
-        pass
+    if not version.is_current:
+        while _migrates(ledger_url):
+            pass
+    if worker is not None:
+        _admit(ledger_url, worker)
     return version
 
 
@@ -105,6 +108,30 @@ def _after(found: str | None) -> str | None:
     revisions = [script.revision for script in _scripts().walk_revisions()]  # newest first
     older = revisions.index(found) if found is not None else len(revisions)
     return revisions[older - 1] if older else None
+
+
+def _admit(ledger_url: str, worker: str) -> None:
+    """Let a role work with the rows of the ledger. It can neither create, alter, empty nor drop a table, nor switch off
+    what keeps events as they are, and it cannot change the version.
+    """
+    from sqlalchemy import text
+
+    from sluice.ledger.connection import open_ledger
+    from sluice.ledger.ledger_table import SCHEMA
+    from sluice.ledger.locks import lock_schema
+
+    with open_ledger(ledger_url) as ledger, ledger.transaction() as connection:
+        lock_schema(connection)
+        role = connection.dialect.identifier_preparer.quote(worker)
+        for statement in (
+            f"REVOKE CREATE ON SCHEMA {SCHEMA} FROM PUBLIC, {role}",
+            f"GRANT USAGE ON SCHEMA {SCHEMA} TO {role}",
+            f"REVOKE ALL ON ALL TABLES IN SCHEMA {SCHEMA} FROM {role}",
+            f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {SCHEMA} TO {role}",
+            f"REVOKE INSERT, UPDATE, DELETE ON {SCHEMA}.alembic_version FROM {role}",
+            f"GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA {SCHEMA} TO {role}",
+        ):
+            connection.execute(text(statement))
 
 
 def observe_version(ledger_url: str) -> LedgerVersion:

@@ -52,6 +52,7 @@ def upgrade() -> None:
     """Create all tables, the sums that follow the batches, and what keeps events from being changed."""
     _create_streams()
     _create_runs()
+    _create_control_requests()
     _create_batches()
     _create_tables()
     _create_backfills()
@@ -232,6 +233,28 @@ def _create_runs() -> None:
         sa.Column("key", sa.Text(), nullable=False),
         sa.Column("recorded_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
         sa.PrimaryKeyConstraint("stream", name=op.f("pk_driver_uis")),
+        schema=SCHEMA,
+    )
+
+
+def _create_control_requests() -> None:
+    """Create what persons asked the DAG `stream_control` to do."""
+    op.create_table(
+        "control_requests",
+        sa.Column("run_id", sa.Text(), nullable=False),
+        sa.Column("stream", sa.Text(), nullable=False),
+        sa.Column("verb", sa.Text(), nullable=False),
+        sa.Column("person_id", sa.Text(), nullable=False),
+        sa.Column("person", sa.Text(), nullable=False),
+        sa.Column("requested_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.Column("batch", sa.BigInteger(), nullable=True),
+        sa.Column("plan_digest", sa.Text(), nullable=True),
+        sa.Column("used_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("answered_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("approver_id", sa.Text(), nullable=True),
+        sa.Column("approver", sa.Text(), nullable=True),
+        sa.Column("approved_digest", sa.Text(), nullable=True),
+        sa.PrimaryKeyConstraint("run_id", name=op.f("pk_control_requests")),
         schema=SCHEMA,
     )
 
