@@ -259,6 +259,13 @@ WITH_UNKNOWN_DRIVER = (
     case("heard elsewhere", seen(HEARD, process=UNKNOWN), Action.ADOPT, Reason.HEARTBEAT_FRESH, delay=LOOK_AGAIN_AFTER),
     case("silent elsewhere", seen(SILENT, process=UNKNOWN), Action.WAIT, Reason.DRIVER_UNKNOWN, delay=LOOK_AGAIN_AFTER),
     case(
+        "heard elsewhere in the future: the database's clock was set back",
+        seen(a_run(heard=-timedelta(hours=1)), process=UNKNOWN),
+        Action.WAIT,
+        Reason.DRIVER_UNKNOWN,
+        delay=LOOK_AGAIN_AFTER,
+    ),
+    case(
         "never heard elsewhere", seen(MUTE, process=UNKNOWN), Action.WAIT, Reason.DRIVER_UNKNOWN, delay=LOOK_AGAIN_AFTER
     ),
     case(
