@@ -150,6 +150,8 @@ def _print_start(verb: str, stream: LoadedStream, started: SupervisionResult | N
     else:
         typer.echo(f"{stream.name}: {started.decision.action}: {started.decision.explanation}")
         typer.echo(f"run {run.run_id}, log {run.log_file}")
+        if note := control_plans.note_of_paused_dag(started.seen):
+            typer.echo(note)
 
 
 def _print_run(verb: str, stream: str, run: RunObservation | None) -> None:

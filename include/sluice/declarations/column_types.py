@@ -173,8 +173,10 @@ class _Reading:
         separator = ","
         while separator == ",":
             name = self._next()
-            if not _COLUMN.fullmatch(name) or name in fields:
+            if not _COLUMN.fullmatch(name):
                 raise self._refusal()
+            if name.lower() in (known.lower() for known in fields):
+                raise ValueError(f"the field {name} is there twice: Spark does not distinguish upper from lower case")
             self._expect(":")
             fields[name] = self.type(depth=depth)
             separator = self._next()

@@ -36,7 +36,15 @@ NEVER_STATIC = ("kafka", "kinesis", "socket", "rate")
 NEVER_STREAM = ("jdbc",)
 STREAM_ONLY: Mapping[str, tuple[str, ...]] = {
     "iceberg": ("on_overwrite", "on_delete", "starting", "max_rows_per_batch", "max_files_per_batch"),
-    "files": ("max_files_per_batch", "latest_first", "on_malformed", "on_unknown_field", "afterwards", "archive_path"),
+    "files": (
+        "max_files_per_batch",
+        "latest_first",
+        "on_malformed",
+        "on_unknown_field",
+        "on_changed",
+        "afterwards",
+        "archive_path",
+    ),
     "delta": ("from_timestamp", "max_files_per_batch"),
 }
 """The keys of a source that say how rows arrive, by the source's kind."""

@@ -32,6 +32,8 @@ from sluice.declarations.value_declaration import (
     UnknownFieldPolicy,
     ValueColumn,
     ValueDeclaration,
+    repeated_column,
+    repetition,
     unreadable_csv_type,
     unreadable_json_type,
 )
@@ -164,6 +166,11 @@ class FilesSource(Declared):
         "or put it into the stream's quarantine",
     )
     on_unknown_field: UnknownFieldPolicy = Field("ignore", description=f"json: {UNKNOWN_FIELD_HELP}")
+    on_changed: Literal["fail", "ignore"] = Field(
+        "fail",
+        description="as a stream: when a file was written again after it was read, stop at the next start, or leave "
+        "its new content out",
+    )
     latest_first: Flag = Field(False, description="as a stream: whether the newest files are read first")
     afterwards: Literal["keep", "archive", "delete"] = Field(
         "keep", description="as a stream: what becomes of a file that was read, once the next batch begins"
@@ -180,6 +187,8 @@ class FilesSource(Declared):
             )
         if "columns" in self.model_fields_set and self.schema_file is not None:
             raise wrong("the columns are declared already: either they or a file", "schema_file")
+        if (again := repeated_column(self.columns)) is not None:
+            raise wrong(repetition(self.columns, again), "columns", again, "name")
         for index, column in enumerate(self.columns):
             if column.unit is not None and self.format not in ("json", "csv"):
                 raise wrong(f"belongs to json and csv, not to {self.format}", "columns", index, "unit")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Annotated, Literal, Self
 
@@ -71,6 +72,21 @@ UNKNOWN_FIELD_HELP = (
     "when a value has a field that no column takes: leave the field out and count it, put the record into the "
     "quarantine, or stop the stream"
 )
+
+
+def repeated_column(columns: Sequence[Column]) -> int | None:
+    """The place of the first column whose name another one before it has, also in other case; none when all differ."""
+    names = [column.name.lower() for column in columns]
+    return next((index for index, name in enumerate(names) if name in names[:index]), None)
+
+
+def repetition(columns: Sequence[Column], index: int) -> str:
+    """Why a column whose name is there already is refused."""
+    name = columns[index].name
+    first = next(column.name for column in columns if column.name.lower() == name.lower())
+    other = "" if first == name else f" as {first}: Spark does not distinguish upper from lower case"
+    return f"the column {name} is there already{other}"
+
 
 _JSON_KEYS = ("string", "uuid", "int", "long", "date")
 _NO_FIELDS = ("fixed", "list", "map", "struct")
@@ -146,6 +162,8 @@ class ValueDeclaration(Declared):
     def _columns_are_declared_once(self) -> Self:
         if [self.has_columns, self.schema_file is not None, self.subject is not None].count(True) != 1:
             raise ValueError("exactly one of columns, schema_file and subject is needed: it names the fields")
+        if (again := repeated_column(self.columns)) is not None:
+            raise wrong(repetition(self.columns, again), "columns", again, "name")
         for index, column in enumerate(self.columns):
             if column.unit is not None and self.format != "json":
                 raise wrong(f"belongs to json: {self.format} says what its numbers count", "columns", index, "unit")

@@ -1,7 +1,7 @@
 """An input table whose main left the position of a reader: it was rolled back, or replaced by another content.
 
 An expired position is one that main's history once led to. Here main leads past it: it left the position's own history
-at a common ancestor, or began anew without one (`CREATE OR REPLACE`). What was read since the ancestor is withdrawn
+at a common ancestor, or began again without one (`CREATE OR REPLACE`). What was read since the ancestor is withdrawn
 from the source and was published already; what main has appended since it was never read.
 """
 
@@ -20,7 +20,7 @@ from sluice.sources.iceberg_positions import TableStep, history_of, step_of
 class InputBranch:
     """How main left a position.
 
-    common: the newest snapshot that is in the history of both; none when main began anew.
+    common: the newest snapshot that is in the history of both; none when main has a new beginning.
     withdrawn: what leads from there to the position, oldest first, as far as it is listed.
     new: what leads from there to the newest snapshot, oldest first.
     """
@@ -63,7 +63,7 @@ def find_branch(table: Table, *, name: str, position: int) -> InputBranch | None
     if not line or not behind or any(step.snapshot_id == position for step in line):
         return None
     common = next((step for step in line if step.snapshot_id in ids), None)
-    if common is None and not _begins_anew(table, line):
+    if common is None and not _has_new_beginning(table, line):
         return None
 
     def since(steps: Sequence[TableStep]) -> tuple[TableStep, ...]:
@@ -81,7 +81,7 @@ def _listed_behind(table: Table, position: int) -> Iterator[TableStep]:
         snapshot = table.snapshot_by_id(parent) if parent is not None else None
 
 
-def _begins_anew(table: Table, line: Sequence[TableStep]) -> bool:
+def _has_new_beginning(table: Table, line: Sequence[TableStep]) -> bool:
     """Whether the oldest snapshot of main has no parent, and what came right before it is listed: main was replaced.
 
     The parent alone is no evidence: pyiceberg's expiry removes it from what it keeps; what came before is gone then.

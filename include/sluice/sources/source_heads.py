@@ -19,6 +19,7 @@ from sluice.declarations.source_declarations import (
 from sluice.errors import CheckpointError, LakehouseError, SourceRefusedError
 from sluice.ledger.progress_samples import LagObservation
 from sluice.settings import FilesConnection, KafkaConnection, KinesisConnection, Settings
+from sluice.sources.changed_files import changed_phrase
 from sluice.sources.delta_commits import unread_commits
 from sluice.sources.iceberg_positions import history_of
 from sluice.sources.kinesis_shards import kinesis_identity, unread_of_kinesis
@@ -31,7 +32,7 @@ from sluice.sources.source_identities import (
     kinesis_name,
     topic_identities,
 )
-from sluice.sources.unread_input import is_at_end, steps_after, unread_files, unread_records, unread_rows
+from sluice.sources.unread_input import is_at_end, observe_folder, steps_after, unread_records, unread_rows
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -180,10 +181,12 @@ class SourceHeads:
 
         def observe() -> LagObservation:
             try:
-                unread = unread_files(source, root=connection.root, checkpoint=checkpoint, object_store=store)
+                seen = observe_folder(source, root=connection.root, checkpoint=checkpoint, object_store=store)
             except CheckpointError as error:
                 raise LakehouseError(error.message) from error
-            return LagObservation(rows=None, files=len(unread))
+            if seen.changed and source.on_changed == "fail":
+                return LagObservation(rows=None, problem=f"{changed_phrase(seen.changed)}", is_failure=True)
+            return LagObservation(rows=None, files=len(seen.unread))
 
         return self._unless_unavailable(connection.root, observe)
 

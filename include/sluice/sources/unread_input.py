@@ -9,8 +9,9 @@ entries so far into one file and later removes the single ones. Source: `FileStr
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import takewhile
@@ -18,6 +19,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from sluice.checkpoints.checkpoint_files import CheckpointFiles, open_checkpoint_files
+from sluice.checkpoints.checkpoint_layout import FileObservation
 from sluice.declarations.source_declarations import FilesSource, TableBeginning
 from sluice.ledger.progress_samples import LagObservation
 from sluice.settings import ObjectStoreSettings
@@ -120,10 +122,22 @@ def _unread_rows_of(step: TableStep, at: StreamOffset) -> int:
     return -(-rows * unread // files) if files else 0
 
 
-def unread_files(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderObservation:
+    """A folder beside what its reader has read. unread: the files that no planned batch has read.
+
+    changed: those that were read and were written again since. Their new content is never read: Spark knows a file by
+        its path alone.
+    """
+
+    unread: frozenset[str]
+    changed: frozenset[str]
+
+
+def observe_folder(
     source: FilesSource, *, root: str, checkpoint: str | None, object_store: ObjectStoreSettings
-) -> Collection[str]:
-    """List the files of a folder that no planned batch has read, as URIs.
+) -> FolderObservation:
+    """Compare the files of a folder with those that a stream has read, by path and time of change, as URIs.
 
     Parameters
     ----------
@@ -134,31 +148,57 @@ def unread_files(
 
     Raises
     ------
+    CheckpointError: when a storage does not answer.
+    """
+    folder = open_checkpoint_files(root, object_store)
+    listed = {f"{root.rstrip('/')}/{seen.path}": _milliseconds(seen) for seen in _present(source, folder)}
+    if checkpoint is None:
+        return FolderObservation(unread=frozenset(listed), changed=frozenset())
+    read = read_file_times(open_checkpoint_files(checkpoint, object_store))
+    return FolderObservation(
+        unread=frozenset(listed.keys() - read.keys()),
+        changed=frozenset(path for path in listed.keys() & read.keys() if listed[path] not in read[path]),
+    )
+
+
+def read_file_times(checkpoint: CheckpointFiles) -> Mapping[str, frozenset[int]]:
+    """When each read file had been changed last as it was read, in milliseconds since 1970, by URI. An input that is
+    read twice has read it twice.
+
+    Raises
+    ------
     CheckpointError: when the storage does not answer.
     """
-    listed = present_files(source, root=root, object_store=object_store)
-    if checkpoint is None:
-        return listed
-    return listed - all_read_files(open_checkpoint_files(checkpoint, object_store))
+    seen = (one.path for one in checkpoint.list_files("sources") if _LOG_FILE.fullmatch(one.path))
+    times: dict[str, set[int]] = {}
+    for log in seen:
+        for entry in _entries_of(checkpoint.read_text(log) or ""):
+            times.setdefault(unquote(entry["path"]), set()).add(int(entry.get("timestamp", 0)))
+    return {path: frozenset(found) for path, found in times.items()}
+
+
+def _milliseconds(seen: FileObservation) -> int:
+    """The time as Hadoop gives it: whole milliseconds, and of an object store whole seconds."""
+    return math.floor(round(seen.modified_at.timestamp() * 1_000_000) / 1000)
 
 
 def present_files(source: FilesSource, *, root: str, object_store: ObjectStoreSettings) -> frozenset[str]:
-    """List the files of a folder that Spark would read, as URIs. source, root, object_store: as for `unread_files`.
+    """List the files of a folder that Spark would read, as URIs. source, root, object_store: as for `observe_folder`.
 
     Raises
     ------
     CheckpointError: when the storage does not answer.
     """
     folder = open_checkpoint_files(root, object_store)
-    return frozenset(f"{root.rstrip('/')}/{path}" for path in _present_files(source, folder))
+    return frozenset(f"{root.rstrip('/')}/{seen.path}" for seen in _present(source, folder))
 
 
-def _present_files(source: FilesSource, folder: CheckpointFiles) -> Iterator[str]:
+def _present(source: FilesSource, folder: CheckpointFiles) -> Iterator[FileObservation]:
     """The files that Spark would read: below the folder, without hidden ones and those in hidden folders."""
     parts = [re.escape(part).replace(r"\*", "[^/]*") for part in source.path.strip("/").split("/") if part]
     is_read = re.compile("/".join([*parts, r"(?:[^/_.][^/]*/)*[^/_.][^/]*"]))
     fixed = source.path.partition("*")[0].rpartition("/")[0] if "*" in source.path else source.path.strip("/")
-    return (seen.path for seen in folder.list_files(fixed) if is_read.fullmatch(seen.path))
+    return (seen for seen in folder.list_files(fixed) if is_read.fullmatch(seen.path))
 
 
 _LOG_FILE = re.compile(r"(sources/\d+)/(\d+)(\.compact)?")
@@ -215,8 +255,14 @@ def _entries(checkpoint: CheckpointFiles, log: str) -> Iterator[tuple[str, int]]
 
 
 def _files_of(text: str) -> Iterator[tuple[str, int]]:
-    """The files of a log file with the number of their entry. The first line is the version of its format."""
+    """The files of a log file with the number of their entry."""
+    for entry in _entries_of(text):
+        yield unquote(entry["path"]), int(entry.get("batchId", 0))
+
+
+def _entries_of(text: str) -> Iterator[dict[str, Any]]:
+    """The entries of a log file. The first line is the version of its format."""
     for line in text.splitlines()[1:]:
         entry = json.loads(line)
         if isinstance(entry, dict) and "path" in entry:  # other sources keep their first position under such a name
-            yield unquote(entry["path"]), int(entry.get("batchId", 0))
+            yield entry

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import reduce
 
@@ -13,11 +13,12 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Observation
+from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as fn
 
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import DeliveryError
+from sluice.failure_reasons import FailureReason
 from sluice.ledger.batches import PublicationKey
 from sluice.publication.chain import counting_twin
 from sluice.publication.checked_commit import NothingToCommit, TableChange, commit_checked
@@ -25,13 +26,24 @@ from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.publication.staged_batch import BatchSummary, PlannedBatch, StagedBatch, StagedOutput
 from sluice.publication.staging_table import load_staging_table, staged_batches
+from sluice.record_values.rejection import RejectionKind
 from sluice_spark.query.rejected_records import RejectedRecords
-from sluice_spark.query.stream_outputs import part, row_counts
-from sluice_spark.session.columns import REJECTED_ROW
+from sluice_spark.query.stream_outputs import part, row_counts, unite
+from sluice_spark.session.columns import REJECTED_ROW, rejected_row, rejection_of
 from sluice_spark.session.jvm import first_line
+from sluice_spark.session.valid_text import MARK, has_invalid_text, named_columns, repaired
 from sluice_spark.sinks.iceberg import IcebergTarget
 
 _log = logging.getLogger(__name__)
+
+_INVALID = "_sluice_invalid_text"
+"""The name under which rows with text that is not UTF-8 are counted."""
+
+
+class InvalidTextError(DeliveryError):
+    """A batch was not written, because a row has text that is not UTF-8."""
+
+    failure_reason = FailureReason.VALUE_REFUSED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +67,7 @@ class BatchStaging:
         are known once it is computed.
     is_computed_once: whether a batch is kept while it is written: because it has several outputs, or because computing
         it a second time would move its state twice.
+    is_apart: whether rows with text that is not UTF-8 were separated already.
     now: the time that rejected rows carry. rejected_as: the stream and the generation; unset: those of the batch.
     """
 
@@ -63,6 +76,7 @@ class BatchStaging:
     carried: frozenset[str]
     rejected: RejectedRecords | None
     is_computed_once: bool
+    is_apart: bool = False
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     reached: Reached = unnoticed
     rejected_as: tuple[str, int] | None = None
@@ -99,7 +113,12 @@ class BatchStaging:
         carried = [target for target in missing if target.output in self.carried and not self._joins_rejected(target)]
         others = [target for target in missing if target not in carried]
         if len(carried) == 1 and not self.is_computed_once:
-            self._stage_one(rows, carried[0], batch.staged_as(carried[0].output, carried[0].mode))
+            try:
+                self._stage_one(rows, carried[0], batch.staged_as(carried[0].output, carried[0].mode))
+            except InvalidTextError:
+                if not self._has_quarantine:
+                    raise
+                return self._stage_apart(rows, batch, missing)
             if others:
                 self.reached(CrashPoint.FIRST_OUTPUT_STAGED)
             return self._stage_rejected(others, batch) if self.rejected is not None else {}
@@ -117,11 +136,14 @@ class BatchStaging:
     ) -> Mapping[str, int]:
         counts = Observation()
         outputs = [target.output for target in self.targets if target.output in self.carried]
-        observed = rows.observe(counts, *row_counts(rows, dict.fromkeys(outputs))) if outputs else rows
+        wanted = [*row_counts(rows, dict.fromkeys(outputs)), *self._count_of_invalid(rows)]
+        observed = rows.observe(counts, *wanted) if outputs else rows
         kept = observed.persist() if carried or (others and QUARANTINE_OUTPUT in outputs) else observed
         try:
             kept.write.format("noop").mode("overwrite").save()
             counted = {output: int(number) for output, number in counts.get.items()} if outputs else {}
+            if counted.pop(_INVALID, 0):
+                return self._stage_apart(kept, batch, [*carried, *others])
             for number, target in enumerate(carried):
                 summary = batch.staged_as(target.output, target.mode, rows=counted[target.output])
                 self._stage_one(kept, target, summary)
@@ -134,6 +156,38 @@ class BatchStaging:
             return {**counted, **self._stage_rejected(others, batch, own=own, own_rows=own_rows)}
         finally:
             kept.unpersist()
+
+    @property
+    def _has_quarantine(self) -> bool:
+        return any(target.output == QUARANTINE_OUTPUT for target in self.targets)
+
+    def _count_of_invalid(self, rows: DataFrame) -> list[Column]:
+        """A count of the rows with text that is not UTF-8, where there is a quarantine to put them into."""
+        invalid = has_invalid_text(rows.schema) if self._has_quarantine and not self.is_apart else None
+        return [] if invalid is None else [fn.count_if(invalid).alias(_INVALID)]
+
+    def _stage_apart(self, rows: DataFrame, batch: PlannedBatch, missing: Sequence[IcebergTarget]) -> Mapping[str, int]:
+        """Stage a batch with the rows apart whose text is not UTF-8: they go to the quarantine."""
+        base = rows.persist()
+        try:
+            parts = {name: part(base, name) for name in self.carried}
+            invalid = {
+                name: found for name, one in parts.items() if (found := has_invalid_text(one.schema)) is not None
+            }
+            rejected = [
+                _invalid_rows(parts[name], found) for name, found in invalid.items() if name != QUARANTINE_OUTPUT
+            ]
+            own = [parts[QUARANTINE_OUTPUT]] if QUARANTINE_OUTPUT in parts else []
+            valid = {
+                name: one.where(~invalid[name]) if name in invalid else one
+                for name, one in parts.items()
+                if name != QUARANTINE_OUTPUT
+            }
+            united = unite({**valid, QUARANTINE_OUTPUT: reduce(DataFrame.unionByName, [*own, *rejected])})
+            apart = replace(self, carried=self.carried | {QUARANTINE_OUTPUT}, is_computed_once=True, is_apart=True)
+            return apart.stage(united, batch, [target.output for target in missing])
+        finally:
+            base.unpersist()
 
     def _stage_rejected(
         self, missing: Sequence[IcebergTarget], batch: PlannedBatch, *, own: DataFrame | None = None, own_rows: int = 0
@@ -166,7 +220,8 @@ class BatchStaging:
         except (PySparkException, Py4JJavaError) as error:
             # A commit whose answer was lost is reported as a failure; the table shows whether it happened.
             if not _is_own(load_staging_table(self.catalog, target.names), target.names, summary):
-                raise DeliveryError(
+                kind = InvalidTextError if MARK in str(error) else DeliveryError
+                raise kind(
                     f"Batch {summary.key} cannot be written for {target.declared.table}: {first_line(error)}."
                 ) from error
             _log.warning("batch %d: %s reported a failure and holds it", summary.key.batch, target.names.staging)
@@ -210,6 +265,13 @@ def log_difference(key: PublicationKey, staged: Mapping[str, StagedBatch], count
                 output,
                 counted[output],
             )
+
+
+def _invalid_rows(rows: DataFrame, invalid: Column) -> DataFrame:
+    """Rows of the quarantine for those whose text is not UTF-8."""
+    rejection = rejection_of(RejectionKind.NOT_TEXT, path="", detail=named_columns(rows.schema))
+    columns = rejected_row(rejection, position=fn.lit(None).cast("string"), payload=repaired(rows))
+    return rows.where(invalid).select(*columns.values())
 
 
 def _staged_in(table: Table, output: StagedOutput, batch: PlannedBatch) -> StagedBatch | None:

@@ -21,10 +21,18 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from sluice.declarations.scalar_types import duration_text
-from sluice_spark.delivery.delivery_port import BatchHandover, BatchWriter, DeliveredBatch, Delivery, DeliveryContext
+from sluice_spark.delivery.delivery_port import (
+    BatchHandover,
+    BatchWriter,
+    DeliveredBatch,
+    Delivery,
+    DeliveryContext,
+    OffsetLog,
+)
 from sluice_spark.delivery.direct_delivery import open_direct_delivery
 from sluice_spark.delivery.sink_delivery import KeptSinkRows, SinkDelivery, may_change
 from sluice_spark.delivery.staged_delivery import open_staged_delivery
+from sluice_spark.query.file_watch import FilesWatch
 from sluice_spark.query.lateness import LateWatermark, count_late
 from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.session.garbage import swept
@@ -58,10 +66,28 @@ class BatchDelivery:
     def start(self, trigger: Mapping[str, Any]) -> StreamingQuery:
         """Start the query; before each batch the watermark is read and the sources are looked at."""
         controls = self.context.controls
-        looked_at = self.handover.guarded(controls.inputs.ahead_of(controls.skipped_input.ahead_of(self.handover)))
+        counted = controls.skipped_input.ahead_of(self.handover)
+        looked_at = self.handover.guarded(controls.inputs.ahead_of(self._files().ahead_of(counted)))
         deliver = swept(self.late_watermark.ahead_of(looked_at))
         writer = self.plan.writer(checkpoint=self.context.checkpoint)
         return writer.foreachBatch(deliver).trigger(**trigger).start()
+
+    def _files(self) -> FilesWatch:
+        spark, plan = self.plan.rows.sparkSession, self.plan
+        log = OffsetLog(spark=spark, query_name=self.context.run.stream, sources=plan.sources)
+
+        def ends_of(batch: int) -> tuple[str, str]:
+            found = log.range_of(batch)
+            return found.start_offsets, found.end_offsets
+
+        return FilesWatch(
+            spark=spark,
+            declaration=plan.declaration,
+            settings=self.context.settings,
+            checkpoint=self.context.checkpoint,
+            sources=plan.sources,
+            ends_of=ends_of,
+        )
 
     def stops_at_once(self, *, may_publish: bool) -> bool:
         """When the run may not publish any more: what is left of the batch would be refused, or reach a sink beside the

@@ -29,6 +29,7 @@ from sluice.publication.repair import repair
 from sluice.publication.start_check import disagreements, observe_tables
 from sluice.refresh.settle_refresh import settle_refresh
 from sluice.settings import Settings
+from sluice.sources.changed_files import require_unchanged_files
 from sluice.sources.iceberg_positions import StreamOffset
 from sluice.sources.source_identities import Identities
 from sluice.tables.catalog import open_catalog
@@ -142,6 +143,7 @@ def start_run(
         settle_refresh(catalog, ledger, stream.declaration)
     found = observe_checkpoint(spark, ledger, stream, run_id=run.run_id, checkpoints_root=settings.checkpoints)
     checked = check_identities(found, settings, catalog)
+    require_unchanged_files(stream.declaration, settings, checkpoint=found.location)
     plan = plan_stream(spark, stream, settings, checkpoint=found.location)
     found.bind(plan)
     found = follow_recreated_topics(spark, plan, found, checked, settings)

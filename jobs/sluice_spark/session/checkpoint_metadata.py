@@ -89,12 +89,20 @@ def read_log_text(spark: SparkSession, location: str, log: str, batch: int) -> s
     ------
     CheckpointError: when the log does not contain the batch.
     """
+    text = find_log_text(spark, location, f"{log}/{batch}")
+    if text is None:
+        raise CheckpointError(
+            f"{log}/{batch} of the checkpoint {location} is missing.", next_step="Restore the checkpoint."
+        )
+    return text
+
+
+def find_log_text(spark: SparkSession, location: str, name: str) -> str | None:
+    """The text of a file of a checkpoint; none when there is no such file."""
     jvm = jvm_of(spark)
-    path = jvm.org.apache.hadoop.fs.Path(location, f"{log}/{batch}")
+    path = jvm.org.apache.hadoop.fs.Path(location, name)
     files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
-    if not files.exists(path):
-        raise CheckpointError(f"{path.toString()} of the checkpoint is missing.", next_step="Restore the checkpoint.")
-    return _read_text(jvm, files, path)
+    return _read_text(jvm, files, path) if files.exists(path) else None
 
 
 def read_planned_offsets(

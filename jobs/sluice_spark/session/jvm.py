@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any
 
 from py4j.java_gateway import JavaObject
@@ -125,11 +127,42 @@ def jvm_of(spark: SparkSession) -> Any:
 
 
 def first_line(error: PySparkException | Py4JJavaError) -> str:
-    """The first line of an error's message; for a Java error unknown to PySpark, that of its innermost cause."""
-    text = str(error)
-    if isinstance(error, Py4JJavaError):
-        cause = error.java_exception
-        while cause.getCause() is not None:
-            cause = cause.getCause()
-        text = str(cause.getMessage() or cause.toString())
-    return (text.strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+    """The first line of an error's message; for a Java error unknown to PySpark, what its causes say together."""
+    if not isinstance(error, Py4JJavaError):
+        return _line_of(str(error)) or type(error).__name__
+    messages, cause = [], error.java_exception
+    while cause is not None:
+        messages.append(str(cause.getMessage() or cause.toString()))
+        cause = cause.getCause()
+    return sentence_of(messages) or type(error).__name__
+
+
+_CONDITION = re.compile(r"\[(?P<condition>[A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)*)\] ")
+"""How every error of Spark's catalogue begins. Its sentence names what it is about: a file, a column, a value."""
+
+_WRAPPERS = frozenset({"TASK_WRITE_FAILED", "FOREACH_BATCH_USER_FUNCTION_ERROR", "STREAM_FAILED"})
+"""Conditions that only say that something inside failed."""
+
+
+def sentence_of(messages: Sequence[str]) -> str:
+    """What a chain of errors says: the outermost sentence of Spark's catalogue that names what it is about, and the
+    innermost cause, which says why.
+
+    Parameters
+    ----------
+    messages: the outermost first.
+    """
+    lines = [line for message in messages if (line := _line_of(message))]
+    if not lines:
+        return ""
+    named = next((line for line in lines if _is_named(line)), None)
+    return lines[-1] if named is None or lines[-1] in named else f"{named}: {lines[-1]}"
+
+
+def _is_named(line: str) -> bool:
+    found = _CONDITION.match(line)
+    return found is not None and found["condition"] not in _WRAPPERS
+
+
+def _line_of(text: str) -> str:
+    return (text.strip().splitlines() or [""])[0].rstrip(".")

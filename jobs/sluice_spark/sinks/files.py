@@ -20,6 +20,7 @@ from sluice.declarations.output_declaration import FilesOutput
 from sluice.ledger.batches import PublicationKey
 from sluice.settings import FilesConnection
 from sluice_spark.session.jvm import jvm_of
+from sluice_spark.session.valid_text import require_valid_text
 from sluice_spark.sinks.text_formats import CSV_TEXT, JSON_TEXT
 
 _log = logging.getLogger(__name__)
@@ -60,6 +61,7 @@ class FilesSink:
         if _exists(rows, f"{folder}/{MARKER}"):
             _log.info("batch %d: %s is already complete", key.batch, folder)
             return
+        rows = require_valid_text(rows, place=f"output {self.output}, {self.place},")
         writer = rows.write.format(self.declared.format).mode("overwrite")
         # Hadoop's default, set because without the marker a folder would never count as complete.
         writer = writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "true")

@@ -13,6 +13,7 @@ from sluice.record_values.rejection import RejectionKind
 from sluice.stored_keys import OPERATION_COLUMN
 from sluice_spark.session.columns import quoted, quoted_table, rejection_of
 from sluice_spark.session.row_content import comparable_columns
+from sluice_spark.session.valid_text import require_valid_text
 
 DELETE = "delete"
 """The operation of a staged row whose key is deleted from the table."""
@@ -73,6 +74,7 @@ class IcebergTarget:
         if self.declared.mode == "merge":
             rows = one_row_per_key(with_operation(rows, self.declared), self.declared)
         options = {f"snapshot-property.{name}": value for name, value in summary.properties().items()}
+        rows = require_valid_text(rows, place=f"output {self.output}, table {self.declared.table},")
         rows.writeTo(self.staging_identifier).options(**options).append()
 
 

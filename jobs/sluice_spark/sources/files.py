@@ -5,16 +5,20 @@ Source of the options: https://spark.apache.org/docs/4.1.0/streaming/apis-on-dat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 from pyspark.sql.types import StructType
 
 from sluice.declarations.source_declarations import FilesSource
+from sluice.errors import SchemaError
 from sluice.settings import FilesConnection
+from sluice.sources.file_types import undeclared_columns, unfit_columns
 from sluice_spark.session.columns import quoted, spark_schema
 from sluice_spark.sources.csv_lines import CSV_OPTIONS, csv_schema
+from sluice_spark.sources.file_heads import UnreadableHeadError, read_columns
 
 _ANY_AGE = "36500d"
 """Spark leaves out files that are seven days older than the newest, for example copies that keep their times."""
@@ -33,8 +37,8 @@ _GLOB_CHARACTERS = frozenset("*?[]{}\\")
 def read_stream(spark: SparkSession, source: FilesSource, connection: FilesConnection) -> DataFrame:
     """Read files as they arrive, each once, those in subfolders too. `_metadata.file_path` names the file of a row.
 
-    A folder that does not exist yet is an empty input. Spark archives or deletes a file when it plans the batch after
-    the one that read it.
+    A folder that does not exist yet is an empty input. What becomes of a file that was read, is not left to Spark,
+    which deletes by path (`sluice_spark.query.file_watch`).
     """
     options = {
         **_options(source),
@@ -44,10 +48,6 @@ def read_stream(spark: SparkSession, source: FilesSource, connection: FilesConne
     }
     if source.max_files_per_batch is not None:
         options["maxFilesPerTrigger"] = str(source.max_files_per_batch)
-    if source.afterwards != "keep":
-        options["cleanSource"] = source.afterwards
-    if source.archive_path is not None:
-        options["sourceArchiveDir"] = location_below(connection, source.archive_path)
     reader = spark.readStream.format(_read_format(source)).options(**options)
     if (schema := _read_schema(source)) is not None:
         reader = reader.schema(schema)
@@ -59,7 +59,9 @@ def read_static(spark: SparkSession, source: FilesSource, connection: FilesConne
     reader = spark.read.format(_read_format(source)).options(**_options(source))
     if (schema := _read_schema(source)) is not None:
         reader = reader.schema(schema)
-    return _with_required_values(reader.load(location_below(connection, source.path)), source)
+    rows = reader.load(location_below(connection, source.path))
+    require_declared_columns(spark, source, rows.inputFiles())
+    return _with_required_values(rows, source)
 
 
 def read_these(spark: SparkSession, source: FilesSource, paths: Sequence[str]) -> DataFrame:
@@ -67,7 +69,42 @@ def read_these(spark: SparkSession, source: FilesSource, paths: Sequence[str]) -
     reader = spark.read.format(_read_format(source)).options(**_options(source))
     if (schema := _read_schema(source)) is not None:
         reader = reader.schema(schema)
-    return _with_required_values(reader.load([_escaped(path) for path in paths]), source)
+    rows = reader.load([_escaped(path) for path in paths])
+    require_declared_columns(spark, source, rows.inputFiles())
+    return _with_required_values(rows, source)
+
+
+def require_declared_columns(spark: SparkSession, source: FilesSource, uris: Iterable[str]) -> None:
+    """Require that files of parquet, orc or avro have the declared columns, with types that fit.
+
+    Parameters
+    ----------
+    uris: of the files, percent-encoded.
+
+    Raises
+    ------
+    SchemaError: with the first file that has not, its columns, and both types of each.
+    LakehouseError: when a file cannot be read.
+    """
+    if source.format not in ("parquet", "orc", "avro"):
+        return
+    for uri in uris:
+        try:
+            found = read_columns(spark, uri, file_format=source.format)
+        except UnreadableHeadError as error:
+            raise SchemaError(
+                f"The file {unquote(uri)} cannot be read: {error}.",
+                differences=(),
+                next_step="Repair the file, or move it out of the folder.",
+            ) from error
+        if differences := unfit_columns(source.columns, found, file_format=source.format):
+            others = undeclared_columns(source.columns, found)
+            has = f" (it has {', '.join(others)}, not declared)" if others else ""
+            raise SchemaError(
+                f"The file {unquote(uri)} does not have the declared columns{has}:",
+                differences=differences,
+                next_step="Declare the columns as the files have them, or move the file out of the folder.",
+            )
 
 
 def _escaped(path: str) -> str:

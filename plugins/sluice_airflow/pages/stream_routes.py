@@ -86,6 +86,7 @@ def _stream_page(
         hours=hours if hours in WINDOWS_HOURS else WINDOWS_HOURS[0],
         may_read=reader.may_read,
         may_read_log=reader.may_read_log(stream),
+        logs=pages.deployment.settings.logs,
     )
     drawn = () if page.graph is None else page.graph.boxes
     neighbours = {box.node.name for box in drawn if box.node.kind is NodeKind.STREAM}

@@ -302,7 +302,8 @@ def test_the_ledger_is_upgraded_and_reported(
 def test_the_ledger_is_tidied_by_hand(sluice: Sluice) -> None:
     assert sluice("ledger", "tidy", "--dry-run")[:2] == (
         0,
-        "0 batches, 0 events, 0 work items and 0 log files would be deleted, 0 runs would be archived.\n",
+        "0 batches, 0 events, 0 work items, 0 other records and 0 log files would be deleted, "
+        "0 runs would be archived.\n",
     )
     assert json.loads(sluice("ledger", "tidy", "--json")[1]) == {
         "dry_run": False,
@@ -310,5 +311,6 @@ def test_the_ledger_is_tidied_by_hand(sluice: Sluice) -> None:
         "runs": 0,
         "events": 0,
         "work_items": 0,
+        "records": 0,
         "logs": 0,
     }

@@ -246,6 +246,9 @@ def test_a_rejection_becomes_a_run_of_stream_control_for_the_person_with_the_pla
 
     assert done.status_code == 200, done.text
     assert "Airflow has queued the rejection" in done.text
+    again = as_admin.post(REJECT, data=shown, headers=same_site)
+    assert (again.status_code, "confirmed before" in again.text) == (403, True)
+    assert len(airflow.runs("stream_control")) == before + 1
     run = airflow.runs("stream_control")[-1]
     asked = {"stream": "acted_on", "verb": "reject-batch", "dry_run": False, "batch": 7, "plan_digest": "d" * 64}
     assert (run["conf"], run["triggering_user_name"]) == (asked, "admin")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import Any
 
 import pytest
 from tests.fixtures.workshop import Workshop
 
+from sluice.errors import RolledBackError
 from sluice.ledger.batches import recent_batches
 from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.generations import find_generation
@@ -106,3 +108,28 @@ def _crash(workshop: Workshop, name: str, *, at: CrashPoint) -> None:
 
     with pytest.raises(Exception, match="crash"):
         workshop.run(name, reached=reached)
+
+
+def test_a_reset_that_could_not_start_is_refused_and_a_deleted_checkpoint_is_not_called_kept(
+    workshop: Workshop,
+) -> None:
+    name = f"s{workshop.namespace}"
+    declare(workshop, name)
+    workshop.append("source", ROWS)
+    workshop.run_supervised(name)
+    first = workshop.table("target").metadata.current_snapshot_id
+    assert first is not None
+    workshop.append("source", [{"id": 9, "word": "new"}])
+    workshop.run_supervised(name)
+    newest = workshop.table("target").metadata.current_snapshot_id
+    set_desired_state(workshop.ledger, name, DesiredState.STOPPED)
+    shutil.rmtree(workshop.checkpoint(name))
+    workshop.table("target").manage_snapshots().rollback_to_snapshot(first).commit()
+
+    with pytest.raises(RolledBackError, match="A reset would not help") as refusal:
+        plan_reset(workshop.ledger, workshop.stream(name), workshop.settings)
+
+    assert "set_current_snapshot" in refusal.value.next_step
+    workshop.spark.sql(f"CALL lakehouse.system.set_current_snapshot('{workshop.table_name('target')}', {newest})")
+    plan = plan_reset(workshop.ledger, workshop.stream(name), workshop.settings)
+    assert "is not there any more." in plan.steps[0].sentence

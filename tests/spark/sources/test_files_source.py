@@ -13,7 +13,6 @@ import pytest
 from botocore.config import Config
 from pyarrow import csv, orc, parquet
 from pyspark.sql import DataFrame, SparkSession
-from tenacity import Retrying, stop_after_delay, wait_fixed
 from tests.fixtures.streaming import drained, open_declared, running
 
 from sluice.settings import FilesConnection, Settings
@@ -207,27 +206,6 @@ def set_age(file: Path, *, seconds: float) -> None:
     os.utime(file, (then, then))
 
 
-@pytest.mark.parametrize("afterwards", ["archive", "delete"])
-def test_a_file_that_was_read_is_put_away(
-    spark: SparkSession, settings: Settings, tmp_path: Path, afterwards: str
-) -> None:
-    folder = tmp_path / "in" / "weather"
-    folder.mkdir(parents=True)
-    source = {"connection": "here", "path": "weather", "format": "text", "afterwards": afterwards}
-    if afterwards == "archive":
-        source["archive_path"] = "archive"
-    for number in range(2):
-        (folder / f"{number}.txt").write_text(str(number))
-        rows = open_declared(spark, at(settings, tmp_path / "in"), stream={"files": source})
-        assert drained(spark, rows, tmp_path, checkpoint="c") == [{"value": str(number)}]
-
-    for attempt in Retrying(stop=stop_after_delay(60), wait=wait_fixed(0.2), reraise=True):
-        with attempt:
-            assert [file.name for file in folder.iterdir() if not file.name.startswith(".")] == ["1.txt"]
-    archived = [file.name for file in (tmp_path / "in" / "archive").rglob("0.txt")]
-    assert archived == (["0.txt"] if afterwards == "archive" else [])
-
-
 def test_files_lie_on_s3_too(spark: SparkSession, settings: Settings, tmp_path: Path) -> None:
     store = settings.object_store
     assert store.access_key_id is not None
@@ -241,7 +219,7 @@ def test_files_lie_on_s3_too(spark: SparkSession, settings: Settings, tmp_path: 
         config=Config(request_checksum_calculation="when_required", response_checksum_validation="when_required"),
     )
     path = f"files_source/{tmp_path.name}"
-    source = {"connection": "landing", "path": path, "format": "json", "columns": COLUMNS, "afterwards": "delete"}
+    source = {"connection": "landing", "path": path, "format": "json", "columns": COLUMNS}
     rows = open_declared(spark, settings, stream={"files": source})
 
     with running(spark, rows, tmp_path) as query:
@@ -250,7 +228,3 @@ def test_files_lie_on_s3_too(spark: SparkSession, settings: Settings, tmp_path: 
         assert query.rows() == READ[:1]
         client.put_object(Bucket="landing", Key=f"{path}/b.json", Body=b'{"origin": "JFK"}\n')
         assert by_origin(query.rows()) == READ
-        for attempt in Retrying(stop=stop_after_delay(60), wait=wait_fixed(0.2), reraise=True):
-            with attempt:
-                left = client.list_objects_v2(Bucket="landing", Prefix=path)
-                assert [entry["Key"] for entry in left["Contents"]] == [f"{path}/b.json"]

@@ -9,10 +9,10 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
-from tests.fixtures.continuations import run_recorded
+from tests.fixtures.continuations import go_on, run_recorded
 from tests.fixtures.workshop import Workshop
 
-from sluice.errors import InputReplacedError, RolledBackError
+from sluice.errors import InputReplacedError, RolledBackError, UsageError
 from sluice.ledger.batches import BatchObservation
 from sluice.ledger.events import EventAction, EventSubject, recent_events
 from sluice.ledger.generations import find_generation
@@ -178,14 +178,14 @@ def test_a_running_stream_notices_a_recreated_topic(workshop: Workshop, on_data_
         outputs={"main": {"iceberg": {"table": topic.target}}},
     )
     topic.send(OLD)
-    read: list[int] = []
+    read: dict[int, int] = {}  # a start reports again what an earlier plan has published
 
     def stop_when(batch: BatchObservation) -> bool:
         if batch.input_rows and not read:
             topic.recreate()
             topic.send(NEW)
-        read.append(batch.input_rows)
-        return sum(read) >= len(OLD) + len(NEW)
+        read[batch.key.batch] = batch.input_rows
+        return sum(read.values()) >= len(OLD) + len(NEW)
 
     if on_data_loss == "count":
         topic.run(stop_when=stop_when)
@@ -255,3 +255,68 @@ def test_a_reset_takes_the_new_things_for_its_own(workshop: Workshop) -> None:
     generation = find_generation(workshop.ledger, stream)
     assert generation is not None
     assert str(workshop.table(target).metadata.table_uuid) in generation.identities.values()
+
+
+def test_a_rolled_back_source_is_continued_behind_the_common_ancestor(workshop: Workshop) -> None:
+    stream, source, target = copying(workshop)
+    common = workshop.table(source).metadata.current_snapshot_id
+    assert common is not None
+    workshop.append("source", [{"id": 10}])
+    run_recorded(workshop, stream)
+    workshop.table(source).manage_snapshots().rollback_to_snapshot(common).commit()
+    workshop.append("source", [{"id": 11}])
+    workshop.append("source", [{"id": 12}])
+
+    with pytest.raises(InputReplacedError, match=f"was rolled back to snapshot {common}"):
+        run_recorded(workshop, stream)
+    plan = go_on(workshop, stream)
+    run_recorded(workshop, stream)
+
+    assert (plan.seen.rows_read, plan.seen.rows_left_out) == (2, 0)
+    assert "What was published of the 1 withdrawn rows stays" in " ".join(step.sentence for step in plan.steps)
+    assert [row["id"] for row in workshop.rows(target)] == list(range(13))
+
+
+def test_a_source_that_was_created_again_is_continued_at_its_beginning(workshop: Workshop) -> None:
+    stream, source, target = copying(workshop)
+    workshop.catalog.drop_table(source)
+    workshop.create_tables(only=source)
+    workshop.append("source", [{"id": 20}, {"id": 21}])
+    workshop.append("source", [{"id": 22}])
+
+    plan = go_on(workshop, stream)
+    run_recorded(workshop, stream)
+    workshop.append("source", [{"id": 23}])
+    run_recorded(workshop, stream)
+
+    assert plan.seen.rows_read == 3
+    assert [row["id"] for row in workshop.rows(target)] == [*range(10), 20, 21, 22, 23]
+
+
+def test_a_target_that_was_created_again_is_accepted_without_its_rows(workshop: Workshop) -> None:
+    stream, _, target = copying(workshop)
+    workshop.catalog.drop_table(target)
+    workshop.create_tables(only=target)
+    workshop.append("source", [{"id": 10}])
+
+    with pytest.raises(UsageError, match="was deleted and created again"):
+        go_on(workshop, stream)
+    plan = go_on(workshop, stream, leaves_out=True)
+    run_recorded(workshop, stream)
+
+    assert f"output table {target}" in plan.seen.accepts[0]
+    assert [row["id"] for row in workshop.rows(target)] == [10]
+
+
+def test_a_recreated_topic_is_continued_at_its_first_record(workshop: Workshop) -> None:
+    topic = Topic(workshop)
+    topic.send(OLD)
+    topic.run()
+    topic.recreate()
+    topic.send(NEW)
+
+    plan = go_on(workshop, topic.stream)
+    topic.run()
+
+    assert plan.seen.rows_read == len(NEW)
+    assert topic.values() == sorted([*NEW, *OLD])

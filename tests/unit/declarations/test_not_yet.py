@@ -59,6 +59,7 @@ _WORKS_BELOW = {
         "on_unknown_field",
         "max_files_per_batch",
         "latest_first",
+        "on_changed",
         "afterwards",
         "archive_path",
         "schema_file",

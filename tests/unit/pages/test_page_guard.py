@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from sluice_airflow.pages.page_guard import PLAN_SECONDS, PlanTokens, ShownPlan, is_of_own_origin
+from sluice_airflow.pages.page_guard import PLAN_SECONDS, PlanTokens, ShownPlan, is_of_own_origin, use_of
 
 HOST = {"host": "airflow.example:8080"}
 PLAN = ShownPlan(user="ann", subject="clicks", verb="reset", number=3, digest="of the plan")
@@ -47,6 +47,14 @@ def test_a_token_is_good_for_its_person_stream_and_verb() -> None:
     assert PlanTokens("another secret").plan_of(token, user="ann", subject="clicks", verb="reset") is None
     assert tokens.plan_of(f"x{token}", user="ann", subject="clicks", verb="reset") is None
     assert tokens.plan_of("", user="ann", subject="clicks", verb="reset") is None
+
+
+def test_each_token_is_another_one() -> None:
+    tokens = PlanTokens("secret")
+    first, second = tokens.token_of(PLAN), tokens.token_of(PLAN)
+
+    assert use_of(first) != use_of(second)
+    assert use_of(first) == use_of(first)
 
 
 def test_a_token_is_good_for_ten_minutes(monkeypatch: pytest.MonkeyPatch) -> None:

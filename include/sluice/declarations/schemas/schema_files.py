@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sluice.declarations.bounded_files import read_bounded
-from sluice.declarations.value_declaration import Column
+from sluice.declarations.value_declaration import Column, repeated_column, repetition
 
 LARGEST_SCHEMA_BYTES = 1024**2
 """A schema is a page or ten; something larger is a mistake."""
@@ -39,6 +39,7 @@ _AVRO_LOGICAL = {
     "local-timestamp-micros": "timestamp",
     "uuid": "uuid",
 }
+_AVRO_UNREADABLE = ("time-millis", "time-micros")
 _JSON_PRIMITIVES = {"boolean": "boolean", "integer": "long", "number": "double", "string": "string"}
 _JSON_FORMATS = {"date": "date", "date-time": "timestamptz", "uuid": "uuid"}
 
@@ -63,8 +64,14 @@ def read_columns(file: Path, *, message: str | None = None) -> tuple[Column, ...
             message_of,
         )
 
-        return message_columns(message_of(compiled(text, name=file.name), message))
+        return _distinct(message_columns(message_of(compiled(text, name=file.name), message)))
     return columns_of_json(text)
+
+
+def _distinct(columns: tuple[Column, ...]) -> tuple[Column, ...]:
+    if (again := repeated_column(columns)) is not None:
+        raise ValueError(repetition(columns, again))
+    return columns
 
 
 def read_schema(file: Path) -> str:
@@ -89,7 +96,7 @@ def columns_of_json(text: str) -> tuple[Column, ...]:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"it is not JSON: {error}") from error
     try:
-        return _columns(schema)
+        return _distinct(_columns(schema))
     except RecursionError as error:
         raise ValueError("its types are nested too deep") from error
 
@@ -145,6 +152,8 @@ def _avro_type(type_: Any, place: str) -> str:
         return f"decimal({type_.get('precision')}, {type_.get('scale', 0)})"
     if logical in _AVRO_LOGICAL:
         return _AVRO_LOGICAL[logical]
+    if logical in _AVRO_UNREADABLE:
+        raise ValueError(f"{place} has the logical type {logical}, which no column can have: Spark has no time of day")
     match kind:
         case "fixed":
             return f"fixed[{type_.get('size')}]"

@@ -1,0 +1,155 @@
+"""Whether the columns of a parquet, orc or avro file are what is declared, by their logical types.
+
+Spark takes the physical type for the value: an unsigned number becomes a negative one, a date becomes the number of its
+day, bytes become text that is none, and a column that is absent becomes null. So the types in the head or foot of a
+file are compared with the declared ones before a batch reads it. The guide has the table (`docs/guides/inputs.md`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from sluice.declarations.column_types import (
+    ColumnType,
+    DecimalType,
+    FixedType,
+    ListType,
+    MapType,
+    PrimitiveType,
+    StructType,
+)
+from sluice.declarations.value_declaration import Column
+from sluice.errors import ColumnDifference
+
+FileFormat = Literal["parquet", "orc", "avro"]
+
+LEGACY_INSTANT = pa.timestamp("ns", tz="INT96")
+"""How a time of parquet's old type INT96 is given here: an instant, which Spark reads to the microsecond."""
+
+_SIGNED = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
+_UNSIGNED = (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
+
+_EXACT: Mapping[str, tuple[pa.DataType, ...]] = {
+    "boolean": (pa.bool_(),),
+    "int": (*_SIGNED[:3], *_UNSIGNED[:2]),
+    "long": (*_SIGNED, *_UNSIGNED[:3]),
+    "float": (pa.float32(),),
+    "double": (pa.float32(), pa.float64()),
+    "string": (pa.string(), pa.large_string()),
+    "uuid": (pa.string(), pa.large_string()),
+    "binary": (pa.binary(), pa.large_binary(), pa.string(), pa.large_string()),
+    "date": (pa.date32(),),
+}
+"""The types of files whose every value a declared type holds, and that Spark reads into it unchanged. Text that is read
+as `binary` is its UTF-8 bytes."""
+
+
+def unfit_columns(
+    columns: Sequence[Column], found: pa.Schema, *, file_format: FileFormat
+) -> tuple[ColumnDifference, ...]:
+    """Each declared column that a file does not have, or has with a type that does not fit.
+
+    Parameters
+    ----------
+    found: the columns of the file.
+    """
+    declared = tuple((column.name, column.column_type) for column in columns)
+    fields = [found.field(index) for index in range(len(found.names))]
+    return tuple(_unfit_fields(declared, fields, file_format, prefix=""))
+
+
+def undeclared_columns(columns: Sequence[Column], found: pa.Schema) -> tuple[str, ...]:
+    """The columns of a file that are not declared."""
+    declared = {column.name.lower() for column in columns}
+    return tuple(name for name in found.names if name.lower() not in declared)
+
+
+def _unfit_fields(
+    declared: Sequence[tuple[str, ColumnType]],
+    found: Sequence[pa.Field[Any]],
+    file_format: FileFormat,
+    *,
+    prefix: str,
+) -> Iterator[ColumnDifference]:
+    for name, kind in declared:
+        same = [field for field in found if field.name.lower() == name.lower()]  # as Spark looks columns up
+        if not same:
+            yield ColumnDifference(column=f"{prefix}{name}", declared=_declared(kind), got="")
+        elif len(same) > 1:
+            got = f"{' and '.join(field.name for field in same)}, which differ in case only"
+            yield ColumnDifference(column=f"{prefix}{name}", declared=_declared(kind), got=got)
+        else:
+            yield from _unfit(f"{prefix}{name}", kind, same[0].type, file_format)
+
+
+def _unfit(path: str, declared: ColumnType, found: pa.DataType, file_format: FileFormat) -> Iterator[ColumnDifference]:
+    match declared:
+        case StructType(fields=fields) if pa.types.is_struct(found):
+            inner = [found.field(index) for index in range(found.num_fields)]
+            yield from _unfit_fields(fields, inner, file_format, prefix=f"{path}.")
+        case ListType(element=element) if pa.types.is_list(found) or pa.types.is_large_list(found):
+            yield from _unfit(f"{path}.element", element, found.value_type, file_format)
+        case MapType(key=key, value=value) if pa.types.is_map(found):
+            yield from _unfit(f"{path}.key", key, found.key_type, file_format)
+            yield from _unfit(f"{path}.value", value, found.item_type, file_format)
+        case _ if not _fits(declared, found, file_format):
+            yield ColumnDifference(column=path, declared=_declared(declared), got=_words(found))
+
+
+def _fits(declared: ColumnType, found: pa.DataType, file_format: FileFormat) -> bool:
+    match declared:
+        case DecimalType(precision=precision, scale=scale):
+            if not isinstance(found, pa.Decimal128Type | pa.Decimal256Type):
+                return False
+            return bool(found.scale <= scale and found.precision - found.scale <= precision - scale)
+        case FixedType(length=length):
+            return pa.types.is_fixed_size_binary(found) and found.byte_width == length
+        case PrimitiveType(name=("timestamp" | "timestamptz") as name):
+            return _is_time(name, found, file_format)
+        case PrimitiveType(name="binary") if pa.types.is_fixed_size_binary(found):
+            return True
+        case PrimitiveType(name=name):
+            return found in _EXACT.get(name, ())
+    return False
+
+
+def _is_time(name: str, found: pa.DataType, file_format: FileFormat) -> bool:
+    if not pa.types.is_timestamp(found):
+        return False
+    if file_format == "orc":  # its writers do not agree on which of its two types is which; both hold microseconds
+        return True
+    if found == LEGACY_INSTANT:
+        return name == "timestamptz"
+    return found.unit in ("ms", "us") and (found.tz is not None) == (name == "timestamptz")
+
+
+def _declared(kind: ColumnType) -> str:
+    match kind:
+        case DecimalType(precision=precision, scale=scale):
+            return f"decimal({precision}, {scale})"
+        case FixedType(length=length):
+            return f"fixed[{length}]"
+        case PrimitiveType(name=name):
+            return name
+        case ListType():
+            return "a list"
+        case MapType():
+            return "a map"
+    return "a struct"
+
+
+def _words(found: pa.DataType) -> str:
+    """A type of a file in the words of its format."""
+    if pa.types.is_timestamp(found):
+        if found == LEGACY_INSTANT:
+            return "an INT96 instant"
+        units = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
+        return f"{'an instant' if found.tz is not None else 'a time without a zone'} in {units[found.unit]}"
+    if found in (pa.binary(), pa.large_binary()):
+        return "bytes without the annotation of text"
+    if found in _UNSIGNED:
+        return f"an unsigned number of {found.bit_width} bits"
+    return str(found)

@@ -1,0 +1,181 @@
+"""Reads the columns of parquet, orc and avro files from their heads and feet, through the file systems of Spark."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import fastavro
+import pyarrow as pa
+from py4j.protocol import Py4JJavaError
+from pyarrow import orc, parquet
+from pyspark.sql import SparkSession
+
+from sluice.errors import LakehouseError
+from sluice.sources.file_types import LEGACY_INSTANT, FileFormat
+from sluice_spark.session.jvm import first_line, jvm_of
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject
+
+
+class UnreadableHeadError(Exception):
+    """The head or foot of a file is not one of its format. The message is half a sentence."""
+
+
+def read_columns(spark: SparkSession, uri: str, *, file_format: FileFormat) -> pa.Schema:
+    """The columns of a file.
+
+    Parameters
+    ----------
+    uri: as Spark's log of files has it, percent-encoded.
+
+    Raises
+    ------
+    UnreadableHeadError: when the file is damaged, or is none of its format.
+    LakehouseError: when its storage does not answer, or the file is gone.
+    """
+    with _HadoopFile(spark, uri) as file:
+        try:
+            match file_format:
+                case "parquet":
+                    return _parquet_columns(parquet.ParquetFile(pa.PythonFile(file, "r")))
+                case "orc":
+                    return orc.ORCFile(pa.PythonFile(file, "r")).schema
+            return pa.schema([_avro_field(one) for one in _avro_fields(file)])
+        except (pa.ArrowException, OSError, ValueError, EOFError, KeyError, IndexError) as error:
+            if isinstance(error.__cause__, Py4JJavaError) or isinstance(error, LakehouseError):
+                raise
+            detail = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise UnreadableHeadError(f"it is no {file_format} file, or damaged: {detail}") from error
+
+
+def _parquet_columns(file: parquet.ParquetFile) -> pa.Schema:
+    """Arrow gives INT96 the type of a time without a zone; by its writers it is an instant."""
+    columns, found = file.schema_arrow, file.schema
+    for index in range(len(found)):
+        leaf = found.column(index)
+        if leaf.physical_type == "INT96" and "." not in leaf.path:
+            place = columns.names.index(leaf.path)
+            columns = columns.set(place, pa.field(leaf.path, LEGACY_INSTANT))
+    return columns
+
+
+def _avro_fields(file: io.RawIOBase) -> list[Mapping[str, Any]]:
+    schema = fastavro.reader(io.BufferedReader(file)).writer_schema
+    if not isinstance(schema, dict) or schema.get("type") != "record":
+        raise ValueError("its schema is no record")
+    fields: list[Mapping[str, Any]] = schema["fields"]
+    return fields
+
+
+def _avro_field(field: Mapping[str, Any]) -> pa.Field[Any]:
+    return pa.field(str(field["name"]), _avro_type(field["type"]))
+
+
+_AVRO_PRIMITIVES: Mapping[str, pa.DataType] = {
+    "null": pa.null(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "string": pa.string(),
+    "enum": pa.string(),
+}
+_AVRO_LOGICAL: Mapping[str, pa.DataType] = {
+    "date": pa.date32(),
+    "time-millis": pa.time32("ms"),
+    "time-micros": pa.time64("us"),
+    "timestamp-millis": pa.timestamp("ms", tz="UTC"),
+    "timestamp-micros": pa.timestamp("us", tz="UTC"),
+    "timestamp-nanos": pa.timestamp("ns", tz="UTC"),
+    "local-timestamp-millis": pa.timestamp("ms"),
+    "local-timestamp-micros": pa.timestamp("us"),
+    "local-timestamp-nanos": pa.timestamp("ns"),
+}
+
+
+def _avro_type(kind: Any) -> pa.DataType:
+    if isinstance(kind, list):
+        others = [one for one in kind if one != "null"]
+        return _avro_type(others[0]) if len(others) == 1 else pa.dense_union([pa.field("a union", pa.null())])
+    if isinstance(kind, str):
+        return _AVRO_PRIMITIVES.get(kind, pa.struct([]))  # another name is that of a type that was defined before
+    logical = kind.get("logicalType")
+    if logical == "decimal":
+        return pa.decimal128(int(kind["precision"]), int(kind.get("scale", 0)))
+    if logical in _AVRO_LOGICAL:
+        return _AVRO_LOGICAL[logical]
+    match kind["type"]:
+        case "record":
+            return pa.struct([_avro_field(field) for field in kind["fields"]])
+        case "array":
+            return pa.list_(_avro_type(kind["items"]))
+        case "map":
+            return pa.map_(pa.string(), _avro_type(kind["values"]))
+        case "fixed":
+            return pa.binary(int(kind["size"]))
+        case inner:
+            return _avro_type(inner)
+
+
+class _HadoopFile(io.RawIOBase):
+    """A file of one of Spark's file systems, for readers of Python. It is read in a few pieces."""
+
+    def __init__(self, spark: SparkSession, uri: str) -> None:
+        self._jvm, self._uri, self._at = jvm_of(spark), uri, 0
+        path = self._jvm.org.apache.hadoop.fs.Path(self._jvm.java.net.URI(uri))
+        with self._refusals():
+            files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+            self._size = int(files.getFileStatus(path).getLen())
+            self._stream: JavaObject = files.open(path)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = base + offset
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        wanted = min(len(buffer), self._size - self._at)
+        if wanted <= 0:
+            return 0
+        with self._refusals():
+            self._stream.seek(self._at)
+            piece = bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(self._stream, wanted))
+        buffer[: len(piece)] = piece
+        self._at += len(piece)
+        return len(piece)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._stream.close()
+        super().close()
+
+    def _refusals(self) -> _Refusals:
+        return _Refusals(self._uri)
+
+
+class _Refusals:
+    """Names the file in what a file system raises."""
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+
+    def __enter__(self) -> None:
+        """There is nothing to begin."""
+
+    def __exit__(self, _kind: object, error: object, _trace: object) -> None:
+        if isinstance(error, Py4JJavaError):
+            raise LakehouseError(f"The file {self._uri} cannot be read: {first_line(error)}") from error

@@ -1,0 +1,130 @@
+"""Files of parquet, orc and avro are held to what is declared, before a row of them is read."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+from pyarrow import orc, parquet
+from tests.fixtures.workshop import Workshop
+
+from sluice.errors import SchemaError
+from sluice.settings import FilesConnection
+from sluice_spark.query.stream_preview import preview
+
+
+class Folder:
+    """A folder of files, and the stream that appends their rows."""
+
+    def __init__(self, workshop: Workshop, place: Path, columns: dict[str, str], **source: Any) -> None:
+        self.path, self.stream = place / "in", f"s{workshop.namespace}"
+        self.path.mkdir()
+        connections = {
+            **workshop.settings.connections,
+            "here": FilesConnection(kind="files", root=self.path.as_uri()),
+        }
+        settings = workshop.settings.model_copy(update={"connections": connections})
+        self.workshop = Workshop(
+            spark=workshop.spark, settings=settings, ledger=workshop.ledger, namespace=workshop.namespace
+        )
+        declared = [{"name": name, "type": kind} for name, kind in columns.items()]
+        self.target = workshop.declare_table("target", columns)
+        workshop.declare_stream(
+            self.stream,
+            python="def transform(f):\n    return f\n",
+            inputs={"f": {"stream": {"files": {"connection": "here", "columns": declared} | source}}},
+            outputs={"main": {"iceberg": {"table": self.target}}},
+        )
+
+    def write(self, name: str, rows: pa.Table) -> None:
+        """Add a file, by its ending."""
+        match name.rpartition(".")[2]:
+            case "parquet":
+                parquet.write_table(rows, self.path / name)
+            case "orc":
+                orc.write_table(rows, self.path / name)
+            case "avro":
+                fields = [{"name": field.name, "type": ["null", "double"]} for field in rows.schema]
+                schema = {"type": "record", "name": "r", "fields": fields}
+                with (self.path / name).open("wb") as file:
+                    fastavro.writer(file, schema, rows.to_pylist())
+
+    def run(self) -> None:
+        """Run the stream over what is there."""
+        self.workshop.run(self.stream, is_recorded=True)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """What the target holds."""
+        return self.workshop.rows(self.target)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "orc", "avro"])
+def test_a_file_without_a_declared_column_is_refused(workshop: Workshop, tmp_path: Path, kind: str) -> None:
+    folder = Folder(workshop, tmp_path, {"id": "double", "amount": "double"}, format=kind)
+    folder.write(f"right.{kind}", pa.table({"id": [0.0], "amount": [1.5]}))
+    folder.run()
+    folder.write(f"renamed.{kind}", pa.table({"id": [1.0], "amount_eur": [2.5]}))
+
+    with pytest.raises(
+        SchemaError, match=r"renamed\.\w+ does not have the declared columns \(it has amount_eur"
+    ) as seen:
+        folder.run()
+
+    assert "amount: declared double, got nothing" in seen.value.message
+    assert folder.rows() == [{"id": 0.0, "amount": 1.5}]
+
+
+@pytest.mark.parametrize(
+    ("declared", "values", "got"),
+    [
+        ("int", pa.array([4_000_000_000], pa.uint32()), "an unsigned number of 32 bits"),
+        ("long", pa.array([2**64 - 1], pa.uint64()), "an unsigned number of 64 bits"),
+        ("int", pa.array([dt.date(1972, 9, 27)]), "date32"),
+        ("string", pa.array([b"\xff\xfe"]), "bytes without the annotation of text"),
+        ("timestamptz", pa.array([1], pa.timestamp("ns", tz="UTC")), "an instant in nanoseconds"),
+        ("timestamptz", pa.array([1], pa.timestamp("us")), "a time without a zone in microseconds"),
+    ],
+    ids=["uint32", "uint64", "date", "bytes", "nanoseconds", "zone"],
+)
+def test_the_physical_type_is_not_taken_for_the_value(
+    workshop: Workshop, tmp_path: Path, declared: str, values: Any, got: str
+) -> None:
+    folder = Folder(workshop, tmp_path, {"id": declared}, format="parquet")
+    folder.write("a b.parquet", pa.table({"id": values}))
+
+    with pytest.raises(SchemaError, match=rf"a b\.parquet does not have .* id: declared {declared}, got {got}"):
+        folder.run()
+    with pytest.raises(SchemaError, match=r"a b\.parquet does not have"):
+        preview(workshop.spark, folder.workshop.stream(folder.stream), folder.workshop.settings, sample=5, shown=5)
+
+    assert folder.rows() == []
+
+
+def test_a_damaged_file_is_named(workshop: Workshop, tmp_path: Path) -> None:
+    folder = Folder(workshop, tmp_path, {"id": "long"}, format="parquet")
+    (folder.path / "cut.parquet").write_bytes(b"PAR1 no more")
+
+    with pytest.raises(SchemaError, match=r"cut\.parquet cannot be read: it is no parquet file"):
+        folder.run()
+
+
+def test_files_that_fit_are_read(workshop: Workshop, tmp_path: Path) -> None:
+    folder = Folder(workshop, tmp_path, {"id": "long", "at": "timestamptz", "d": "decimal(20, 4)"}, format="parquet")
+    at = dt.datetime(2026, 1, 2, tzinfo=dt.UTC)
+    folder.write(
+        "a.parquet",
+        pa.table(
+            {
+                "d": pa.array([1], pa.decimal128(9, 2)),
+                "id": pa.array([4_000_000_000], pa.uint32()),
+                "at": pa.array([at], pa.timestamp("ms", tz="UTC")),
+                "more": [1],
+            }
+        ),
+    )
+    folder.run()
+    assert [(row["id"], row["at"], str(row["d"])) for row in folder.rows()] == [(4_000_000_000, at, "1.0000")]

@@ -1,0 +1,108 @@
+"""Every pair of a file's type and a declared one: what fits, and what would become another value."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from sluice.declarations.value_declaration import Column
+from sluice.sources.file_types import LEGACY_INSTANT, FileFormat, undeclared_columns, unfit_columns
+
+FILE_TYPES: dict[str, pa.DataType] = {
+    "bool": pa.bool_(),
+    "int8": pa.int8(),
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "uint8": pa.uint8(),
+    "uint16": pa.uint16(),
+    "uint32": pa.uint32(),
+    "uint64": pa.uint64(),
+    "float16": pa.float16(),
+    "float32": pa.float32(),
+    "float64": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "fixed16": pa.binary(16),
+    "date": pa.date32(),
+    "time": pa.time64("us"),
+    "ts_ms": pa.timestamp("ms"),
+    "ts_us": pa.timestamp("us"),
+    "ts_ns": pa.timestamp("ns"),
+    "tz_ms": pa.timestamp("ms", tz="UTC"),
+    "tz_us": pa.timestamp("us", tz="Europe/Berlin"),
+    "tz_ns": pa.timestamp("ns", tz="UTC"),
+    "int96": LEGACY_INSTANT,
+    "decimal(9,2)": pa.decimal128(9, 2),
+    "decimal(20,4)": pa.decimal128(20, 4),
+    "list": pa.list_(pa.int32()),
+    "map": pa.map_(pa.string(), pa.int32()),
+    "struct": pa.struct([("a", pa.int32())]),
+}
+FIT = {
+    "boolean": {"bool"},
+    "int": {"int8", "int16", "int32", "uint8", "uint16"},
+    "long": {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"},
+    "float": {"float32"},
+    "double": {"float32", "float64"},
+    "string": {"string"},
+    "uuid": {"string"},
+    "binary": {"string", "binary", "fixed16"},
+    "fixed[16]": {"fixed16"},
+    "date": {"date"},
+    "timestamp": {"ts_ms", "ts_us"},
+    "timestamptz": {"tz_ms", "tz_us", "int96"},
+    "decimal(9, 2)": {"decimal(9,2)"},
+    "decimal(20, 4)": {"decimal(9,2)", "decimal(20,4)"},
+    "decimal(38, 2)": {"decimal(9,2)"},
+    "list<int>": {"list"},
+    "list<string>": set(),
+    "map<string, long>": {"map"},
+    "struct<a: long>": {"struct"},
+    "struct<b: long>": set(),
+}
+
+
+@pytest.mark.parametrize("declared", FIT)
+def test_only_types_whose_values_are_kept_fit(declared: str) -> None:
+    column = Column(name="x", type=declared)
+    fits = {
+        name
+        for name, kind in FILE_TYPES.items()
+        if not unfit_columns([column], pa.schema([("x", kind)]), file_format="parquet")
+    }
+    assert fits == FIT[declared]
+
+
+def test_a_column_that_differs_is_named_with_both_types() -> None:
+    columns = [Column(name="id", type="int"), Column(name="s", type="struct<at: timestamptz>")]
+    found = pa.schema([("ID", pa.uint32()), ("s", pa.struct([("at", pa.timestamp("ns", tz="UTC"))]))])
+
+    differences = unfit_columns(columns, found, file_format="parquet")
+
+    assert [str(one) for one in differences] == [
+        "id: declared int, got an unsigned number of 32 bits",
+        "s.at: declared timestamptz, got an instant in nanoseconds",
+    ]
+
+
+def test_a_column_that_was_renamed_is_missing() -> None:
+    columns, found = [Column(name="amount", type="double")], pa.schema([("amount_eur", pa.float64())])
+    assert [str(one) for one in unfit_columns(columns, found, file_format="avro")] == [
+        "amount: declared double, got nothing"
+    ]
+    assert undeclared_columns(columns, found) == ("amount_eur",)
+
+
+def test_names_that_differ_in_case_only_are_ambiguous() -> None:
+    found = pa.schema([("id", pa.int64()), ("ID", pa.int64())])
+    (difference,) = unfit_columns([Column(name="id", type="long")], found, file_format="parquet")
+    assert difference.got == "id and ID, which differ in case only"
+
+
+@pytest.mark.parametrize("kind", ["ts_ns", "tz_ns"])
+@pytest.mark.parametrize("declared", ["timestamp", "timestamptz"])
+def test_orc_has_times_whose_writers_do_not_agree(kind: str, declared: str) -> None:
+    file_format: FileFormat = "orc"
+    column = Column(name="x", type=declared)
+    assert unfit_columns([column], pa.schema([("x", FILE_TYPES[kind])]), file_format=file_format) == ()
