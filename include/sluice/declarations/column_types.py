@@ -170,13 +170,15 @@ class _Reading:
     def _struct(self, *, depth: int) -> StructType:
         self._expect("<")
         fields: dict[str, ColumnType] = {}
+        known: set[str] = set()
         separator = ","
         while separator == ",":
             name = self._next()
             if not _COLUMN.fullmatch(name):
                 raise self._refusal()
-            if name.lower() in (known.lower() for known in fields):
-                raise ValueError(f"the field {name} is there twice: Spark does not distinguish upper from lower case")
+            if name.lower() in known:
+                raise ValueError(f"the type has the field {name} twice: Spark takes upper and lower case for the same")
+            known.add(name.lower())
             self._expect(":")
             fields[name] = self.type(depth=depth)
             separator = self._next()

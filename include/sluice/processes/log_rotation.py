@@ -51,7 +51,8 @@ def rotate_if_full(log_file: Path, *, largest_bytes: int, copies: int = COPIES) 
 
     draft = log_file.with_name(f"{log_file.name}.draft")
     try:
-        shutil.copy(log_file, draft)  # with its mode
+        shutil.copyfile(log_file, draft)
+        shutil.copymode(log_file, draft)
     except OSError as error:
         draft.unlink(missing_ok=True)
         if error.errno not in _FULL:
