@@ -207,7 +207,7 @@ def test_what_fails_after_a_day_has_changed_does_not_end_its_attempt_again(works
         checked.update([step])
         if step is CrashPoint.CHECKED and checked[step] == 1:
             workshop.append("target", [row(7, day=6, word="forged")])
-        elif step is CrashPoint.CHECKED and checked[step] == 2:
+        elif step is CrashPoint.CHECKED and checked[step] == 3:  # day 5 looks twice: the table has moved
             raise VerificationError("The commit of day 7 fails.")
 
     serve(workshop, items, reached=forge_and_fail)
