@@ -42,9 +42,9 @@ def test_nothing_is_dropped_by_a_second_terminal_and_a_change_is_refused(tmp_pat
         plain = Stack(data=first.data)
         elsewhere = Stack(data=first.data, variables={"SLUICE_PIPELINES": str(other)})
         first.up(("seaweedfs",))
-        started = first.environment()
         with driver_of(first):
             kept = plain.up(("seaweedfs",))
+            before = first.environment()
             refused = elsewhere.run("up", "--services", "seaweedfs")
             planned = elsewhere.run("up", "--services", "seaweedfs", "--declarations-from-here", "--dry-run")
             after = first.environment()
@@ -52,7 +52,7 @@ def test_nothing_is_dropped_by_a_second_terminal_and_a_change_is_refused(tmp_pat
             replaced = first.environment()
 
     sentence = f"The declarations in {project} are replaced by those in {other}."
-    assert started.items() >= {"SLUICE_PIPELINES": str(project), **VARIABLES}.items()
+    assert before.items() >= {"SLUICE_PIPELINES": str(project), **VARIABLES}.items()
     assert kept.json["declarations"] == str(project)
     assert kept.json["differences"] == []
     assert (refused.exit_code, sentence in refused.errors) == (1, True)
@@ -60,5 +60,5 @@ def test_nothing_is_dropped_by_a_second_terminal_and_a_change_is_refused(tmp_pat
     assert [sentence, *(f"{name} is dropped." for name in sorted(VARIABLES)), f"Declarations: {other}"] == [
         line for line in planned.output.splitlines() if line.startswith(("The declarations", "SLUICE_", "Declarations"))
     ]
-    assert after == started
+    assert after == before
     assert (replaced["SLUICE_PIPELINES"], VARIABLES.keys() & replaced.keys()) == (str(other), set())
