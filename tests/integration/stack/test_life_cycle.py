@@ -18,6 +18,7 @@ from itertools import chain
 import psutil
 import psycopg
 import pytest
+from sqlalchemy import text
 from tests.fixtures.drill import sampled
 from tests.fixtures.drivers import await_condition
 from tests.fixtures.stack import Stack, stack_in
@@ -29,6 +30,8 @@ from tests.integration.stack.traces import (
     processes_of,
 )
 
+from sluice.ledger.connection import open_ledger
+from sluice.ledger.runs import newest_runs
 from sluice.stack.environment import STACK_MARK
 from sluice.stack.port_choice import read_ports
 
@@ -55,6 +58,15 @@ def test_everything_listens_on_loopback_only(running: Stack) -> None:
 
     assert len(listening) >= 10
     assert set(listening) == {"127.0.0.1"}
+
+
+def test_the_role_of_the_drivers_owns_nothing_of_the_ledger(running: Stack) -> None:
+    with open_ledger(running.environment()["SLUICE_LEDGER_URL"]) as ledger, ledger.transaction() as connection:
+        owned = "select count(*) from pg_class join pg_roles on relowner = pg_roles.oid where rolname = current_user"
+        assert connection.execute(text(owned)).scalar_one() == 0
+        is_owner = "select pg_get_userbyid(datdba) = current_user from pg_database where datname = current_database()"
+        assert connection.execute(text(is_owner)).scalar_one() is False
+        assert newest_runs(ledger) == ()
 
 
 def test_no_secret_is_in_a_command_line_or_a_log(running: Stack) -> None:

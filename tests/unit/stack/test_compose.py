@@ -33,7 +33,7 @@ from sluice.stack.environment import (
 )
 from sluice.stack.services import all_services
 from sluice.stack.services.kafka_broker import AUTHENTICATION, SINGLE_BROKER_SETTINGS, TOPIC_SETTINGS
-from sluice.stack.services.postgres import DATABASES, SERVER_SETTINGS
+from sluice.stack.services.postgres import DATABASES, LEDGER_DATABASE, SERVER_SETTINGS
 from sluice.stack.stack_plan import StackPlan
 from sluice.stack.surroundings import SPARK_CONNECTION
 from sluice.stack.tools import package_folder
@@ -251,8 +251,9 @@ def test_the_container_of_the_drivers_drains_them_before_it_is_killed(compose: d
 
 
 def test_all_airflow_services_share_one_environment(compose: dict[str, Any]) -> None:
+    of_init = {"AIRFLOW_ADMIN_PASSWORD", "SLUICE_LEDGER_OWNER_URL"}
     environments = {
-        name: {key: value for key, value in service["environment"].items() if key != "AIRFLOW_ADMIN_PASSWORD"}
+        name: {key: value for key, value in service["environment"].items() if key not in of_init}
         for name, service in services(compose).items()
         if name.startswith("airflow-")
     }
@@ -285,7 +286,11 @@ def test_postgres_has_the_local_stack_s_databases_and_settings(compose: dict[str
     command = services(compose)["postgres"]["command"]
     settings = dict(word.split("=", 1) for word in command if "=" in word)
 
-    assert tuple(re.findall(r"CREATE DATABASE (\w+) OWNER \1;", script)) == DATABASES
+    assert tuple(re.findall(r"CREATE DATABASE (\w+) OWNER \w+;", script)) == DATABASES
+    assert dict(re.findall(r"CREATE DATABASE (\w+) OWNER (\w+);", script)) == {
+        "airflow": "airflow",
+        LEDGER_DATABASE: "postgres",  # the role of the drivers owns nothing
+    }
     assert tuple(re.findall(r"CREATE ROLE (\w+) LOGIN PASSWORD :'\1';", script)) == DATABASES
     network = {"listen_addresses", "unix_socket_directories"}  # in a container the network is the boundary
     assert settings == {name: value for name, value in SERVER_SETTINGS.items() if name not in network}

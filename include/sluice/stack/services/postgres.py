@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from urllib.parse import quote
 
 import psycopg
 from psycopg import sql
@@ -122,7 +123,10 @@ def _works(argv: Sequence[str]) -> bool:
 MAJOR_VERSION = "18"
 
 DATABASES = ("airflow", "sluice")
-"""Each is owned by a role of the same name."""
+"""Each has a role of the same name. Airflow's owns its database; the ledger's owns nothing, because drivers have it."""
+
+LEDGER_DATABASE = "sluice"
+_SUPERUSER = "postgres"
 
 SERVER_SETTINGS = {
     "listen_addresses": LOOPBACK,
@@ -242,14 +246,28 @@ def _create_database(connection: psycopg.Connection[TupleRow], name: str, passwo
         verifier = connection.pgconn.encrypt_password(password.encode(), name.encode(), b"scram-sha-256").decode()
         connection.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(role, sql.Literal(verifier)))
     if not connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,)).fetchone():
-        connection.execute(sql.SQL("CREATE DATABASE {} OWNER {}").format(role, role))
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(role))
+    owner = sql.Identifier(_SUPERUSER) if name == LEDGER_DATABASE else role
+    connection.execute(sql.SQL("ALTER DATABASE {} OWNER TO {}").format(role, owner))
 
 
 def _migrate_ledger(plan: StackPlan, run_tool: RunTool) -> None:
     from sluice.ledger.migrations import upgrade
 
     del run_tool
-    upgrade(plan.environment["SLUICE_LEDGER_URL"])
+    try:
+        with psycopg.connect(_superuser_dsn(plan), dbname=LEDGER_DATABASE, autocommit=True) as connection:
+            # An earlier version of the stack has let the role of the drivers own the tables.
+            connection.execute(
+                sql.SQL("REASSIGN OWNED BY {} TO {}").format(
+                    sql.Identifier(LEDGER_DATABASE), sql.Identifier(_SUPERUSER)
+                )
+            )
+    except psycopg.Error as error:
+        raise StackError(f"The ledger cannot be given to its owner: {error}".strip()) from error
+    password = quote(plan.credentials.postgres_password, safe="")
+    owner = f"postgresql+psycopg://{_SUPERUSER}:{password}@{plan.address('postgres')}/{LEDGER_DATABASE}"
+    upgrade(owner, worker=LEDGER_DATABASE)
 
 
 STEPS = (
