@@ -170,7 +170,7 @@ def test_a_slow_airflow_leaves_time_for_the_drivers_and_comes_to_every_dag(
     for number in range(8):
         alerts = reconcile_all(supervisor, declared(*wanted), observe_dag=observe_dag, number=number, pass_seconds=2.0)
         assert {alert.reason for alert in alerts} <= {"never started"}, "every stream was reconciled"
-    assert set(asked) == {stream.name for stream in wanted}
+    assert {stream.name for stream in wanted} <= set(asked)
 
 
 def test_a_dag_that_airflow_never_answers_about_leaves_out_no_other_one(supervisor: Supervisor, ledger: Ledger) -> None:
