@@ -136,8 +136,9 @@ class BatchStaging:
     ) -> Mapping[str, int]:
         counts = Observation()
         outputs = [target.output for target in self.targets if target.output in self.carried]
-        wanted = [*row_counts(rows, dict.fromkeys(outputs)), *self._count_of_invalid(rows)]
-        observed = rows.observe(counts, *wanted) if outputs else rows
+        observed = rows
+        if outputs:
+            observed = rows.observe(counts, *row_counts(rows, dict.fromkeys(outputs)), *self._count_of_invalid(rows))
         kept = observed.persist() if carried or (others and QUARANTINE_OUTPUT in outputs) else observed
         try:
             kept.write.format("noop").mode("overwrite").save()

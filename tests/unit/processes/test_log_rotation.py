@@ -43,7 +43,7 @@ def test_on_a_full_disk_a_log_is_cut_without_a_copy(tmp_path: Path, monkeypatch:
     assert rotate_if_full(log_file, largest_bytes=1)
     log_file.write_text("second")
 
-    def full(source: Path, target: Path) -> None:
+    def full(source: Path, target: Path, **_: bool) -> None:
         target.write_bytes(source.read_bytes()[:1])
         raise OSError(errno.ENOSPC, "no space left on device")
 
@@ -56,7 +56,7 @@ def test_a_copy_that_fails_otherwise_leaves_the_log_as_it_is(tmp_path: Path, mon
     log_file = tmp_path / "run.log"
     log_file.write_text("first")
 
-    def refuse(source: Path, target: Path) -> None:
+    def refuse(source: Path, target: Path, **_: bool) -> None:
         raise PermissionError(errno.EACCES, f"{source} to {target}")
 
     monkeypatch.setattr(shutil, "copyfile", refuse)
