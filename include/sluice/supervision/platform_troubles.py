@@ -41,7 +41,7 @@ def note_paused_dags(
     Parameters
     ----------
     observe_dag: asks Airflow about a DAG. by: the task that asks. deadline: after which none is asked about; the next
-        pass goes on.
+        pass asks about the rest.
     """
     known = {trouble.stream for trouble in all_troubles(ledger) if trouble.reason == DAG_PAUSED}
     for dag, missed in MISSED_WHILE_PAUSED.items():

@@ -22,6 +22,7 @@ from sluice.ledger.generations import current_generation, record_query_id
 from sluice.ledger.quality_checks import QualityObservation, QualityVerdict, record_quality
 from sluice.ledger.stream_troubles import clear_trouble
 from sluice.ledger.work_items import find_items
+from sluice.processes.deadline import Deadline
 from sluice.supervision.platform_troubles import note_paused_dags
 from sluice.tables.catalog import open_catalog
 
@@ -218,7 +219,8 @@ def test_the_status_of_streams_counts_failed_checks_and_names_paused_dags(
     deployment: Deployment, capsys: pytest.CaptureFixture[str]
 ) -> None:
     paused = DagObservation(airflow="ours", is_paused=True)
-    note_paused_dags(deployment.ledger, lambda dag: paused if dag == "data_quality" else None, by="a test")
+    ledger, deadline = deployment.ledger, Deadline.after(60)
+    note_paused_dags(ledger, lambda dag: paused if dag == "data_quality" else None, by="a test", deadline=deadline)
     try:
         assert ended(["stream", "status"]) == 0, "a person has paused it"
         assert "data_quality: dag paused: The DAG data_quality is paused. No table" in capsys.readouterr().out
