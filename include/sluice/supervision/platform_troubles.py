@@ -40,7 +40,7 @@ def note_paused_dags(
 
     Parameters
     ----------
-    observe_dag: asks Airflow about a DAG. by: the task that asks. deadline: after which none is asked about.
+        observe_dag: asks Airflow about a DAG. by: the task that asks. deadline: after which none is asked about.
     """
     known = {trouble.stream for trouble in all_troubles(ledger) if trouble.reason == DAG_PAUSED}
     for dag, missed in MISSED_WHILE_PAUSED.items():

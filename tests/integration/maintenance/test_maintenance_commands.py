@@ -219,11 +219,8 @@ def test_the_status_of_streams_counts_failed_checks_and_names_paused_dags(
     deployment: Deployment, capsys: pytest.CaptureFixture[str]
 ) -> None:
     paused = DagObservation(airflow="ours", is_paused=True)
-
-    def seen(dag: str) -> DagObservation | None:
-        return paused if dag == "data_quality" else None
-
-    note_paused_dags(deployment.ledger, seen, by="a test", deadline=Deadline.after(60))
+    ledger, deadline = deployment.ledger, Deadline.after(60)
+    note_paused_dags(ledger, lambda dag: paused if dag == "data_quality" else None, by="a test", deadline=deadline)
     try:
         assert ended(["stream", "status"]) == 0, "a person has paused it"
         assert "data_quality: dag paused: The DAG data_quality is paused. No table" in capsys.readouterr().out
