@@ -8,7 +8,7 @@ SluiceError
 ├── PrerequisiteError               a program of the machine, such as Java, is missing and may not be installed
 ├── StackError                      a local service cannot be started, reached or stopped
 ├── LedgerError                     the ledger refuses a change, or cannot be reached
-│   ├── LedgerUnreachableError      the ledger does not answer now; worth another try
+│   ├── LedgerUnreachableError      the ledger does not answer now, or not in time; worth another try
 │   ├── UnknownRunError             the ledger answers and has no such run
 │   └── RunAlreadyLiveError         a stream has a live run already; knows the run
 ├── LeaseLostError                  a run may not publish any more: its lease is over
@@ -143,7 +143,7 @@ class LedgerError(SluiceError):
 
 
 class LedgerUnreachableError(LedgerError):
-    """The ledger does not answer now. A later try may succeed, unlike after any other `LedgerError`."""
+    """The ledger does not answer now, or not in time. A later try may succeed, unlike after any other `LedgerError`."""
 
     failure_reason = FailureReason.LEDGER_UNREACHABLE
 

@@ -12,6 +12,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from pydantic_settings import SettingsError as UnreadableSettingsError
 
 from sluice.errors import SettingsError
+from sluice.messages.redaction import name_secrets
 from sluice.processes.log_rotation import LARGEST_LOG_BYTES
 
 
@@ -210,6 +211,11 @@ class Settings(BaseSettings):
     )
     reports: Path = Field(description="the folder of the quality reports (Data Docs)")
     ledger_url: SecretStr = Field(description="SQLAlchemy URL of the ledger, postgresql+psycopg://…")
+    ledger_owner_url: SecretStr | None = Field(
+        None,
+        description="the same with the role that owns the tables, for `sluice ledger upgrade` alone; the other role "
+        "then owns nothing",
+    )
     checkpoints: str = Field(description="the URI below which every checkpoint lies", pattern=r"^[a-z0-9]+://\S+$")
     event_logs: str | None = Field(
         None,
@@ -225,12 +231,12 @@ class Settings(BaseSettings):
     def secret_values(self) -> tuple[str, ...]:
         """Every secret of the deployment, as it would stand in a text: for what masks them in logs. A shorter one than
         eight characters is left out, because it may be a word that other lines hold."""
-        password = re.search(r"://[^/@:]*:(.+)@", self.ledger_url.get_secret_value())
+        urls = [self.ledger_url, *([self.ledger_owner_url] if self.ledger_owner_url is not None else [])]
+        matches = (re.search(r"://[^/@:]*:(.+)@", url.get_secret_value()) for url in urls)
+        passwords = [match[1] for match in matches if match is not None]
         parts: list[BaseModel] = [self, self.catalog, self.object_store, *self.connections.values()]
         found = [value.get_secret_value() for part in parts for _, value in part if isinstance(value, SecretStr)]
-        return tuple(
-            one for one in (*found, password[1] if password is not None else "") if len(one) >= _SHORTEST_MASKED
-        )
+        return tuple(one for one in (*found, *passwords) if len(one) >= _SHORTEST_MASKED)
 
     def connection(self, name: str, kind: type[Connection]) -> Connection:
         """The connection of a name.
@@ -250,14 +256,14 @@ class Settings(BaseSettings):
 
 
 def load_settings() -> Settings:
-    """Read the settings from the environment.
+    """Read the settings from the environment. From then on no text of this process shows one of their secrets.
 
     Raises
     ------
     SettingsError: when a variable is missing or has a wrong form; the message names the variables, never their values.
     """
     try:
-        return Settings()
+        settings = Settings()
     except UnreadableSettingsError as error:
         field = _UNREADABLE.search(str(error))
         variables = f"SLUICE_{field[1].upper()}, or a variable that begins so," if field is not None else "A variable"
@@ -275,3 +281,5 @@ def load_settings() -> Settings:
             f"The environment does not describe a deployment: {problems}.",
             next_step="Start the local stack with `sluice stack up`, or set the variables listed in docs/settings.md.",
         ) from error
+    name_secrets(settings.secret_values())
+    return settings

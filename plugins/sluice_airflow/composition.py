@@ -23,6 +23,7 @@ from sluice.settings import Settings, load_settings
 from sluice.sources.source_heads import SourceHeads
 from sluice.supervision.supervisor import Supervisor
 from sluice.work.start_application import WorkQueue
+from sluice_airflow.adapters.airflow_id import is_owner, owning_airflow
 from sluice_airflow.adapters.spark_connection import read_spark_connection, require_lasting_worker, submit_by_provider
 
 
@@ -38,8 +39,32 @@ class Deployment:
         return self.settings.ledger_url.get_secret_value()
 
     def open_ledger(self) -> Ledger:
-        """Open the ledger; a context manager."""
+        """Open the ledger to show it; a context manager. What may change it opens it by `open_owned_ledger`."""
         return open_ledger(self.ledger_url)
+
+    def open_owned_ledger(self) -> Ledger:
+        """Open the ledger of this Airflow; a context manager. The first Airflow that asks gets an unowned ledger.
+
+        Raises
+        ------
+        SettingsError: when it belongs to another Airflow.
+        """
+        ledger = self.open_ledger()
+        try:
+            owning_airflow(ledger)
+        except BaseException:
+            ledger.close()
+            raise
+        return ledger
+
+    async def owns_ledger(self) -> bool:
+        """Whether this Airflow may change the ledger, for a trigger.
+
+        Raises
+        ------
+        LedgerError: when the ledger cannot be reached.
+        """
+        return await is_owner(self.ledger_url)
 
     def spark_connection(self, name: str) -> SparkConnection:
         """Where Spark runs, by an Airflow connection.

@@ -35,12 +35,18 @@ def call(context):
         page(context["dag"].dag_id, "", str(error))
 ```
 
-`page` is yours. A stream that is given up fails its own task, once. Every other unhealthy state fails the task of the
-DAG `stream_reconciler`, each minute as long as it lasts: stalled, late, crash looping, silent, not observed, every row
-of its newest batch rejected, a deleted or broken declaration, a changed mode, files that differ between hosts.
-`alert.is_new` is set the first time only. The ledger has the same as events: `alert` when a person is alerted to a
-state, `recover` when the stream is healthy again (`sluice stream events STREAM`). An increment fails its own task, and
-leaves the same two events; one that rejects every row leaves the events alone.
+`page` is yours. A stream that is given up fails its own task, once for each run that it is given up for; beside a
+paused DAG, which has no task, the reconciler reports it. Every other unhealthy state fails the task of the DAG
+`stream_reconciler`, each minute as long as it lasts: stalled, late, crash looping, silent, not observed, every row of
+its newest batch rejected, a deleted or broken declaration, a changed mode, files that differ between hosts, a pause
+that no person is known to have made, a stream that could not be reconciled, few free connections of the ledger, and its
+clock when it was set back. `alert.is_new` is set the first time only. The ledger has the same as events: `alert` when a
+person is alerted to a state, `recover` when it is over (`sluice stream events STREAM`). An increment fails its own
+task, and leaves the same two events; one that is overdue by one interval, and by ten minutes at least, is late.
+
+The tasks that supervise use the Airflow pool `supervision` (`airflow pools set supervision 16 'What supervises
+streams'`), so that no other task keeps them waiting. The DAG `checkpoint_health` fails when the reconciler has begun no
+pass for five minutes: it is paused, its pool is missing or full, or the scheduler is down.
 
 Whether a stream is stalled is seen at its sources: by the unread records or rows of Kafka and Iceberg, the unread files
 of folders and Delta tables, and the shards of Kinesis that hold unread records; a `rate` always has rows to read. Three
@@ -60,7 +66,8 @@ ENDING = """
 
 `sluice stream events STREAM` lists, newest first, every decision about a stream and every command of a person, with
 who decided and why: a `launch` names the failure that it follows, a `give_up` why no restart is left, a `suspend` that
-the DAG was paused, an `ignore_pause` that it was paused within a minute of a start, so that the stream runs on.
+the DAG was paused, an `ignore_pause` that it was paused within a minute of a start, or by no person that is known, so
+that the stream runs on.
 `--since '2 hours'` and `--limit 50` choose, `--follow` continues, `--json` is for programs; `sluice stream show STREAM`
 has the newest ones. `sluice table events TABLE` lists the maintenance steps of a table and the commands that changed
 it.
@@ -127,6 +134,13 @@ follows is done by itself:
 What a person requested since the copy is forgotten, too: stop or start again what was stopped or started meanwhile. A
 *reset* that the ledger has forgotten is not repaired: the tables then have a newer generation than the ledger, and a
 start ends with that message.
+
+## After an upgrade
+
+Bring the new Sluice to every host of Airflow, run `sluice ledger upgrade` once, and then restart the drivers, which
+keep the code that they were started with: `sluice stream restart --older-than VERSION --at-once 4` (`--dry-run` names
+them). While a backup of the ledger runs, the upgrade waits for it in steps of seconds. Do not leave older programs
+beside the new ones: what they cannot read of a stream is reported as *not reconciled*.
 
 ## A batch of an output that is no longer declared
 

@@ -14,6 +14,7 @@ CHANGES = {
     "set_desired_state": "sluice.ledger.desired_states",
     "suspend": "sluice.ledger.desired_states",
     "resume": "sluice.ledger.desired_states",
+    "reset_failure_count": "sluice.ledger.desired_states",
     "open_next_generation": "sluice.ledger.next_generation",
 }
 """The functions of the ledger that carry a decision out, with their modules. Each has an argument `event`."""

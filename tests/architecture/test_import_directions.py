@@ -40,7 +40,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "sluice.processes": (),
     "sluice.stored_keys": (),
     "sluice.operations": ("sluice.errors",),
-    "sluice.settings": ("sluice.errors", "sluice.processes"),
+    "sluice.settings": ("sluice.messages", "sluice.errors", "sluice.processes"),
     "sluice.project_file": ("sluice.errors",),
     "sluice.declarations": ("sluice.messages", "sluice.errors"),
     "sluice.setup": ("sluice.errors",),
@@ -145,7 +145,13 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "sluice_spark.query",
         "sluice_spark.run",
     ),
-    "sluice_spark.refresh": ("sluice", "sluice_spark.session", "sluice_spark.delivery", "sluice_spark.run"),
+    "sluice_spark.refresh": (
+        "sluice",
+        "sluice_spark.session",
+        "sluice_spark.query",
+        "sluice_spark.delivery",
+        "sluice_spark.run",
+    ),
     "sluice_spark.maintenance": ("sluice", "sluice_spark.session"),
     "sluice_spark.quality": ("sluice", "sluice_spark.session"),
     "sluice_spark.work": (

@@ -126,6 +126,11 @@ def test_the_form_shows_a_plan_and_does_nothing_in_a_dry_run(airflow: RunningAir
     )
     with pytest.raises(AssertionError, match="explode"):
         airflow.trigger("stream_control", stream="controlled", verb="explode", dry_run=False)
+    restarted = runs_since(airflow.ledger, run)
+    airflow.clear("stream_control", "carry_out", dag_run)
+    airflow.await_task("stream_control", "carry_out", "failed", run_id=dag_run)
+    assert "a run that is cleared does nothing again" in airflow.log("stream_control", "carry_out", dag_run, attempt=2)
+    assert runs_since(airflow.ledger, run) == restarted
 
 
 @pytest.mark.drill  # every test run has both without Airflow (`test_reset_commands.py`, `test_approvals.py`)
@@ -147,6 +152,10 @@ def test_a_reset_is_carried_out_once_when_a_person_has_approved_its_plan(airflow
     _stop(airflow, "left_behind")
     approved = _asked_for_reset(airflow, "left_behind")
     assert _generation(airflow, "left_behind").generation == 1, "nothing is done before the answer"
+    with pytest.raises(AssertionError, match="name one run"):  # nobody forges what a task has said
+        airflow.post(
+            f"dags/stream_control/dagRuns/{approved}/taskInstances/plan/xcomEntries", {"key": "digest", "value": "x"}
+        )
     _answer(airflow, approved, "Approve")
     airflow.await_task("stream_control", "carry_out_approved", "success", run_id=approved)
     opened = _generation(airflow, "left_behind")

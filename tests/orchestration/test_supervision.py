@@ -45,7 +45,7 @@ def test_unpausing_launches_a_detached_driver_at_once_and_holds_no_slot(airflow:
     assert os.getsid(run.process.pid) not in {os.getsid(0), 0}
     batch = newest_batch(airflow.ledger, "launched")
     airflow.wait(lambda: newest_batch(airflow.ledger, "launched") != batch, within_seconds=DEADLINE_SECONDS)
-    pool = airflow.get("pools/default_pool")
+    pool = airflow.get("pools/supervision")
     assert (pool["running_slots"], pool["queued_slots"]) == (0, 0)
 
 
@@ -68,7 +68,7 @@ def test_more_streams_than_workers_hold_no_slot(airflow: RunningAirflow, number:
     batches = {stream: newest_batch(airflow.ledger, stream) for stream in streams}
     for _ in range(20):
         assert airflow.holding_slots(streams) == []
-        assert airflow.get("pools/default_pool")["deferred_slots"] >= len(streams)
+        assert airflow.get("pools/supervision")["deferred_slots"] >= len(streams)
         time.sleep(0.25)
     assert [run.stream for run in runs if not lives(run)] == []
     for stream in streams:

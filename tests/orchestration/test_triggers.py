@@ -18,10 +18,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.fixtures.deployment import deployment_environment
 
 from sluice.ledger import trigger_queries
+from sluice.ledger.airflow_owner import claim_for_airflow
 from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import SuspensionCause, find_desired_state, set_desired_state
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import admit_run, beat, record_end
+from sluice_airflow.adapters import airflow_id
 from sluice_airflow.triggers import ledger_trigger
 from sluice_airflow.triggers.desired_state_trigger import DesiredStateTrigger
 from sluice_airflow.triggers.stream_trigger import StreamTrigger
@@ -144,6 +146,25 @@ def test_a_stream_is_stopped_by_a_mark_and_by_nothing_else(
     is_marked = state in {"failed", "success", "skipped"}
     assert find_desired_state(ledger, run.stream).suspension is (SuspensionCause.MARKED if is_marked else None)
     assert beat(ledger, run.run_id).desired_state is (DesiredState.STOPPED if is_marked else DesiredState.RUNNING)
+
+
+@pytest.mark.parametrize("own_id", ["ours", "another"])
+def test_a_mark_in_an_airflow_that_does_not_own_the_ledger_stops_nothing(
+    ledger: Ledger, run: RunObservation, monkeypatch: pytest.MonkeyPatch, own_id: str
+) -> None:
+    """A former Airflow that is tidied up, or one that was refused."""
+
+    async def marked(_: object) -> str:
+        return "failed"
+
+    claim_for_airflow(ledger, "ours")
+    monkeypatch.setattr(ledger_trigger, "_state_of", marked)
+    monkeypatch.setattr(airflow_id, "_stored_id", lambda: own_id)
+    monkeypatch.setattr(airflow_id, "_known", {})
+    trigger = _beside(run)
+    trigger.task_instance = cast(Any, SimpleNamespace(dag_id="flights", task_id="supervise", run_id="a-run"))
+    asyncio.run(trigger.on_kill())
+    assert find_desired_state(ledger, run.stream).suspension is (SuspensionCause.MARKED if own_id == "ours" else None)
 
 
 @pytest.mark.parametrize("guard", ["guarded", "unguarded"])

@@ -16,6 +16,13 @@ Wanted = TypeVar("Wanted")
 
 _FORM = "%Y%m%dT%H%M"
 
+FIRST_YEAR, LAST_YEAR = 1970, 2200
+"""The years of the times that a person may name. Arithmetic with zones and margins never leaves what Python, Spark and
+Iceberg can hold."""
+
+MOST_PARTS = 100_000
+"""How many parts an interval has at most: eleven years of hours. Each becomes an object, and a run of Airflow."""
+
 _LANE = "backfill"
 """The second part of the publication key of a backfill."""
 
@@ -74,13 +81,26 @@ def parse_interval(start: str, end: str) -> Interval:
     return interval
 
 
-def divide(interval: Interval, length: IntervalLength) -> tuple[Interval, ...]:
+def count_parts(interval: Interval, length: IntervalLength) -> int:
+    """How many hours, days or months an interval is, those that are begun included; without making any of them."""
+    if length == "month":
+        months = [12 * time.year + time.month for time in (interval.start, interval.end)]
+        return months[1] - months[0] + (interval.end != floor_time(interval.end, "month"))
+    return -(-(interval.end - interval.start) // (timedelta(hours=1) if length == "hour" else timedelta(days=1)))
+
+
+def divide(interval: Interval, length: IntervalLength, *, at_most: int = MOST_PARTS) -> tuple[Interval, ...]:
     """The hours, days or months of an interval, oldest first.
 
     Raises
     ------
-    UsageError: when it does not start and end at a boundary of such a part.
+    UsageError: when it does not start and end at a boundary of such a part, or has more parts than are allowed.
     """
+    if (count := count_parts(interval, length)) > at_most:
+        raise UsageError(
+            f"{interval.spoken} is {count:,} {length}s; {at_most:,} are allowed at most.",
+            next_step="Choose a shorter interval, and several if need be.",
+        )
     for time in (interval.start, interval.end):
         if time != floor_time(time, length):
             raise UsageError(
@@ -124,13 +144,26 @@ def parse_time(text: str) -> datetime:
 
     Raises
     ------
-    UsageError: when the text is not such a time.
+    UsageError: when the text is not such a time, or not of the years 1970 to 2200.
     """
     try:
         time = datetime.fromisoformat(text)
     except ValueError as error:
         raise UsageError(f"{text!r} is not a time in ISO 8601, for example 2013-01-05 or 2013-01-05T06:00.") from error
-    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+    found = _in_utc(time)
+    if not FIRST_YEAR <= found.year <= LAST_YEAR:
+        raise UsageError(f"{text} is a time outside of the years {FIRST_YEAR} to {LAST_YEAR}.")
+    return found
+
+
+def _in_utc(time: datetime) -> datetime:
+    """The time in UTC; one that Python cannot move there stays as it is, far outside of what is allowed."""
+    if time.tzinfo is None:
+        return time.replace(tzinfo=UTC)
+    try:
+        return time.astimezone(UTC)
+    except OverflowError:
+        return time.replace(tzinfo=UTC)
 
 
 def together(wanted: Sequence[Wanted], *, interval_of: Callable[[Wanted], Interval], most: int) -> list[list[Wanted]]:

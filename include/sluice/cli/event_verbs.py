@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from sluice.backfill.intervals import parse_time
 from sluice.cli.cli_context import person
 from sluice.cli.terminal import AsJson, StreamName, TableName, console, print_json
 from sluice.declarations.load_declarations import load_declarations
@@ -135,13 +136,12 @@ def _time_of(text: str, *, now: datetime) -> datetime:
     except ValueError:
         pass
     try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
+        return parse_time(text)
+    except UsageError:
         raise UsageError(
             f"--since is neither a duration nor a time, got {text!r}.",
             next_step="Allowed are a duration, like `2 hours`, and a time, like 2026-01-31T08:00.",
         ) from None
-    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
 
 
 def _line(event: EventObservation) -> str:

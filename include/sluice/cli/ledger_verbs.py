@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 import typer
+from sqlalchemy import make_url
 
 from sluice.cli.cli_context import person
 from sluice.cli.terminal import AsJson, DryRun, print_dry_run_note, print_json
@@ -15,7 +16,7 @@ from sluice.ledger import airflow_owner, migrations, retention
 from sluice.ledger.connection import open_ledger
 from sluice.ledger.migrations import LedgerVersion
 from sluice.ledger.runs import newest_runs
-from sluice.settings import load_settings
+from sluice.settings import Settings, load_settings
 
 app = typer.Typer(
     help="The ledger database: its schema, its retention, and the Airflow it belongs to.",
@@ -43,7 +44,7 @@ def status(as_json: AsJson = False) -> None:
 @app.command()
 def upgrade(dry_run: DryRun = False, as_json: AsJson = False) -> None:
     """Migrate the ledger's schema to the needed version. Does nothing when it has it; safe to run concurrently."""
-    version = migrations.observe_version(_ledger_url()) if dry_run else migrations.upgrade(_ledger_url())
+    version = migrations.observe_version(_ledger_url()) if dry_run else _upgraded(load_settings())
     if as_json:
         print_json({"dry_run": dry_run} | _as_json(version))
     elif version.is_current:
@@ -69,7 +70,8 @@ def tidy(dry_run: DryRun = False, as_json: AsJson = False) -> None:
     else:
         would = "would be " if dry_run else ""
         typer.echo(
-            f"{done.batches} batches, {done.events} events, {done.work_items} work items and {logs} log files "
+            f"{done.batches} batches, {done.events} events, {done.work_items} work items, {done.records} other records "
+            f"and {logs} log files "
             f"{would}deleted, {done.runs} runs {would}archived."
         )
 
@@ -96,6 +98,18 @@ def airflow(
     if dry_run and give_to is not None and not as_json:
         typer.echo(f"It would be given to Airflow {give_to}.")
         print_dry_run_note()
+
+
+def _upgraded(settings: Settings) -> LedgerVersion:
+    """Migrate as the owner of the ledger, where it is another role than the one that works with it."""
+    url, owner = settings.ledger_url.get_secret_value(), settings.ledger_owner_url
+    return (
+        migrations.upgrade(url) if owner is None else migrations.upgrade(owner.get_secret_value(), worker=_role_of(url))
+    )
+
+
+def _role_of(url: str) -> str:
+    return make_url(url).username or ""
 
 
 def _ledger_url() -> str:

@@ -104,7 +104,7 @@ def failure_json(failure: Failure, *, stream: str) -> dict[str, str]:
 def runs_table(runs: Sequence[RunObservation]) -> Table:
     """Runs, newest first."""
     table = Table(title="Runs", title_justify="left", box=None, padding=(0, 2, 0, 0))
-    for heading in ("run", "state", "launched", "ended", "launched by", "failure", "reason"):
+    for heading in ("run", "state", "launched", "ended", "launched by", "version", "failure", "reason"):
         table.add_column(heading, overflow="fold")
     for run in runs:
         table.add_row(
@@ -113,6 +113,7 @@ def runs_table(runs: Sequence[RunObservation]) -> Table:
             f"{run.launched_at:%Y-%m-%d %H:%M:%S}",
             "" if run.ended_at is None else f"{run.ended_at:%Y-%m-%d %H:%M:%S}",
             run.launched_by,
+            run.version,
             _failure_text(run),
             run.reason or "",
         )

@@ -1,7 +1,9 @@
 """Whether a text is one query, found out by reading its words: nothing is executed, and no JVM is started.
 
-Spark's own parser has the last word (`sluice validate --plan`, and every start). This reading only has to see what is
-no query at all: it knows strings, names in backticks and comments, and otherwise words and brackets.
+Spark's own parser has the last word on that (`sluice validate --plan`, and every start): it knows strings, names in
+backticks and comments, and otherwise words and brackets. This reading also refuses what makes a query more than that: a
+call of Java, a program, a file by its path, and a text that Spark fills with variables of its environment. A driver
+holds the deployment's secrets, and what is written as SQL is read as data.
 
 Source: https://spark.apache.org/docs/4.1.0/sql-ref-syntax.html
 """
@@ -12,8 +14,30 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-_QUERY_BEGINS = frozenset({"SELECT", "WITH", "FROM", "VALUES", "TABLE", "MAP", "REDUCE"})
+_QUERY_BEGINS = frozenset({"SELECT", "WITH", "FROM", "VALUES", "TABLE"})
 _CHANGES = frozenset({"INSERT", "MERGE", "DELETE", "UPDATE"})
+
+_CALLS = frozenset({"REFLECT", "JAVA_METHOD", "TRY_REFLECT"})
+"""Functions that call a static method of Java."""
+
+_FORMATS = frozenset(
+    {
+        "AVRO",
+        "BINARYFILE",
+        "CSV",
+        "DELTA",
+        "ICEBERG",
+        "IMAGE",
+        "JDBC",
+        "JSON",
+        "LIBSVM",
+        "ORC",
+        "PARQUET",
+        "TEXT",
+        "XML",
+    }
+)
+"""What Spark takes for the format of files in `format.path`, in the place of a table."""
 
 _TOKEN = re.compile(
     r"""(?P<space>\s+|--[^\n]*)
@@ -43,7 +67,26 @@ def query_problem(text: str) -> str | None:
     first = next((word for word in words if word != "("), "")
     if first not in _QUERY_BEGINS:
         return f"begins with {first[:40]}, which begins no query: a transformation is one SELECT"
-    return _change_problem(words, first)
+    return _change_problem(words, first) or _reach_problem(text, words)
+
+
+def _reach_problem(text: str, words: Sequence[str]) -> str | None:
+    """What a query must not reach for."""
+    if "${" in text:
+        return "holds ${, which Spark replaces by settings and variables of its environment: write the value itself"
+    padded = ["", *words, "", ""]
+    for before, word, sign, behind in zip(padded, padded[1:], padded[2:], padded[3:], strict=False):
+        name = word.strip("`")
+        if sign == "(" and name in _CALLS:
+            return f"calls {name.lower()}, which calls Java: a transformation in SQL reads its inputs alone"
+        if sign == "(" and word == "IDENTIFIER":
+            return "calls identifier, whose text becomes a name: write the name itself"
+        if word == "USING" and sign == "''":
+            return "runs a program (USING): a transformation in SQL reads its inputs alone"
+        is_relation = before in ("FROM", "JOIN") or behind.startswith("`")
+        if sign == "." and is_relation and (name in _FORMATS or ("." in name and word != name)):
+            return f"reads files by their path ({name.lower()}.…): declare them as an input"
+    return None
 
 
 def _change_problem(words: Sequence[str], first: str) -> str | None:
@@ -69,7 +112,7 @@ class _UnclosedError(ValueError):
 
 
 def _words(text: str) -> Iterator[str]:
-    """Words in capitals, signs as they are, `''` for a string, and one word for a name in backticks."""
+    """Words in capitals, signs as they are, `''` for a string, and a name in backticks with them."""
     position = 0
     while (found := _TOKEN.match(text, position)) is not None:
         position = found.end()
@@ -80,9 +123,7 @@ def _words(text: str) -> Iterator[str]:
                 raise _UnclosedError("holds a string or a name that is not closed")
             case "text":
                 yield "''"
-            case "name":
-                yield "``"
-            case "word" | "sign":
+            case "name" | "word" | "sign":
                 yield found[0].upper()
 
 

@@ -1,13 +1,49 @@
-"""Removes old log files of drivers, and of other programs: a folder with one file for each run grows for ever."""
+"""Opens the log files of drivers, and removes old ones: a folder with one file for each run grows for ever."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Collection, Iterable
 from datetime import datetime
 from pathlib import Path
+from typing import BinaryIO
 
 from sluice.ledger.run_values import RunObservation
+
+_FILE_MODE, _FOLDER_MODE = 0o640, 0o750
+"""Logs hold values of rows: they are for the user of the drivers and for their group."""
+
+
+def open_log(file: Path) -> BinaryIO:
+    """Open the log of a driver or of an application for appending; its folder is made.
+
+    Raises
+    ------
+    OSError: when it cannot be opened.
+    """
+    file.parent.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+    opened = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, _FILE_MODE)
+    os.fchmod(opened, _FILE_MODE)  # also of a file that is there, and whatever the process's mask is
+    return os.fdopen(opened, "ab")
+
+
+def open_log_of(stream: str, file: Path, *, logs: Path) -> BinaryIO:
+    """Open the log of a stream's driver for reading. The ledger names the file, and drivers write into the ledger: so
+    it must lie in the stream's own folder, and be no link to another place.
+
+    Parameters
+    ----------
+    logs: the folder with one folder for each stream.
+
+    Raises
+    ------
+    OSError: when it cannot be read, or lies elsewhere.
+    """
+    folder = logs.resolve() / stream
+    if file.is_symlink() or not file.resolve().is_relative_to(folder):
+        raise PermissionError(0, f"it does not lie in {folder}")
+    return os.fdopen(os.open(file.resolve(), os.O_RDONLY | os.O_NOFOLLOW), "rb")
 
 
 def remove_driver_logs(

@@ -4,7 +4,7 @@ The driver itself sets the others, and every secret, from its environment (`slui
 
 Every Spark process of this host gets the deployment's environment, and nothing of Airflow's: its variables hold its own
 secrets: the key of its tokens, its Fernet key, the address of its database. User code runs inside Spark's processes,
-and no job needs them. A driver on another machine gets only what
+and no job needs them. Nor does one get the role that owns the ledger. A driver on another machine gets only what
 `sluice.launching.cluster.submission.driver_environment` lists.
 """
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from sluice.declarations.engine_declaration import EngineDeclaration
 from sluice.setup.class_archive import ARCHIVE_NAME
 
-_WITHHELD = re.compile(r"_*AIRFLOW", re.IGNORECASE)
+_WITHHELD = re.compile(r"_*AIRFLOW|SLUICE_LEDGER_OWNER_URL$", re.IGNORECASE)
 
 
 def job_environment(environ: Mapping[str, str], *, own: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -41,7 +41,12 @@ def withheld_names(environ: Mapping[str, str]) -> Iterator[str]:
 LOCAL_IP_VARIABLE = "SPARK_LOCAL_IP"
 LOOPBACK = "127.0.0.1"
 
-_REDACTED = r"(?i)secret|password|token|credential|access[.-]?key|authorization|signature|jaas"
+_REDACTED = (
+    r"(?i)secret|password|token|credential|access[._-]?key|authorization|signature|jaas"
+    r"|(?-i:\bSLUICE_)|://[^:/@\s]*:[^@\s]+@"
+)
+"""Spark shows no setting whose name or value matches, on its UI's page of the environment and in event logs.
+A URL with a password is a value; a variable of the deployment that a cluster's container gets is a setting's name."""
 
 
 _IN_UTC = "-Duser.timezone=UTC"

@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 
 from sluice.errors import LaunchError
+from sluice.launching.driver_logs import open_log
 from sluice.launching.launch_settings import job_environment
 from sluice.launching.launcher_port import LaunchRequest
 from sluice.ledger.run_values import DriverExit
@@ -100,8 +101,7 @@ def _start_attendant(request: LaunchRequest, environment: dict[str, str], report
     command += ["--is-application"] if request.is_application else []
     command += [f"--log-file={request.log_file}", f"--report-fd={report_writer}", "--", *request.command]
     try:
-        request.log_file.parent.mkdir(parents=True, exist_ok=True)
-        with request.log_file.open("ab") as log:
+        with open_log(request.log_file) as log:
             subprocess.run(  # noqa: S603  # our own command line, and no shell
                 command,
                 env=environment,

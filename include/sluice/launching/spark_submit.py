@@ -231,7 +231,7 @@ def run_in_foreground(command: JobCommand, settings: Settings, *, engine: Engine
     """
     argv = _submission(command, settings, engine)
     settings.logs.mkdir(parents=True, exist_ok=True)
-    log = settings.logs / f"{command.application.replace(' ', '_')}.log"
+    log = settings.logs / f"{Path(command.application).stem}.log"
     with log.open("w", encoding="utf-8") as errors:
         ended = subprocess.run(  # noqa: S603  # built by us
             argv, stdout=subprocess.PIPE, stderr=errors, text=True, env=job_environment(os.environ)

@@ -9,6 +9,8 @@ runs, run_table, leases
 vacated_runs, token_raising
                 end a run whose process is gone; raise the token of a run above those of its tables
 desired_states  what a person requested of a stream, and what suspends it
+control_requests, control_values
+                what a person asked of the DAG `stream_control`, once
 generations, next_generation, refreshed_generations
                 the checkpoints of a stream; leave one behind; take one over after a refresh
 batches, batch_history, progress_samples, undeclared_fields, stream_troubles

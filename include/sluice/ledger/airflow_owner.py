@@ -7,14 +7,17 @@ that asks gets the ledger, every other one is refused, and only a person gives i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime
+from enum import StrEnum
+from typing import Any
 
-from sqlalchemy import ARRAY, Text, any_, func, literal, select
+from sqlalchemy import ARRAY, Select, Text, any_, func, literal, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Mapped, mapped_column
 
-from sluice.errors import SettingsError
+from sluice.errors import LedgerError, SettingsError
 from sluice.ledger.connection import Ledger
 from sluice.ledger.ledger_table import LedgerTable
 from sluice.ledger.stored_values import record_of
@@ -26,21 +29,44 @@ class DagObservation:
 
     airflow: the id of that Airflow (`sluice.ledger.airflow_owner`).
     has_failed: whether its newest DAG run failed and none runs now. Airflow itself pauses such a DAG.
+    has_runs: whether it has a DAG run at all; a DAG that was deleted and made again has none.
     """
 
     airflow: str
     is_paused: bool
     has_failed: bool = False
+    has_runs: bool = True
+
+
+class PauseOrigin(StrEnum):
+    """Why a DAG is paused, as far as it is known. FIRST_SEEN: it was when it was first seen, as every new DAG is.
+
+    UNCLEAR: it was made again under its name, or turned paused together with many others, as in a metadata database
+    that was restored.
+    """
+
+    FIRST_SEEN = "first_seen"
+    PERSON = "person"
+    FAILURE = "failure"
+    UNCLEAR = "unclear"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DagPause:
-    """Whether the DAG of a stream was paused when an Airflow was last asked. observed_at: when."""
+    """Whether the DAG of a stream was paused when an Airflow was last asked. observed_at: when.
+
+    has_failed: as `DagObservation`. origin: why it is paused; unset when it is not. since: when it was first seen so.
+    is_known: unset after Airflow did not know such a DAG: what it is then is not the DAG that was known.
+    """
 
     stream: str
     airflow: str
     is_paused: bool
     observed_at: datetime
+    has_failed: bool = False
+    origin: PauseOrigin | None = None
+    since: datetime | None = None
+    is_known: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,10 +152,15 @@ def give_to_airflow(ledger: Ledger, airflow: str, *, given_by: str) -> AirflowOw
 
 def find_owner(ledger: Ledger) -> AirflowOwner | None:
     """The Airflow that the ledger belongs to; none before the first one asked."""
-    query = select(LedgerOwner.airflow, LedgerOwner.claimed_at, LedgerOwner.claimed_by)
     with ledger.transaction() as connection:
-        row = connection.execute(query.where(LedgerOwner.kind == _ONLY)).one_or_none()
+        row = connection.execute(select_owner()).one_or_none()
     return None if row is None else record_of(AirflowOwner, row)
+
+
+def select_owner() -> Select[Any]:
+    """The query for the Airflow that the ledger belongs to: one row, or none."""
+    query = select(LedgerOwner.airflow, LedgerOwner.claimed_at, LedgerOwner.claimed_by)
+    return query.where(LedgerOwner.kind == _ONLY)
 
 
 def find_dag_pause(ledger: Ledger, stream: str) -> DagPause | None:
@@ -143,8 +174,12 @@ def find_dag_pause(ledger: Ledger, stream: str) -> DagPause | None:
 def find_dag_pauses(ledger: Ledger, streams: Sequence[str]) -> Mapping[str, DagPause]:
     """What `find_dag_pause` finds of each of these streams, by its name."""
     query = select(*DagPauseSeen.columns()).where(DagPauseSeen.stream == any_(literal(streams, ARRAY(Text))))
+    known: dict[str, DagPause] = {}
     with ledger.transaction() as connection:
-        return {row.stream: record_of(DagPause, row) for row in connection.execute(query)}
+        for row in connection.execute(query):
+            with suppress(LedgerError):  # what a newer program has recorded counts as unknown, and is recorded again
+                known[row.stream] = record_of(DagPause, row)
+    return known
 
 
 def record_dag_pauses(ledger: Ledger, seen: Sequence[DagPause]) -> None:
@@ -152,18 +187,18 @@ def record_dag_pauses(ledger: Ledger, seen: Sequence[DagPause]) -> None:
     if not seen:
         return
     recorded = insert(DagPauseSeen).values([asdict(one) for one in seen])
-    change = {name: recorded.excluded[name] for name in ("airflow", "is_paused", "observed_at")}
+    change = {one.name: recorded.excluded[one.name] for one in fields(DagPause) if one.name != "stream"}
     with ledger.transaction() as connection:
         connection.execute(recorded.on_conflict_do_update(index_elements=[DagPauseSeen.stream], set_=change))
 
 
-def record_dag_pause(ledger: Ledger, stream: str, *, airflow: str, is_paused: bool) -> None:
-    """Record whether the DAG of a stream is paused, at the database's time."""
-    change = {"airflow": airflow, "is_paused": is_paused}
-    seen = (
-        insert(DagPauseSeen)
-        .values(stream=stream, **change)
-        .on_conflict_do_update(index_elements=[DagPauseSeen.stream], set_={**change, "observed_at": func.now()})
-    )
+def forget_dags(ledger: Ledger, airflow: str) -> int:
+    """Forget what an Airflow said of its DAGs, because its metadata database is not the one that said it.
+
+    Returns
+    -------
+    Of how many streams something was known.
+    """
+    known = update(DagPauseSeen).where(DagPauseSeen.airflow == airflow, DagPauseSeen.is_known)
     with ledger.transaction() as connection:
-        connection.execute(seen)
+        return connection.execute(known.values(is_known=False)).rowcount

@@ -41,6 +41,9 @@ _NOTICES_A_DEAD_NETWORK = {
 _NO_TABLES = frozenset({"42P01", "3F000", "42703"})
 """The SQLSTATEs of a missing table, schema and column: the ledger's schema is older than the program."""
 
+_TOOK_TOO_LONG = frozenset({"57014", "55P03"})
+"""The SQLSTATEs of a statement that took longer than it may, and of a lock that did not become free in time."""
+
 _READ_ONLY = "25006"
 """The SQLSTATE of a write that a standby refuses: while a database fails over, clients still reach the old server."""
 
@@ -153,8 +156,8 @@ def ledger_errors(url: URL) -> Iterator[None]:
 
     Raises
     ------
-    LedgerUnreachableError: when the ledger does not answer, takes no writes while it fails over, or has no connection
-        free in time.
+    LedgerUnreachableError: when the ledger does not answer, or not in time, takes no writes while it fails over, or
+        has no connection free in time.
     LedgerError: when its schema is older than this program. Other errors of the database are defects of the caller and
         stay as they are.
     KeyboardInterrupt: when a Ctrl-C came while the driver pinged its connection.
@@ -164,6 +167,11 @@ def ledger_errors(url: URL) -> Iterator[None]:
     except (OperationalError, InterfaceError) as error:
         if _hides_interruption(error):
             raise KeyboardInterrupt from error
+        if getattr(error.orig, "sqlstate", None) in _TOOK_TOO_LONG:
+            raise LedgerUnreachableError(
+                f"The ledger at {_place(url)} answers, and broke a statement off: {_first_line(error)}.",
+                next_step="See what holds its locks, or keeps it busy: `SELECT * FROM pg_stat_activity`.",
+            ) from error
         raise LedgerUnreachableError(
             f"The ledger at {_place(url)} does not answer: {_first_line(error)}.",
             next_step="See that its PostgreSQL runs (`sluice stack status` for the local one).",

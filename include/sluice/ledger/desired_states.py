@@ -6,7 +6,7 @@ task). A suspended stream is to stop, whatever was requested; when it is resumed
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -25,11 +25,13 @@ from sqlalchemy import (
     literal,
     or_,
     select,
+    true,
     update,
 )
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.sql.elements import SQLCoreOperations
 
+from sluice.errors import LedgerError
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import Event, add_event
 from sluice.ledger.ledger_table import LedgerTable
@@ -104,7 +106,7 @@ def set_desired_state(
     desired_state: DesiredState,
     *,
     requested_by: str = "",
-    keeps_suspension: bool = False,
+    decided_on: DesiredStateObservation | None = None,
     event: Event | None = None,
 ) -> DesiredStateObservation:
     """Request that a stream runs or stops. Its live run reads the request with its next heartbeat.
@@ -115,23 +117,43 @@ def set_desired_state(
     Parameters
     ----------
     requested_by: the person or program that asks.
-    keeps_suspension: whether a suspended stream stays suspended all the same.
+    decided_on: what the request was decided on; one that was changed since then stays. Unset: the newest request of a
+        person counts, whatever was before.
     event: the request as an event, saved with it.
     """
     request: dict[str, Any] = {"desired_state": str(desired_state), "requested_by": requested_by}
     change = {**request, "requested_at": func.now()}
-    if desired_state is DesiredState.RUNNING and not keeps_suspension:
+    if desired_state is DesiredState.RUNNING:
         change["suspension"] = None
     with ledger.transaction() as connection:
-        if event is not None:
-            add_event(connection, event)
-        row = connection.execute(
+        changed = connection.execute(
             insert(StreamDesiredState)
             .values(stream=stream, **request)
-            .on_conflict_do_update(index_elements=_STREAM, set_=change)
+            .on_conflict_do_update(index_elements=_STREAM, set_=change, where=_is_as_decided_on(decided_on))
+            .returning(StreamDesiredState.stream)
+        ).one_or_none()
+        if changed is not None and event is not None:
+            add_event(connection, event)
+        _update_live_run(connection, stream)
+        return desired_state_of(stream, connection.execute(select_desired_state(stream)).one())
+
+
+def reset_failure_count(ledger: Ledger, stream: str, *, requested_by: str, event: Event) -> DesiredStateObservation:
+    """Let the failures of a stream count no longer. Whether it is to run stays, also when that was just changed.
+
+    Parameters
+    ----------
+    requested_by: the person or program that asks. event: the command as an event, saved with it.
+    """
+    unrequested = {"desired_state": str(DesiredState.RUNNING), "requested_by": requested_by}
+    with ledger.transaction() as connection:
+        add_event(connection, event)
+        row = connection.execute(
+            insert(StreamDesiredState)
+            .values(stream=stream, **unrequested)
+            .on_conflict_do_update(index_elements=_STREAM, set_={"requested_at": func.now()})
             .returning(*StreamDesiredState.columns())
         ).one()
-        _update_live_run(connection, stream)
     return desired_state_of(stream, row)
 
 
@@ -141,6 +163,7 @@ def suspend(
     cause: SuspensionCause,
     *,
     noticed_ago: timedelta | None = None,
+    decided_on: DesiredStateObservation | None = None,
     event: Event | None = None,
 ) -> DesiredStateObservation:
     """Keep a stream from running, whatever was requested. Idempotent. A paused DAG outweighs a marked task.
@@ -149,13 +172,14 @@ def suspend(
     ----------
     noticed_ago: how long ago the cause was noticed. What was requested of the stream since then is newer than the cause
         and stays. Unset: the cause exists now.
+    decided_on: what the suspension was decided on; what was changed since then stays.
     event: the suspension as an event; saved only when this changes something.
     """
     suspension = StreamDesiredState.suspension
     is_change = or_(suspension.is_(None), literal(cause is SuspensionCause.PAUSED) & (suspension != str(cause)))
     if noticed_ago is not None:  # compared by the database's clock; an age means the same on every machine
-        changed_at = func.greatest(StreamDesiredState.requested_at, StreamDesiredState.suspended_at)
-        is_change &= or_(changed_at.is_(None), changed_at <= func.now() - noticed_ago)
+        is_change &= or_(_CHANGED_AT.is_(None), func.now() - noticed_ago >= _CHANGED_AT)
+    is_change &= _is_as_decided_on(decided_on)
     change = {"suspension": str(cause), "suspended_at": func.now()}
     unrequested = {"desired_state": str(DesiredState.RUNNING), "requested_by": "", "requested_at": None}
     with ledger.transaction() as connection:
@@ -171,12 +195,22 @@ def suspend(
         return desired_state_of(stream, connection.execute(select_desired_state(stream)).one())
 
 
-def resume(ledger: Ledger, stream: str, *, asked_ago: timedelta = timedelta(0), event: Event | None = None) -> bool:
-    """End the suspension of a stream, whatever its cause.
+def resume(
+    ledger: Ledger,
+    stream: str,
+    *,
+    asked_ago: timedelta = timedelta(0),
+    cause: SuspensionCause | None = None,
+    decided_on: DesiredStateObservation | None = None,
+    event: Event | None = None,
+) -> bool:
+    """End the suspension of a stream.
 
     Parameters
     ----------
     asked_ago: how long ago a person asked for it; a suspension that is younger stays.
+    cause: only a suspension of this cause; unset: of any.
+    decided_on: what this was decided on; what was changed since then stays.
     event: the decision; saved only when the stream was suspended.
 
     Returns
@@ -190,6 +224,8 @@ def resume(ledger: Ledger, stream: str, *, asked_ago: timedelta = timedelta(0), 
                 StreamDesiredState.stream == stream,
                 StreamDesiredState.suspension.is_not(None),
                 StreamDesiredState.suspended_at <= func.now() - asked_ago,
+                true() if cause is None else StreamDesiredState.suspension == str(cause),
+                _is_as_decided_on(decided_on),
             )
             .values(suspension=None, suspended_at=func.now())
         )
@@ -215,11 +251,24 @@ def find_desired_state(ledger: Ledger, stream: str) -> DesiredStateObservation:
         return desired_state_of(stream, connection.execute(select_desired_state(stream)).one_or_none())
 
 
-def find_desired_states(ledger: Ledger, streams: Sequence[str]) -> Mapping[str, DesiredStateObservation]:
-    """What was last requested of each of these streams, by its name."""
+def find_desired_states(
+    ledger: Ledger, streams: Sequence[str], *, unreadable: MutableMapping[str, Exception]
+) -> Mapping[str, DesiredStateObservation]:
+    """What was last requested of each of these streams, by its name.
+
+    Parameters
+    ----------
+    unreadable: gets the streams whose request this program cannot read; they are left out.
+    """
     with ledger.transaction() as connection:
         found = {row.stream: row for row in connection.execute(select_desired_states(streams))}
-    return {stream: desired_state_of(stream, found.get(stream)) for stream in streams}
+    known: dict[str, DesiredStateObservation] = {}
+    for stream in streams:
+        try:
+            known[stream] = desired_state_of(stream, found.get(stream))
+        except LedgerError as error:
+            unreadable[stream] = error
+    return known
 
 
 def select_desired_state(stream: str) -> Select[Any]:
@@ -242,6 +291,15 @@ def desired_state_of(stream: str, row: Row[Any] | Mapping[str, Any] | None) -> D
     if row is None:
         return DesiredStateObservation(stream=stream, desired_state=DesiredState.RUNNING)
     return record_of(DesiredStateObservation, row)
+
+
+_CHANGED_AT = func.greatest(StreamDesiredState.requested_at, StreamDesiredState.suspended_at)
+"""As `DesiredStateObservation.changed_at`: PostgreSQL leaves nulls out."""
+
+
+def _is_as_decided_on(known: DesiredStateObservation | None) -> ColumnElement[bool]:
+    """Whether nothing was requested of a stream, and nothing has suspended or resumed it, since it was read."""
+    return true() if known is None else _CHANGED_AT.is_not_distinct_from(known.changed_at)
 
 
 def _update_live_run(connection: Connection, stream: str) -> None:

@@ -109,7 +109,9 @@ def record_quality(ledger: Ledger, check: QualityObservation, *, sentence: str) 
     with ledger.transaction() as connection:
         connection.execute(insert(QualityResult).values(**values_of(check)))
         if check.verdict in UNSUCCESSFUL_VERDICTS:
-            add_trouble(connection, check.table, reason=f"check {check.verdict}", explanation=sentence)
+            add_trouble(
+                connection, check.table, reason=f"check {check.verdict}", explanation=sentence, by="quality check"
+            )
         else:
             connection.execute(delete(Trouble).where(Trouble.stream == check.table))
 

@@ -1,18 +1,26 @@
-"""Removes old batches, whose totals stay, old events and old work items; archives runs that ended long ago.
+"""Removes old batches, whose totals stay, and old rows of every other table that grows; archives runs that ended long
+ago.
 
 Rows that a stream still needs stay whatever their age: the newest batch of every generation, at whose offsets a rebuilt
-checkpoint starts; the batches that a person rejected, so that plans name them; and the newest runs of
-every stream, from which restarts and the breaker are decided.
+checkpoint starts; the batches that a person rejected, so that plans name them; the newest runs of every stream, from
+which restarts and the breaker are decided; and the newest check of each checkpoint, table and maintenance.
+
+Each part is done by itself: what one raises keeps no other one from being done, and is raised at the end. What a part
+costs grows with what it removes, not with what stays. `RETAINED` and `KEPT` name every table between them.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from sqlalchemy import (
     Index,
+    Select,
     and_,
     delete,
     exists,
@@ -21,17 +29,25 @@ from sqlalchemy import (
     literal_column,
     not_,
     select,
+    true,
 )
 from sqlalchemy.orm import Mapped, aliased, mapped_column
 
+from sluice.errors import LedgerError, SluiceError
 from sluice.ledger.batches import Batch
+from sluice.ledger.checkpoint_checks import CheckpointCheck
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import LedgerEvent
+from sluice.ledger.leases import Lease
 from sluice.ledger.ledger_table import LedgerTable
+from sluice.ledger.maintenance_runs import MaintenanceRun
+from sluice.ledger.quality_checks import QualityResult
 from sluice.ledger.run_table import Run
 from sluice.ledger.run_values import LIVE_STATES
 from sluice.ledger.work_items import remove_old_work
 from sluice.settings import Settings
+
+_log = logging.getLogger(__name__)
 
 
 class ArchivedRun(LedgerTable):
@@ -49,6 +65,39 @@ class ArchivedRun(LedgerTable):
 
 RUNS_KEPT_OF_A_STREAM = 200
 """More of the newest than the restart decision of a stream with usual budgets reads (`restart_policy.runs_to_read`)."""
+
+RETAINED: Mapping[str, str] = {
+    "batches": "batches",
+    "runs": "runs",
+    "archived_runs": "events",
+    "events": "events",
+    "checkpoint_checks": "batches",
+    "quality_results": "runs",
+    "maintenance_runs": "runs",
+    "work_items": "by itself",
+    "applications": "by itself",
+}
+"""The tables from which old rows are removed, each with the retention that says how old."""
+
+KEPT: Mapping[str, str] = {
+    "announcements": "a row for each stream and table",
+    "backfill_attempts": "what was backfilled is never forgotten: a gap would be filled twice",
+    "batch_totals": "a row for each generation",
+    "control_requests": "a month: each new request removes what is older",
+    "dag_pauses": "a row for each stream",
+    "desired_states": "a row for each stream",
+    "driver_uis": "a row for each run that is live",
+    "generations": "a row for each reset of a stream",
+    "leases": "a row for each stream, whose token never falls",
+    "ledger_owner": "one row",
+    "newest_increments": "a row for each stream",
+    "progress_samples": "two hours of each stream: each new sample removes what is older",
+    "reconciler_passes": "one row",
+    "refreshes": "a row for each refresh, which a person asks for",
+    "troubles": "a row for each unhealthy stream",
+    "undeclared_fields": "a row for each field of a stream, which has a largest number",
+}
+"""The tables that do not grow with time, and why."""
 
 _AT_ONCE = 2_000
 """Rows in one transaction: it takes milliseconds, so no driver waits to record a batch."""
@@ -74,41 +123,105 @@ def retention_of(settings: Settings) -> Retention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionResult:
-    """How many batches, events and work items were removed and runs archived; in a dry run, how many would be."""
+    """How many batches, events and work items were removed and runs archived; in a dry run, how many would be.
+
+    records: of the other tables, removed.
+    """
 
     batches: int
     runs: int
     events: int = 0
     work_items: int = 0
+    records: int = 0
 
 
 def apply_retention(ledger: Ledger, retention: Retention, *, dry_run: bool = False) -> RetentionResult:
-    """Remove old batches, events and work items, and archive old runs. Safe at any time, also beside drivers and when
-    interrupted.
+    """Remove old rows, and archive old runs. Safe at any time, also beside drivers and when interrupted.
 
     Parameters
     ----------
     dry_run: only count.
+
+    Raises
+    ------
+    LedgerError: when a part could not be done, after all others were.
     """
-    if dry_run:
-        with ledger.transaction() as connection:
-            batches = connection.execute(
-                select(func.count()).select_from(Batch).where(_is_old(retention.batches))
-            ).scalar_one()
-            runs = connection.execute(
-                select(func.count()).select_from(Run).where(_has_ended(retention.runs))
-            ).scalar_one()
-            events = connection.execute(
-                select(func.count()).select_from(LedgerEvent).where(_is_old_event(retention.events))
-            ).scalar_one()
-        work_items = remove_old_work(ledger, dry_run=True)
-        return RetentionResult(batches=batches, runs=runs, events=events, work_items=work_items)
-    return RetentionResult(
-        batches=_remove_batches(ledger, retention.batches),
-        runs=_archive_runs(ledger, retention.runs),
-        events=_remove_events(ledger, retention.events),
-        work_items=remove_old_work(ledger),
+    parts = _counts_of(ledger, retention) if dry_run else _removals_of(ledger, retention)
+    done, failed = dict.fromkeys(parts, 0), []
+    for name, part in parts.items():
+        try:
+            done[name] = part()
+        except SluiceError as error:
+            _log.error("retention=%s %s", name, error)
+            failed.append(f"{name}: {error.message}")
+    if failed:
+        raise LedgerError(
+            f"The retention of {len(failed)} of {len(parts)} parts of the ledger is not done: {' '.join(failed)}",
+            next_step="The others are done. Run `sluice ledger tidy` again; it continues where it ended.",
+        )
+    return RetentionResult(**done)
+
+
+def _removals_of(ledger: Ledger, retention: Retention) -> Mapping[str, Callable[[], int]]:
+    return {
+        "batches": partial(_remove_batches, ledger, retention.batches),
+        "runs": partial(_archive_runs, ledger, retention.runs),
+        "events": partial(_remove_events, ledger, retention.events),
+        "work_items": partial(remove_old_work, ledger),
+        "records": partial(_remove_records, ledger, retention),
+    }
+
+
+def _counts_of(ledger: Ledger, retention: Retention) -> Mapping[str, Callable[[], int]]:
+    runs = select(Run.run_id).where(_has_ended(retention.runs))
+    return {
+        "batches": partial(_count, ledger, select(Batch.batch).where(_is_old(retention.batches))),
+        "runs": partial(_count, ledger, runs),
+        "events": partial(_count, ledger, select(LedgerEvent.number).where(_is_old_event(retention.events))),
+        "work_items": partial(remove_old_work, ledger, dry_run=True),
+        "records": partial(_count_records, ledger, retention),
+    }
+
+
+def _count(ledger: Ledger, rows: Select[Any]) -> int:
+    with ledger.transaction() as connection:
+        return int(connection.execute(select(func.count()).select_from(rows.subquery())).scalar_one())
+
+
+def _old_records(retention: Retention) -> Sequence[tuple[Any, Select[Any]]]:
+    """The old rows of tables without a rule of their own, by their key: the newest of each subject stay."""
+    archived = select(ArchivedRun.run_id).where(ArchivedRun.archived_at < func.now() - retention.events)
+    return (
+        (ArchivedRun.run_id, archived),
+        (CheckpointCheck.number, _all_but_newest(CheckpointCheck, "stream", retention.batches)),
+        (QualityResult.number, _all_but_newest(QualityResult, "table", retention.runs)),
+        (MaintenanceRun.number, _all_but_newest(MaintenanceRun, "table", retention.runs)),
     )
+
+
+def _all_but_newest(table: Any, subject: str, kept_for: timedelta) -> Select[Any]:
+    later = aliased(table)
+    has_later = exists().where(getattr(later, subject) == getattr(table, subject), later.number > table.number)
+    return select(table.number).where(table.recorded_at < func.now() - kept_for, has_later)
+
+
+def _remove_records(ledger: Ledger, retention: Retention) -> int:
+    return sum(_remove(ledger, key, old) for key, old in _old_records(retention))
+
+
+def _count_records(ledger: Ledger, retention: Retention) -> int:
+    return sum(_count(ledger, old) for _, old in _old_records(retention))
+
+
+def _remove(ledger: Ledger, key: Any, old: Select[Any]) -> int:
+    """Delete rows, some at a time."""
+    removed = 0
+    while True:
+        with ledger.transaction() as connection:
+            gone = connection.execute(delete(key.class_).where(key.in_(old.limit(_AT_ONCE)))).rowcount
+        removed += gone
+        if gone < _AT_ONCE:
+            return removed
 
 
 def _remove_events(ledger: Ledger, kept_for: timedelta) -> int:
@@ -182,16 +295,20 @@ def _is_old(kept_for: timedelta) -> Any:
 
 
 def _has_ended(kept_for: timedelta) -> Any:
-    """Runs that ended before the retention and are not among the newest of their stream."""
-    later = aliased(Run)
-    later_runs = (
-        select(func.count())
-        .where(later.stream == Run.stream, later.number > Run.number)
-        .correlate(Run)
-        .scalar_subquery()
+    """Runs that ended before the retention and are not among the newest of their stream.
+
+    Where the newest ones begin is looked up once for each stream, and not counted for each run.
+    """
+    newest = (
+        select(Run.number)
+        .where(Run.stream == Lease.stream)
+        .order_by(Run.number.desc())
+        .offset(RUNS_KEPT_OF_A_STREAM - 1)
+        .limit(1)
+        .lateral("newest")
     )
-    return and_(
-        Run.state.not_in(sorted(LIVE_STATES)),
-        Run.ended_at < func.now() - kept_for,
-        later_runs >= RUNS_KEPT_OF_A_STREAM,
+    boundaries = (
+        select(Lease.stream, newest.c.number).join(newest, true()).cte("boundaries").prefix_with("MATERIALIZED")
     )
+    is_before = exists().where(boundaries.c.stream == Run.stream, Run.number < boundaries.c.number)
+    return and_(Run.state.not_in(sorted(LIVE_STATES)), Run.ended_at < func.now() - kept_for, is_before)

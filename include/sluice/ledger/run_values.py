@@ -72,6 +72,7 @@ class RunObservation:
         It goes with everything that the run publishes, so that a table can refuse an older run's publication.
     end_asked_at, end_asked_because: when and why this run was asked to end, while its stream is to continue.
     failure: as the driver reported it; `failures.classification.failure_of_run` derives it for other ends.
+    version: of the Sluice that started it; a driver keeps its code for as long as it lives.
     """
 
     run_id: str
@@ -93,6 +94,7 @@ class RunObservation:
     end_asked_at: datetime | None = None
     end_asked_because: str | None = None
     failure: Failure | None = None
+    version: str = ""
 
     @property
     def is_live(self) -> bool:

@@ -5,7 +5,9 @@ A live run holds the stream's lease: it is acquired, renewed and released in the
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -32,6 +34,8 @@ from sluice.ledger.run_values import (
 )
 from sluice.ledger.stored_values import record_of, values_of
 from sluice.processes.process_identity import ProcessIdentity
+
+_log = logging.getLogger(__name__)
 
 _IS_LIVE = Run.state.in_(sorted(LIVE_STATES))
 _ADMISSION_TRIES = 3
@@ -69,6 +73,7 @@ def admit_run(
         "desired_state": effective_desired_state(literal(stream)),
         "declaration_digest": declaration_digest,
         "launched_by": launched_by,
+        "version": version("sluice"),
     }
     for _ in range(_ADMISSION_TRIES):
         with ledger.transaction() as connection:
@@ -323,7 +328,13 @@ def newest_runs(ledger: Ledger) -> tuple[RunObservation, ...]:
     query = select(*newest.c).select_from(Lease).join(newest, true()).order_by(Lease.stream)
     with ledger.transaction() as connection:
         rows = connection.execute(query).all()
-    return tuple(record_of(RunObservation, row) for row in rows if not is_shadow_name(row.stream))
+    found: list[RunObservation] = []
+    for row in rows:
+        try:
+            found.extend([] if is_shadow_name(row.stream) else [record_of(RunObservation, row)])
+        except LedgerError as unreadable:  # that of one stream; who looks at that one reports it
+            _log.warning("stream=%s %s", row.stream, unreadable)
+    return tuple(found)
 
 
 def _runs(stream: str) -> Select[Any]:

@@ -13,12 +13,14 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter
 
+from sluice.errors import LedgerError
 from sluice.failure_reasons import Failure, FailureReason
 
 if TYPE_CHECKING:
@@ -93,6 +95,10 @@ def record_of(kind: type[Record], row: Row[*tuple[Any, ...]] | Mapping[str, Any]
     Parameters
     ----------
     row: of a query for the columns of the record, or some of them, and maybe others; or their values by name.
+
+    Raises
+    ------
+    LedgerError: when a column holds a word that this program does not know, as a newer one may write.
     """
     values = row if isinstance(row, Mapping) else row._mapping
     found: dict[str, Any] = {}
@@ -100,6 +106,8 @@ def record_of(kind: type[Record], row: Row[*tuple[Any, ...]] | Mapping[str, Any]
         value = values.get(one.column)
         if value is not None and (form := TEXT_FORMS.get(one.kind)) is not None:
             value = form.read(value)
+        if value is not None and _is_unknown(one, value):
+            raise _unknown_word(one, value, dict(values))
         if value is None and (one.part or one.default is not MISSING or one.column not in values):
             continue
         if one.part:
@@ -108,6 +116,20 @@ def record_of(kind: type[Record], row: Row[*tuple[Any, ...]] | Mapping[str, Any]
             found[one.field] = value
     record: Record = _adapter(kind).validate_python(found)
     return record
+
+
+def _is_unknown(one: StoredField, value: Any) -> bool:
+    is_enum = isinstance(one.kind, type) and issubclass(one.kind, StrEnum)
+    return is_enum and value not in set(one.kind)
+
+
+def _unknown_word(one: StoredField, value: Any, values: Mapping[str, Any]) -> LedgerError:
+    of = next((f" of {name} {values[name]}" for name in ("stream", "table", "item") if values.get(name)), "")
+    known = ", ".join(sorted(one.kind))
+    return LedgerError(
+        f"The ledger has the word {value!r} as {one.column}{of}, which this program does not know; it knows {known}.",
+        next_step="A newer Sluice has written it: use that one everywhere, or a later one.",
+    )
 
 
 @cache

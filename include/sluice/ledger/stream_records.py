@@ -32,6 +32,7 @@ from sluice.ledger.batches import SHORT_BATCH_COLUMNS, Batch, BatchObservation
 from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import DesiredStateObservation, StreamDesiredState, desired_state_of
 from sluice.ledger.generations import Generation
+from sluice.ledger.increments import NewestIncrement
 from sluice.ledger.leases import Lease, LeaseObservation
 from sluice.ledger.progress_samples import ProgressSample, SourceSample, select_recent_samples
 from sluice.ledger.run_table import Run
@@ -45,13 +46,19 @@ RUNS = 2
 BATCHES = 20
 """How many of the newest batches show a stream's usual step."""
 
-FEW_BATCHES = 3
+FEW_BATCHES = 2
 """A stateful stream follows a batch with rows by one without, to move its watermark."""
 
 RunsThatCount = Callable[[RunObservation], int]
 """How many of the newest runs of a stream are judged, by its newest one."""
 
-_ONE_OF_EACH = {"desired": StreamDesiredState, "lease": Lease, "pause": DagPauseSeen, "trouble": Trouble}
+_ONE_OF_EACH = {
+    "desired": StreamDesiredState,
+    "increment": NewestIncrement,
+    "lease": Lease,
+    "pause": DagPauseSeen,
+    "trouble": Trouble,
+}
 _GENERATION = (Generation.stream, Generation.generation, Generation.fingerprint, Generation.identities)
 
 
@@ -65,6 +72,7 @@ class StreamRecords:
     generation: of its newest checkpoint; unset before its first start.
     fingerprint: what that checkpoint is bound to (`sluice.checkpoints.compatibility`); empty before its first batch.
     identities: the ids of what that generation reads and writes; empty before its first start.
+    increment_at: when an increment last ended well, also without a run; unset before the first.
     dag_pause: what Airflow last said of its DAG. trouble: what is wrong with it; unset when nothing is.
     """
 
@@ -78,6 +86,7 @@ class StreamRecords:
     fingerprint: Mapping[str, str] = field(default_factory=dict, hash=False)
     identities: Mapping[str, str] = field(default_factory=dict, hash=False)
     samples: tuple[ProgressSample, ...] = ()
+    increment_at: datetime | None = None
     dag_pause: DagPause | None = None
     trouble: StreamTrouble | None = None
 
@@ -168,7 +177,7 @@ def _records(
     samples: Sequence[Row[Any]],
 ) -> StreamRecords:
     lease, generation = single.values("lease"), single.values("generation")
-    pause, trouble = single.values("pause"), single.values("trouble")
+    pause, trouble, increment = single.values("pause"), single.values("trouble"), single.values("increment")
     known = StreamRecords(
         stream=name,
         observed_at=single.now,
@@ -178,6 +187,7 @@ def _records(
         lease=None if lease is None else record_of(LeaseObservation, lease),
         generation=None if generation is None else generation["generation"],
         samples=tuple(record_of(ProgressSample, row) for row in samples),
+        increment_at=None if increment is None else increment["ended_at"],
         dag_pause=None if pause is None else record_of(DagPause, pause),
         trouble=None if trouble is None else record_of(StreamTrouble, trouble | {"observed_at": single.now}),
     )

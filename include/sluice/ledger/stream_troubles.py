@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
-from sqlalchemy import Connection, case, delete, func, select, update
+from sqlalchemy import Connection, Row, and_, case, delete, func, not_, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from sluice.ledger.connection import Ledger
@@ -21,7 +22,10 @@ class StreamTrouble:
 
     reason: the state, in the words of `sluice stream status`. explanation: the sentence for a person.
     since: when the stream was first seen in it without a break. observed_at: now; both by the database's clock.
-    reported_at: when a person was first alerted; unset before.
+    occasion: what it is about, where the same state may have another cause: a stream that is given up again, for
+        another run, is a new trouble.
+    reported_at: when a person was first alerted; unset before. by_its_task: whether the task of the stream itself did
+        that, by failing.
     """
 
     stream: str
@@ -29,7 +33,9 @@ class StreamTrouble:
     explanation: str
     since: datetime
     observed_at: datetime
+    occasion: str = ""
     reported_at: datetime | None = None
+    by_its_task: bool = False
 
     @property
     def lasted(self) -> timedelta:
@@ -43,27 +49,43 @@ class Trouble(LedgerTable, record=StreamTrouble, key=("stream",), now=("since",)
     __tablename__ = "troubles"
 
 
-def record_trouble(ledger: Ledger, stream: str, *, reason: str, explanation: str) -> StreamTrouble:
-    """Record that a stream is unhealthy. The time since which it is stays while the reason is the same."""
+def record_trouble(
+    ledger: Ledger, stream: str, *, reason: str, explanation: str, by: str, occasion: str = ""
+) -> StreamTrouble:
+    """Record that a stream is unhealthy. The time since which it is stays while reason and occasion are the same.
+
+    Another trouble ends the one before it, with an event when a person was alerted to that.
+
+    Parameters
+    ----------
+    by: the task that has seen it.
+    """
     with ledger.transaction() as connection:
-        return add_trouble(connection, stream, reason=reason, explanation=explanation)
+        return add_trouble(connection, stream, reason=reason, explanation=explanation, by=by, occasion=occasion)
 
 
-def add_trouble(connection: Connection, stream: str, *, reason: str, explanation: str) -> StreamTrouble:
+def add_trouble(
+    connection: Connection, stream: str, *, reason: str, explanation: str, by: str, occasion: str = ""
+) -> StreamTrouble:
     """The same within a transaction."""
-    is_same = Trouble.reason == reason
+    is_same = and_(Trouble.reason == reason, Trouble.occasion == occasion)
     change = {
         "since": case((is_same, Trouble.since), else_=func.now()),
         "reported_at": case((is_same, Trouble.reported_at)),
+        "by_its_task": and_(is_same, Trouble.by_its_task),
         "reason": reason,
+        "occasion": occasion,
         "explanation": explanation,
     }
     recorded = (
         insert(Trouble)
-        .values(stream=stream, reason=reason, explanation=explanation)
+        .values(stream=stream, reason=reason, occasion=occasion, explanation=explanation)
         .on_conflict_do_update(index_elements=[Trouble.stream], set_=change)
         .returning(*Trouble.columns(), func.now().label("observed_at"))
     )
+    ended = select(*Trouble.columns()).where(Trouble.stream == stream, not_(is_same)).with_for_update()
+    if (before := connection.execute(ended).one_or_none()) is not None:
+        _add_end(connection, before, by=by)
     return record_of(StreamTrouble, connection.execute(recorded).one())
 
 
@@ -82,28 +104,32 @@ def clear_trouble(ledger: Ledger, stream: str, *, by: str) -> bool:
         gone = connection.execute(
             delete(Trouble).where(Trouble.stream == stream).returning(*Trouble.columns())
         ).one_or_none()
-        if gone is not None and gone.reported_at is not None:
-            text = f"It was {gone.reason} since {gone.since:%Y-%m-%d %H:%M:%S %Z}."
-            add_event(connection, _event(stream, EventAction.RECOVER, gone.reason, text, by=by))
+        if gone is not None:
+            _add_end(connection, gone, by=by)
     return gone is not None
 
 
-def record_report(ledger: Ledger, trouble: StreamTrouble, *, by: str) -> None:
+def record_report(ledger: Ledger, trouble: StreamTrouble, *, by: str, is_its_task: bool = False) -> bool:
     """Record, with an event, that a person is alerted to the trouble of a stream; the first time stays.
 
     Parameters
     ----------
-    by: the task that alerts.
+    by: the task that alerts. is_its_task: whether it is that of the stream, which fails for it.
+
+    Returns
+    -------
+    Whether it is the first time.
     """
     with ledger.transaction() as connection:
         reported = connection.execute(
             update(Trouble)
             .where(Trouble.stream == trouble.stream, Trouble.reported_at.is_(None))
-            .values(reported_at=func.now())
+            .values(reported_at=func.now(), by_its_task=is_its_task)
         )
         if reported.rowcount == 1:
             event = _event(trouble.stream, EventAction.ALERT, trouble.reason, trouble.explanation, by=by)
             add_event(connection, event)
+        return reported.rowcount == 1
 
 
 def all_troubles(ledger: Ledger) -> tuple[StreamTrouble, ...]:
@@ -112,6 +138,13 @@ def all_troubles(ledger: Ledger) -> tuple[StreamTrouble, ...]:
     with ledger.transaction() as connection:
         rows = connection.execute(query).all()
     return tuple(record_of(StreamTrouble, row) for row in rows)
+
+
+def _add_end(connection: Connection, ended: Row[Any], *, by: str) -> None:
+    """Save that a trouble is over, when a person was alerted to it."""
+    if ended.reported_at is not None:
+        text = f"It was {ended.reason} since {ended.since:%Y-%m-%d %H:%M:%S %Z}."
+        add_event(connection, _event(ended.stream, EventAction.RECOVER, ended.reason, text, by=by))
 
 
 def _event(stream: str, action: EventAction, state: str, explanation: str, *, by: str) -> Event:

@@ -128,21 +128,26 @@ async def _find_runs(ledger_url: str, run_ids: Sequence[str]) -> Mapping[str, Wa
     is_requested = Run.run_id == any_(literal(run_ids, ARRAY(Text)))
     query = select(*Run.columns(), func.now().label("observed_at")).where(is_requested)
     rows = await _query(await _engine_of_this_loop(ledger_url), query)
-    found = {row.run_id: WatchedRun(run=record_of(RunObservation, row), observed_at=row.observed_at) for row in rows}
+    found = {row.run_id: _or_error(partial(_watched, row)) for row in rows}
     return {run_id: found.get(run_id) or UnknownRunError(run_id) for run_id in run_ids}
+
+
+def _watched(row: Row[Any]) -> WatchedRun:
+    return WatchedRun(run=record_of(RunObservation, row), observed_at=row.observed_at)
+
+
+def _or_error(read: Callable[[], Answer]) -> Answer | LedgerError:
+    """What a row holds; one that this program cannot read is an error for its own request alone."""
+    try:
+        return read()
+    except LedgerError as unreadable:
+        return unreadable
 
 
 async def _find_items(ledger_url: str, items: Sequence[str]) -> Mapping[str, WorkObservation | LedgerError]:
     rows = await _query(await _engine_of_this_loop(ledger_url), look_at(items))
     found = {row.item: row for row in rows}
-    return {item: _observed(item, found.get(item)) for item in items}
-
-
-def _observed(item: str, row: Row[Any] | None) -> WorkObservation | LedgerError:
-    try:
-        return observation_of(item, row)
-    except LedgerError as unknown:
-        return unknown
+    return {item: _or_error(partial(observation_of, item, found.get(item))) for item in items}
 
 
 async def _find_desired_states(
@@ -150,7 +155,7 @@ async def _find_desired_states(
 ) -> Mapping[str, DesiredStateObservation | LedgerError]:
     rows = await _query(await _engine_of_this_loop(ledger_url), select_desired_states(streams))
     found = {row.stream: row for row in rows}
-    return {stream: desired_state_of(stream, found.get(stream)) for stream in streams}
+    return {stream: _or_error(partial(desired_state_of, stream, found.get(stream))) for stream in streams}
 
 
 async def _query(engine: AsyncEngine, query: Executable) -> Sequence[Row[Any]]:

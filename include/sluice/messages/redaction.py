@@ -1,20 +1,22 @@
 """Takes secrets out of texts before they are shown or stored: one list of patterns for errors, logs, events and pages.
 
-It finds a secret by what stands before it (`password=`) or by its own form (a token, a private key). It cannot know a
-password by itself: so no message repeats a value of which it is known that it may be secret.
+It finds a secret by what stands before it (`password=`), by its own form (a token, a private key), or because the
+process has named it: a deployment's own secrets need not be guessed. No message repeats a value of which it is known
+that it may be secret.
 """
 
 from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterable
 
 HIDDEN = "***"
 """What stands in place of a secret."""
 
 _NAMES = (
     r"secret|passw(?:or)?d|passphrase|pwd|token|credential|access[_.\-]?key|account[_.\-]?key|api[_.\-]?key|"
-    r"private[_.\-]?key|fernet[_.\-]?key|signing[_.\-]?key|signature|authorization|jaas|sasl[_.\-]?config"
+    r"private[_.\-]?key|fernet[_.\-]?key|signing[_.\-]?key|signature|authorization|jaas|sasl[_.\-]?config|cookie"
 )
 SECRET_NAME = re.compile(rf"(?i){_NAMES}")
 """A name of a setting, a column of a form, or a key of a mapping whose value is secret."""
@@ -35,6 +37,27 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
         re.compile(r"(?i)\b([a-z][a-z0-9+.\-]{0,30}://[^\s/@:'\"]{0,200}):(?!password@)([^\s'\"]{0,1000})@"),
         rf"\1:{HIDDEN}@",
     ),
+    # scheme://token@host
+    (re.compile(r"(?i)\b((?:https?|git\+https|ftp)://)[A-Za-z0-9_.~%+\-]{16,1000}@"), rf"\1{HIDDEN}@"),
+    # jdbc:oracle:thin:user/password@host
+    (re.compile(r"(?i)\b(jdbc:oracle:[a-z0-9]{1,20}:[^\s/@:'\"]{1,200})/[^\s'\"@]{1,1000}@"), rf"\1/{HIDDEN}@"),
+    # Cookie: name=value; name=value, to the end of the line
+    (re.compile(r"(?i)\b((?:set-)?cookie[\"']?\s{0,4}:\s{0,4})[^\r\n]{1,8000}"), rf"\1{HIDDEN}"),
+    # --password …, --api-key …
+    (
+        re.compile(rf"(?i)(--?(?:[\w\-]{{0,40}}(?:{_NAMES})[\w\-]{{0,40}}|pass)\s{{1,4}})(?![-*]){_VALUE}"),
+        rf"\1{HIDDEN}",
+    ),
+    # sig=…, pass=…, which are no parts of other words
+    (re.compile(rf"(?i)((?<![A-Za-z])(?:sig|pass)=){_VALUE}"), rf"\1{HIDDEN}"),
+    # password is …, within a line that gives it
+    (
+        re.compile(
+            r"(?i)\b((?:passw(?:or)?d|passphrase) is )"
+            r"(?!missing|not |wrong|invalid|set|empty|needed|a |an |the |\*)\S{1,1000}"
+        ),
+        rf"\1{HIDDEN}",
+    ),
     # password=…, "password": "…", and names that continue: secret.key=…, passwordFile: …
     (re.compile(rf"(?i)((?:{_NAMES})[\w.\-]{{0,60}}{_NO_LEASE}{_SIGN}){_VALUE}"), rf"\1{HIDDEN}"),
     # tokens by their own form: JSON Web Tokens, AWS, GitHub, Slack, Google
@@ -42,15 +65,34 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), HIDDEN),
     (re.compile(r"\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_\w{20,}"), HIDDEN),
     (re.compile(r"\bxox[abprs]-[A-Za-z0-9\-]{10,}"), HIDDEN),
+    (re.compile(r"\bgl(?:pat|ptt|dt|rt|cbt)-[A-Za-z0-9_\-]{15,}"), HIDDEN),
+    (re.compile(r"\bsk-[A-Za-z0-9_\-]{16,}|\b[sr]k_(?:live|test)_[A-Za-z0-9]{10,}"), HIDDEN),
+    (re.compile(r"\b(?:npm_|pypi-|dop_v1_|hf_|dapi)[A-Za-z0-9_\-]{20,}"), HIDDEN),
     (re.compile(r"\bAIza[A-Za-z0-9_\-]{35}"), HIDDEN),
 )
 
-_MAY_HOLD_ONE = re.compile(rf"(?i){_NAMES}|://|bearer|basic|eyJ|AKIA|ASIA|gh[pousr]_|github_pat|xox|AIza|PRIVATE KEY")
+_MAY_HOLD_ONE = re.compile(
+    rf"(?i){_NAMES}|://|bearer|basic|eyJ|AKIA|ASIA|gh[pousr]_|github_pat|xox|AIza|PRIVATE KEY|"
+    r"sig|pass|jdbc|gl[a-z]{2,3}-|[sr]k[-_]|npm_|pypi-|dop_v1_|hf_|dapi"
+)
 """What every text with a secret holds somewhere; most texts hold nothing of it."""
+
+
+_known: tuple[str, ...] = ()
+"""The secrets that this process has named, longest first."""
+
+
+def name_secrets(values: Iterable[str]) -> None:
+    """Take these very values out of every text from now on, beside those named before. Short ones may be words: a
+    deployment's `secret_values` has none."""
+    global _known
+    _known = tuple(sorted({*_known, *values} - {""}, key=len, reverse=True))
 
 
 def redacted(text: str) -> str:
     """The text with `***` in place of every secret that is recognised. A second time it changes nothing."""
+    for secret in _known:
+        text = text.replace(secret, HIDDEN)
     if _MAY_HOLD_ONE.search(text) is None:
         return text
     for pattern, replacement in _PATTERNS:

@@ -1,4 +1,4 @@
-"""Which days, hours or months can be chosen for a backfill: from the first that has rows to the last that is over.
+"""Which days, hours or months can be chosen for a backfill: from the first that has rows to the last that is closed.
 
 Both are hints of a form; the plan, which the form leads to, decides.
 """
@@ -18,6 +18,7 @@ from sluice.backfill.intervals import floor_time
 from sluice.backfill.observe_backfill import backfill_of, backfilled_output
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import LakehouseError
+from sluice.ledger.batches import newest_batch
 from sluice.ledger.connection import Ledger, database_time
 from sluice.pages.bounded_looks import BoundedLooks
 from sluice.settings import Settings
@@ -34,13 +35,15 @@ _EXAMPLES = {"hour": "YYYY-MM-DDThh:00", "day": "YYYY-MM-DD", "month": "YYYY-MM-
 class ChoosableDays:
     """What the form offers, in ISO 8601.
 
-    first: the first with rows; empty where no partition shows it. last: the newest that is over, and end the one
-    behind it. pattern, example: of one value.
+    first: the first with rows; empty where no partition shows it. last: the newest of which no window or join is open
+    for certain, and end the one behind it. by_watermark: whether the stream's watermark says so, else the clock.
+    pattern, example: of one value.
     """
 
     first: str
     last: str
     end: str
+    by_watermark: bool
     pattern: str
     example: str
 
@@ -55,7 +58,13 @@ class BackfillDays:
 
     def find(self, ledger: Ledger, stream: LoadedStream) -> ChoosableDays:
         """Find them for a stream that declares a backfill."""
-        return days_of(stream, first_row_at=self._first_row_at(stream), now=database_time(ledger))
+        newest = newest_batch(ledger, stream.name)
+        return days_of(
+            stream,
+            first_row_at=self._first_row_at(stream),
+            watermark=None if newest is None else newest.watermark,
+            now=database_time(ledger),
+        )
 
     def _first_row_at(self, stream: LoadedStream) -> datetime | None:
         target, column = backfilled_output(stream).target, backfill_of(stream).column
@@ -65,16 +74,19 @@ class BackfillDays:
             return None
 
 
-def days_of(stream: LoadedStream, *, first_row_at: datetime | None, now: datetime) -> ChoosableDays:
+def days_of(
+    stream: LoadedStream, *, first_row_at: datetime | None, watermark: datetime | None, now: datetime
+) -> ChoosableDays:
     """The days of a stream that declares a backfill. Pure."""
     declared = backfill_of(stream)
     length, margin = declared.interval, declared.margin or timedelta(0)
-    end = last_closed(margin=margin, length=length, now=now)
+    end = last_closed(margin=margin, length=length, now=now if watermark is None else min(watermark, now))
     last = floor_time(end - timedelta(microseconds=1), length)
     return ChoosableDays(
         first="" if first_row_at is None else f"{floor_time(first_row_at, length):{_FORMS[length]}}",
         last=f"{last:{_FORMS[length]}}",
         end=f"{end:{_FORMS[length]}}",
+        by_watermark=watermark is not None,
         pattern=_PATTERNS[length],
         example=_EXAMPLES[length],
     )

@@ -16,7 +16,6 @@ from sluice.backfill.backfill_plan import BackfillPlan
 from sluice.backfill.intervals import Interval, divide
 from sluice.backfill.observe_backfill import backfill_of, plan_with_followers
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
-from sluice.errors import UsageError
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.events import REQUESTED, Actor, Event, EventAction, EventSubject, record_event
 from sluice.maintenance.maintained_tables import find_declaration, plan_table_maintenance
@@ -148,14 +147,7 @@ def record_maintenance_request(ledger: Ledger, table: str, *, by: str) -> None:
 
 
 def _parts(stream: LoadedStream, whole: Interval) -> tuple[Interval, ...]:
-    length = backfill_of(stream).interval
-    parts = divide(whole, length)
-    if len(parts) > MOST_INTERVALS:
-        raise UsageError(
-            f"{whole.spoken} is {len(parts):,} {length}s; a page asks for {MOST_INTERVALS} at most.",
-            next_step="Choose a shorter interval, or use `airflow backfill create`.",
-        )
-    return parts
+    return divide(whole, backfill_of(stream).interval, at_most=MOST_INTERVALS)
 
 
 def _files_of(table: Table) -> int:

@@ -12,7 +12,7 @@ from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.pages.bounded_looks import BoundedLooks
 from sluice.pages.masked_values import LONGEST_SEARCHED
 from sluice.pages.quarantine_samples import SHOWN_SAMPLES, QuarantineSample, sample_of
-from sluice.pages.record_masks import masked_columns_of
+from sluice.pages.record_masks import RecordMasks, record_masks_of
 from sluice.processes.deadline import Deadline
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
@@ -25,7 +25,7 @@ class QuarantinePage:
     """What the page of a quarantine shows.
 
     samples: the newest first. has_table: whether the table is there. is_cut: whether there may be older records in
-    files that were not looked at. masked_columns: those declared, and columns of bytes beside them.
+    files that were not looked at. masked_columns: those declared.
     """
 
     table: str
@@ -57,10 +57,10 @@ class QuarantineReading:
         ------
         LakehouseError: when the catalog or the object store cannot be read, or as `BoundedLooks.look` raises it.
         """
-        masked = masked_columns_of(declaration, tables)
-        return self.looks.look(lambda deadline: self._page_of(declaration, masked, deadline))
+        masks = record_masks_of(declaration, tables)
+        return self.looks.look(lambda deadline: self._page_of(declaration, masks, deadline))
 
-    def _page_of(self, declaration: StreamDeclaration, masked: tuple[str, ...], deadline: Deadline) -> QuarantinePage:
+    def _page_of(self, declaration: StreamDeclaration, masks: RecordMasks | None, deadline: Deadline) -> QuarantinePage:
         table = load_table(self.open(self.settings), declaration.quarantine_table)
         found = None
         if table is not None:
@@ -73,8 +73,8 @@ class QuarantineReading:
             )
         return QuarantinePage(
             table=declaration.quarantine_table,
-            samples=tuple(sample_of(row, declaration, masked) for row in (found.rows if found is not None else ())),
+            samples=tuple(sample_of(row, declaration, masks) for row in (found.rows if found is not None else ())),
             has_table=table is not None,
             is_cut=found is not None and found.is_cut,
-            masked_columns=masked,
+            masked_columns=declaration.masked_columns,
         )

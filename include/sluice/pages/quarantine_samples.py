@@ -14,6 +14,7 @@ from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.messages.plain_text import plain_text
 from sluice.messages.redaction import redacted
 from sluice.pages.masked_values import MaskedValue, hidden, masked_json, masked_line
+from sluice.pages.record_masks import RecordMasks
 from sluice.record_values.rejection import Rejection, RejectionKind
 
 SHOWN_SAMPLES = 20
@@ -21,6 +22,10 @@ LONGEST_VALUE, LONGEST_REASON = 2_000, 600
 """The most characters that a page shows of a value and of a reason."""
 
 _HIDDEN_REASON = "hidden: it may repeat masked data"
+
+_NUMBER = r"\d+"
+_PATH = re.compile(r"(?:\$|[A-Za-z_]\w{0,127})(?:\.[A-Za-z_]\w{0,127}|\[(?:\.\.\.|key|\d{1,9})\])*", re.ASCII)
+"""A path in the names of a declaration or of a schema."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,39 +48,47 @@ class QuarantineSample:
     hidden_because: str = ""
 
 
-def sample_of(
-    row: Mapping[str, Any], declaration: StreamDeclaration, masked_columns: tuple[str, ...]
-) -> QuarantineSample:
+def sample_of(row: Mapping[str, Any], declaration: StreamDeclaration, masks: RecordMasks | None) -> QuarantineSample:
     """What is shown of a row of the quarantine. Pure.
 
     Parameters
     ----------
-    masked_columns: from `masked_columns_of` the declaration.
+    masks: from `record_masks_of` the declaration.
     """
-    source = _source_of(_object_in(row["position"]), declaration)
+    place = _object_in(row["position"])
+    source = _source_of(place, declaration)
     value, shown = row["payload"], MaskedValue(text=row["payload"] or "")
-    if masked_columns and value is not None:
-        shown = _masked(value, masked_columns, _csv_of(source, declaration))
-    reason, path = _reason_and_path(row, masked_columns)
+    if masks is not None and value is not None:
+        shown = _masked(value, masks, _record_source(place, source, declaration), _csv_of(source, declaration))
+    reason, path = _reason_and_path(row, is_masked=masks is not None)
     return QuarantineSample(
         refused_at=row["refused_at"],
         batch=f"{row['generation']}:{row['batch']}",
         source=source,
         reason=_shown(reason, LONGEST_REASON),
         path=_shown(path, LONGEST_REASON),
-        position=_position(row["position"], masked_columns),
+        position=_position(row["position"], masks, declaration),
         value=None if value is None else _shown(shown.text, LONGEST_VALUE),
         hidden_because=shown.hidden_because,
     )
 
 
-def _masked(value: str, columns: tuple[str, ...], files: FilesSource | None) -> MaskedValue:
-    """The value with masks. files: the csv files that it is a line of."""
+def _masked(value: str, masks: RecordMasks, source: str, files: FilesSource | None) -> MaskedValue:
+    """The value with masks. source: the input whose columns it has. files: the csv files that it is a line of."""
+    columns = masks.columns_of(source)
     if files is None:
-        return masked_json(value, columns)
+        return masked_json(value, columns, masks.masked)
     if files.header:
         return hidden("the order of its fields is that of its file's first line, so its masked columns cannot be found")
-    return masked_line(value, [column.name for column in files.columns], columns)
+    return masked_line(value, columns, masks.masked)
+
+
+def _record_source(place: Mapping[str, Any], source: str, declaration: StreamDeclaration) -> str:
+    """The input whose columns a record has; empty for a change of a feed, whose position is its keys."""
+    feeds = any(one.iceberg is not None and one.iceberg.operation_column for one in declaration.outputs.values())
+    if not feeds or not source or _is_place(place, declaration.inputs[source].declared_source.source):
+        return source
+    return ""
 
 
 def _csv_of(source: str, declaration: StreamDeclaration) -> FilesSource | None:
@@ -107,24 +120,48 @@ def _is_from(position: Mapping[str, Any], source: object) -> bool:
     return False
 
 
-def _reason_and_path(row: Mapping[str, Any], columns: tuple[str, ...]) -> tuple[str, str]:
+def _is_place(position: Mapping[str, Any], source: object) -> bool:
+    """Whether a position is one as Sluice writes it, and so holds nothing of the record itself."""
+    match source:
+        case KafkaSource():
+            forms = {"topic": ".+", "partition": _NUMBER, "offset": _NUMBER}
+        case KinesisSource():
+            forms = {"stream": ".+", "shard": r"shardId-\d+", "sequence_number": _NUMBER}
+        case FilesSource():
+            forms = {"file": r"(?:[a-z][a-z0-9+.-]*:)?/.+"}
+        case _:
+            return False
+    return (
+        set(position) == set(forms)
+        and all(re.fullmatch(form, str(position[name])) for name, form in forms.items())
+        and _is_from(position, source)
+    )
+
+
+def _reason_and_path(row: Mapping[str, Any], *, is_masked: bool) -> tuple[str, str]:
     """Why a row was rejected, and the path. Where columns are masked, a reason is shown as it is only if it is known to
     repeat no data. Of one that repeats some, the kind and the path are shown; of one of which it is unknown, nothing:
     a transformation gave it, or the row is older than the column that says so.
     """
     path, quotes_data = row.get("path") or "", row.get("quotes_data")
-    if not columns or quotes_data is False:
+    if not is_masked or quotes_data is False:
         return row["reason"], path
     if quotes_data is None or row.get("kind") not in set(RejectionKind):
         return _HIDDEN_REASON, ""
+    path = path if _PATH.fullmatch(path) else ""
     return Rejection(kind=RejectionKind(row["kind"]), path=path, quotes_data=False).sentence, path
 
 
-def _position(position: str | None, columns: tuple[str, ...]) -> str:
+def _position(position: str | None, masks: RecordMasks | None, declaration: StreamDeclaration) -> str:
     """Where a record stood, in words: of a change feed these are keys of the row, so masks belong here as well."""
     if position is None:
         return ""
-    shown = masked_json(position, columns) if columns else MaskedValue(text=position)
+    place = _object_in(position)
+    sources = [declared.declared_source.source for declared in declaration.inputs.values() if declared.is_stream]
+    shown = MaskedValue(text=position)
+    if masks is not None and not any(_is_place(place, source) for source in sources):
+        columns = masks.columns_of(_record_source(place, _source_of(place, declaration), declaration))
+        shown = masked_json(position, columns, masks.masked)
     if shown.hidden_because:
         return "hidden"
     fields = _object_in(shown.text)

@@ -10,6 +10,7 @@ import base64
 import hashlib
 import hmac
 import json
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from sluice.launching.launch_settings import LOOPBACK
 from sluice.ledger.connection import Ledger
 from sluice.ledger.driver_uis import DriverUi, find_driver_ui
 from sluice.ledger.runs import newest_run
+from sluice.processes.listening_ports import listens_on
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 
 ANSWER_SECONDS = 10.0
@@ -45,6 +47,9 @@ _FOLDERS = {
 }
 """The jar and the folder in it for the beginning of an address, the longest first."""
 
+_META = re.compile(rb"<meta\b", re.IGNORECASE)
+"""An element by which a page of user code could lead to another address; the type is in the answer's header."""
+
 FILE_TYPES = {
     ".css": "text/css",
     ".html": "text/html",
@@ -64,12 +69,19 @@ class UiAnswer:
     redirect: str | None = None
 
 
-def find_ui(ledger: Ledger, stream: str, *, observe_process: Callable[[ProcessIdentity], ProcessState]) -> DriverUi:
+def find_ui(
+    ledger: Ledger,
+    stream: str,
+    *,
+    observe_process: Callable[[ProcessIdentity], ProcessState],
+    listens: Callable[[int, int], bool] = listens_on,
+) -> DriverUi:
     """Find the UI of the driver that runs a stream now.
 
     Parameters
     ----------
-    observe_process: whether a driver of this host lives.
+    observe_process: whether a driver of this host lives. listens: whether a process listens on a port: a driver writes
+        the ledger itself, and must not point to another service of this host.
 
     Raises
     ------
@@ -91,7 +103,7 @@ def find_ui(ledger: Ledger, stream: str, *, observe_process: Callable[[ProcessId
             next_step="Run Airflow's API server on that host and in its container, or use a history server.",
         )
     ui = find_driver_ui(ledger, stream)
-    if ui is None or ui.run_id != run.run_id:
+    if ui is None or ui.run_id != run.run_id or not listens(run.process.pid, ui.port):
         raise DriverUiError(
             f"The driver of {stream} serves no UI, or not yet.",
             next_step="Declare `engine: {ui: true}`; a driver that starts takes some seconds.",
@@ -178,7 +190,7 @@ def _shown(status: int, headers: Mapping[str, str], body: bytes, *, base: str) -
             f"Spark's UI answers with {content_type or 'something without a type'}, which is not shown here.",
             next_step="Pages, texts and JSON are.",
         )
-    return UiAnswer(status=status, content_type=content_type, body=body)
+    return UiAnswer(status=status, content_type=content_type, body=_META.sub(b"<x-meta", body))
 
 
 def read_static_file(path: str) -> bytes | None:

@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import BinaryIO
 
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
+from sluice.launching.driver_logs import open_log_of
 from sluice.ledger.batch_history import stream_history
 from sluice.ledger.batches import BatchObservation, recent_batches
 from sluice.ledger.checkpoint_checks import CheckpointObservation, newest_checkpoint_check
@@ -66,6 +68,7 @@ def load_stream_page(
     hours: int,
     may_read: Callable[[Iterable[str]], frozenset[str]],
     may_read_log: bool,
+    logs: Path,
 ) -> StreamPage:
     """Read what the page of a stream shows.
 
@@ -73,6 +76,7 @@ def load_stream_page(
     ----------
     hours: one of `WINDOWS_HOURS`.
     may_read: of some streams those that the reader may see; others are not in the lineage.
+    logs: the folder with the logs of drivers.
     """
     declared = declarations.streams.get(stream)
     history = stream_history(ledger, stream, within=timedelta(hours=hours), points=CHART_POINTS)
@@ -88,7 +92,7 @@ def load_stream_page(
         declaration="" if declared is None else _text_of(declared.file),
         file="" if declared is None else f"{declared.folder.name}/{declared.file.name}",
         graph=None if declared is None else _graph(declarations, declared, may_read),
-        log=read_log_tail(runs[0] if runs else None) if may_read_log else None,
+        log=read_log_tail(runs[0] if runs else None, logs=logs) if may_read_log else None,
     )
 
 
@@ -116,21 +120,21 @@ class LogTail:
     problem: str = ""
 
 
-def read_log_tail(run: RunObservation | None) -> LogTail:
+def read_log_tail(run: RunObservation | None, *, logs: Path) -> LogTail:
     """Read the end of the log of a run's driver, where this process can read it."""
     if run is None or run.log_file is None:
         return LogTail(text="", problem="Its newest run has no log of its own: Airflow keeps the log of its task.")
     try:
-        return LogTail(text=_tail_of(run.log_file))
+        with open_log_of(run.stream, run.log_file, logs=logs) as log:
+            return LogTail(text=_tail_of(log))
     except OSError as error:
         host = run.process.host if run.process is not None else "the host of its driver"
         return LogTail(text="", problem=f"{run.log_file} on {host} cannot be read from here: {error.strerror}.")
 
 
-def _tail_of(file: Path) -> str:
-    with file.open("rb") as log:
-        size = log.seek(0, os.SEEK_END)
-        log.seek(max(0, size - SHOWN_LOG_BYTES))
-        text = log.read(SHOWN_LOG_BYTES).decode(errors="replace")
+def _tail_of(log: BinaryIO) -> str:
+    size = log.seek(0, os.SEEK_END)
+    log.seek(max(0, size - SHOWN_LOG_BYTES))
+    text = log.read(SHOWN_LOG_BYTES).decode(errors="replace")
     whole = text if size <= SHOWN_LOG_BYTES else text.partition("\n")[2]
     return redacted(_ESCAPES.sub("", whole))

@@ -64,26 +64,31 @@ def rules_shown(
 
 def queries_of(declared: TableDeclaration, catalog: CatalogSettings) -> tuple[ShownQuery, ...]:
     """Queries of the newest rows; no secret is in them."""
+    spark = _sql(declared, of=f"{catalog.name}.{declared.table}", quote="`", now="current_timestamp()")
+    duckdb = _sql(declared, of=declared.table, quote='"', now="now()")
     return (
-        ShownQuery(language="Spark SQL", text=_sql(declared, catalog.name)),
+        ShownQuery(language="Command line (DuckDB)", text=f"sluice sql '{duckdb}'"),
+        ShownQuery(language="Spark SQL", text=spark),
         ShownQuery(language="Python (PyIceberg)", text="\n".join(_python(declared, catalog))),
     )
 
 
-def _sql(declared: TableDeclaration, catalog: str) -> str:
+def _sql(declared: TableDeclaration, *, of: str, quote: str, now: str) -> str:
     by_name = {column.name: kind_of(column.column_type) for column in declared.columns}
     candidates = (*(part.column for part in declared.partitioning), *by_name)
     time = next((name for name in candidates if by_name.get(name) in _TIMES), None)
-    lines = ["SELECT *", f"FROM {catalog}.{declared.table}"]
+    lines = ["SELECT *", f"FROM {of}"]
     if time is not None:
-        ago = "current_date() - INTERVAL 1 DAY" if by_name[time] == "date" else "current_timestamp() - INTERVAL 1 DAY"
-        lines += [f"WHERE `{time}` >= {ago}", f"ORDER BY `{time}` DESC"]
+        lines += [f"WHERE {quote}{time}{quote} >= {now} - INTERVAL 1 DAY", f"ORDER BY {quote}{time}{quote} DESC"]
     return "\n".join((*lines, "LIMIT 20"))
 
 
 def _python(declared: TableDeclaration, catalog: CatalogSettings) -> Iterator[str]:
     yield "from pyiceberg.catalog import load_catalog"
     yield ""
-    yield f'catalog = load_catalog("{catalog.name}", type="rest", uri="{catalog.uri}",'
-    yield f'                       warehouse="{catalog.warehouse}", credential="…")'
-    yield f'rows = catalog.load_table("{declared.table}").scan(limit=20).to_pandas()'
+    yield "catalog = load_catalog("
+    yield f'    "{catalog.name}", type="rest", warehouse="{catalog.warehouse}",'
+    yield f'    uri="{catalog.uri}", credential="…",'
+    yield ")"
+    yield f'table = catalog.load_table("{declared.table}")'
+    yield "rows = table.scan(limit=20).to_pandas()"

@@ -7,6 +7,7 @@ copy and the truncation are lost: a few in many megabytes. The module imports li
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import threading
 from pathlib import Path
@@ -20,12 +21,15 @@ LARGEST_LOG_BYTES = 64 * 1024**2
 COPIES = 3
 """How many rotated logs are kept; `<name>.1` is the newest."""
 
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""A full disk, or quota."""
+
 LOOK_SECONDS = 5.0
 """How often the size is checked. An endless loop that logs ten megabytes a second exceeds the limit by 50 MB."""
 
 
 def rotate_if_full(log_file: Path, *, largest_bytes: int, copies: int = COPIES) -> bool:
-    """Copy a full log and truncate it.
+    """Copy a full log and truncate it. On a full disk it is truncated without a copy: it would fill the rest of it.
 
     Parameters
     ----------
@@ -39,18 +43,24 @@ def rotate_if_full(log_file: Path, *, largest_bytes: int, copies: int = COPIES) 
 
     Raises
     ------
-    OSError: when the copy cannot be written; the log is unchanged then.
+    OSError: when the copy cannot be written for another reason than a full disk; the log is unchanged then.
     """
     if log_file.stat().st_size < largest_bytes:
         return False
     import shutil  # loads the compression modules, and most attendants never need it
 
-    for number in range(copies - 1, 0, -1):
-        with contextlib.suppress(FileNotFoundError):  # there are fewer copies yet
-            _copy_of(log_file, number).replace(_copy_of(log_file, number + 1))
     draft = log_file.with_name(f"{log_file.name}.draft")
-    shutil.copyfile(log_file, draft)
-    draft.replace(_copy_of(log_file, 1))
+    try:
+        shutil.copy(log_file, draft)  # with its mode
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        if error.errno not in _FULL:
+            raise
+    else:
+        for number in range(copies - 1, 0, -1):
+            with contextlib.suppress(FileNotFoundError):  # there are fewer copies yet
+                _copy_of(log_file, number).replace(_copy_of(log_file, number + 1))
+        draft.replace(_copy_of(log_file, 1))
     os.truncate(log_file, 0)
     return True
 

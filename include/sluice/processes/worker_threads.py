@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from typing import TypeVar
 
 from sluice.processes.deadline import Deadline
@@ -19,7 +21,11 @@ class NotDone(Exception):  # noqa: N818  # a result like the others, and no erro
 
 
 def run_each(
-    steps: Mapping[str, Callable[[], Result]], *, at_once: int, deadline: Deadline
+    steps: Mapping[str, Callable[[], Result]],
+    *,
+    at_once: int,
+    deadline: Deadline,
+    step_seconds: float | None = None,
 ) -> dict[str, Result | Exception]:
     """Run steps in threads, in their order, and wait for them until a deadline.
 
@@ -28,12 +34,15 @@ def run_each(
     Parameters
     ----------
     at_once: how many run at a time.
+    step_seconds: after which a step no longer counts among them, so that steps that hang do not take the time of the
+        others; it is waited for all the same. Unset: a step counts until it has ended.
 
     Returns
     -------
     The result of each step, or the exception that it raised; `NotDone` for one that was not done in time.
     """
     waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
+    began: dict[str, float] = {}
     ended: queue.SimpleQueue[tuple[str, Result | Exception]] = queue.SimpleQueue()
     for name in steps:
         waiting.put(name)
@@ -44,19 +53,33 @@ def run_each(
                 name = waiting.get_nowait()
             except queue.Empty:
                 return
+            began[name] = time.monotonic()
             try:
                 ended.put((name, steps[name]()))
             except Exception as error:  # noqa: BLE001  # the caller gets it as the step's result
                 ended.put((name, error))
 
-    for number in range(min(at_once, len(steps))):
-        threading.Thread(target=work, name=f"step-{number}", daemon=True).start()
+    def begin(threads: int) -> None:
+        for _ in range(threads):
+            threading.Thread(target=work, name="step", daemon=True).start()
+
+    begin(min(at_once, len(steps)))
     done: dict[str, Result | Exception] = {}
+    slow: set[str] = set()
     while len(done) < len(steps) and not (deadline.is_over() and ended.empty()):
-        try:
+        with suppress(queue.Empty):
             name, result = ended.get(timeout=_POLL_SECONDS)
-        except queue.Empty:
-            continue
-        done[name] = result
+            done[name] = result
+        slower = _slower_than(step_seconds, began, done) - slow
+        begin(len(slower) if not waiting.empty() else 0)
+        slow |= slower
     late = NotDone("it was not done in the time of a pass")
     return {name: done.get(name, late) for name in steps}
+
+
+def _slower_than(step_seconds: float | None, began: Mapping[str, float], done: Collection[str]) -> set[str]:
+    """The steps that have not ended in so many seconds."""
+    if step_seconds is None:
+        return set()
+    now = time.monotonic()
+    return {name for name, at in tuple(began.items()) if name not in done and now - at > step_seconds}

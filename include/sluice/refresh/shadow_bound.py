@@ -222,6 +222,63 @@ def _next_end(
     raise AssertionError(f"{name} is no source that a refresh reads")
 
 
+def require_not_beyond(
+    sources: Sequence[str],
+    at: Sequence[Offset | None],
+    bound: ShadowBound,
+    declaration: StreamDeclaration,
+    *,
+    histories: Mapping[str, Sequence[TableStep]],
+) -> None:
+    """Require that a shadow has read nothing that the stream has not read. Parameters as of `next_ends`.
+
+    Raises
+    ------
+    UnpublishableError: with the input and the offsets.
+    """
+    for name, offset in zip(sources, at, strict=True):
+        end = bound.of(name)
+        if offset is not None and end is not None and _is_beyond(name, offset, end, declaration, histories):
+            raise UnpublishableError(
+                f"The shadow has read input {name} further than the stream: up to {json.dumps(offset)}, and the stream "
+                f"up to {json.dumps(end)}.",
+                next_step="Let the stream read on and repeat the command, or give the refresh up: `--abandon`.",
+            )
+
+
+def _is_beyond(
+    name: str,
+    at: Offset,
+    end: Offset,
+    declaration: StreamDeclaration,
+    histories: Mapping[str, Sequence[TableStep]],
+) -> bool:
+    match declaration.inputs[input_of(name)].declared_source.source:
+        case KafkaSource():
+            return any(
+                int(last) > int(end.get(topic, {}).get(number, 0))
+                for topic, numbers in at.items()
+                for number, last in numbers.items()
+            )
+        case FilesSource():
+            return int(at[_LOG_OFFSET]) > int(end[_LOG_OFFSET])
+        case IcebergSource() as source:
+            start, last = stream_offset_of(at), stream_offset_of(end)
+            return start is not None and last is not None and _is_behind_in(histories[source.table], last, start)
+    return False
+
+
+def _is_behind_in(history: Sequence[TableStep], end: StreamOffset, at: StreamOffset) -> bool:
+    """Whether an offset has rows that another one has not."""
+    places = {step.snapshot_id: place for place, step in enumerate(history)}
+    if at.snapshot_id not in places or end.snapshot_id not in places:
+        return False
+    newer, older = places[at.snapshot_id], places[end.snapshot_id]
+    if newer == older:
+        return not history[older].is_read_by(end) and at.position > end.position
+    return any(step.appended_files for step in history[newer:older])
+
+
 def tables_of(sources: Sequence[str], declaration: StreamDeclaration) -> Iterator[str]:
     """The Iceberg tables that the sources of a query read."""
     for name in dict.fromkeys(map(input_of, sources)):

@@ -44,6 +44,11 @@ FIXED_SETTINGS: Mapping[str, str] = {
 }
 """The settings that are the same on every machine; docker-compose.yaml has them too."""
 
+SUPERVISION_POOL = "supervision"
+
+SUPERVISION_POOL_SLOTS = 16
+"""How many tasks that supervise streams run at a time: each takes seconds, and starts no JVM of its own."""
+
 SPARK_POOL = "spark"
 
 SPARK_POOL_SLOTS = 2

@@ -4,19 +4,25 @@
 |--------------------------------------------------------------|----------------------------------|
 | stalled, late, crash looping, unable to follow its change    | at once                          |
 | undeclared, broken, of another mode than its run             | at once                          |
+| not reconciled in a pass, for an error or for want of time   | at once                          |
 | declared differently on several hosts                        | at once                          |
 | rejecting every row of its newest batch                      | at once                          |
+| running beside a DAG of which no person paused it            | at once                          |
 | stopped by a paused DAG whose newest run failed              | at once                          |
 | silent, unknown, without its driver, to be started           | after a minute                   |
 | never started                                                | after a minute, once a person    |
 |                                                              | has unpaused its DAG             |
 | given up                                                     | after a minute, unless its own   |
-|                                                              | DAG is red, as its newest run is |
+|                                                              | task is red for that very run    |
 | restarting, stopping, queued                                 | after ten minutes                |
+| an increment that failed                                     | at once, by its task             |
+| an increment that is overdue                                 | at once                          |
 
-It stays alerted until the stream is healthy again. An increment that is red leaves the same alert: its task reports it,
-because no reconciler watches a stream that runs by a schedule. It stays reported until an increment succeeds; further
-red ones leave no second alert.
+It stays alerted until the stream is healthy again. An alert belongs to an occasion: that the DAG is red since a stream
+was given up before is no reason to be silent when it is given up again.
+
+An increment that is red leaves the same alert: its task reports it, and the reconciler does after ten minutes when the
+task could not. It stays reported until an increment succeeds; further red ones leave no second alert.
 """
 
 from __future__ import annotations
@@ -26,6 +32,7 @@ from datetime import timedelta
 
 from sluice.ledger.airflow_owner import DagObservation
 from sluice.ledger.connection import Ledger
+from sluice.ledger.increments import record_increment
 from sluice.ledger.stream_records import read_stream
 from sluice.ledger.stream_troubles import StreamTrouble, clear_trouble, record_report, record_trouble
 from sluice.supervision.stream_verdict import StreamState, StreamVerdict, with_rejections
@@ -42,6 +49,7 @@ _PATIENCE = {
     StreamState.RESTARTING: _LATER,
     StreamState.STOPPING: _LATER,
     StreamState.QUEUED: _LATER,
+    StreamState.FAILED: _LATER,
 }
 
 
@@ -68,38 +76,59 @@ def is_alert_due(trouble: StreamTrouble, dag: DagObservation | None) -> bool:
     ----------
     dag: the DAG of the stream; unset when Airflow does not know it.
     """
-    is_red_already = dag is not None and dag.is_paused and dag.has_failed
-    if trouble.reason == StreamState.GIVEN_UP and is_red_already:
+    is_red = dag is not None and dag.is_paused and dag.has_failed
+    if trouble.reason == StreamState.GIVEN_UP and is_red and trouble.by_its_task:
+        return False
+    if is_of_increment(trouble) and trouble.by_its_task:
         return False
     if trouble.reason == StreamState.NEVER_STARTED and (dag is None or dag.is_paused):
         return False
     return trouble.lasted >= _PATIENCE.get(StreamState(trouble.reason), _AT_ONCE)
 
 
-def report_red_increment(ledger: Ledger, stream: str, *, sentence: str, by: str) -> None:
+def report_given_up(ledger: Ledger, stream: str, *, sentence: str, occasion: str, by: str) -> bool:
+    """Record, with an event, that the task of a continuous stream fails because the stream is given up.
+
+    Parameters
+    ----------
+    sentence: why, and what to do. occasion: of the decision. by: the task.
+
+    Returns
+    -------
+    Whether a person was not alerted to it before.
+    """
+    state = StreamState.GIVEN_UP
+    trouble = record_trouble(ledger, stream, reason=state, explanation=sentence, occasion=occasion, by=by)
+    return record_report(ledger, trouble, by=by, is_its_task=True)
+
+
+def report_red_increment(ledger: Ledger, stream: str, *, sentence: str, by: str) -> bool:
     """Record, with an event, that the last attempt of an increment failed.
 
     Parameters
     ----------
     sentence: why, and what to do. by: the task.
+
+    Returns
+    -------
+    Whether a person was not alerted before, because the increment before it was not red.
     """
-    trouble = record_trouble(ledger, stream, reason=StreamState.FAILED, explanation=sentence)
-    if trouble.reported_at is None:
-        record_report(ledger, trouble, by=by)
+    trouble = record_trouble(ledger, stream, reason=StreamState.FAILED, explanation=sentence, by=by)
+    return record_report(ledger, trouble, by=by, is_its_task=True)
 
 
 def report_good_increment(ledger: Ledger, stream: str, *, by: str) -> None:
-    """Record that an increment succeeded, with an event when the one before was red; or that it rejected all rows."""
+    """Record that an increment succeeded, with an event when the one before was red or this one was overdue; or that it
+    rejected all rows, which the reconciler alerts to."""
+    record_increment(ledger, stream)
     done = StreamVerdict(state=StreamState.FINISHED, is_healthy=True, explanation="")
     verdict = with_rejections(done, read_stream(ledger, stream))
     if verdict.is_healthy:
         clear_trouble(ledger, stream, by=by)
-        return
-    trouble = record_trouble(ledger, stream, reason=verdict.state, explanation=verdict.explanation)
-    if trouble.reported_at is None:
-        record_report(ledger, trouble, by=by)
+    else:
+        record_trouble(ledger, stream, reason=verdict.state, explanation=verdict.explanation, by=by)
 
 
 def is_of_increment(trouble: StreamTrouble) -> bool:
     """Whether the task of an increment has reported it."""
-    return trouble.reason in (StreamState.FAILED, StreamState.ALL_REJECTED)
+    return trouble.reason == StreamState.FAILED

@@ -8,6 +8,7 @@ from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.generations import find_generation
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import newest_run
+from sluice.ledger.stream_records import StreamRecords
 from sluice.operations import OperationPlan, OperationVerb, PlannedStep, steps_of
 from sluice.settings import Settings
 from sluice.supervision.observed_starts import observe_starts
@@ -49,7 +50,18 @@ def plan_start(supervisor: Supervisor, wanted: LoadedStream, *, shows_command: b
         )
         sentence = f"{foreseen.decision.action.capitalize()}: {foreseen.decision.explanation}"
         steps.append(PlannedStep(sentence=sentence, command=command))
+        steps.extend(steps_of(note) if (note := note_of_paused_dag(foreseen.seen)) else ())
     return _plan(OperationVerb.START, wanted.name, *steps)
+
+
+def note_of_paused_dag(seen: StreamRecords) -> str:
+    """What a person who starts a stream should know when its DAG is paused; empty when it was not when last seen."""
+    if seen.dag_pause is None or not seen.dag_pause.is_paused:
+        return ""
+    return (
+        f"The DAG of {seen.stream} is paused in Airflow: only the reconciler restarts the stream, within a minute or "
+        "two, and the DAG has no run that could be red. Unpause it."
+    )
 
 
 def with_beginning(plan: ControlPlan, ledger: Ledger, wanted: LoadedStream, settings: Settings) -> ControlPlan:
@@ -86,7 +98,8 @@ def plan_show(supervisor: Supervisor, wanted: LoadedStream) -> ControlPlan:
     """The newest run of the stream, and what its supervisor would do now. Nothing is changed."""
     run = newest_run(supervisor.ledger, wanted.name)
     newest = (
-        f"Run {run.run_id}, token {run.token}: {run.state}, launched by {run.launched_by}, log {run.log_file}."
+        f"Run {run.run_id}, token {run.token}: {run.state}, launched by {run.launched_by} with Sluice "
+        f"{run.version or 'of an unknown version'}, log {run.log_file}."
         if run is not None
         else "No run so far."
     )

@@ -40,7 +40,7 @@ asked to end so that another one takes its place.
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sluice.checkpoints.compatibility import fingerprint_of, refused_changes, ways_out
 from sluice.declarations.loaded_declarations import LoadedStream
@@ -65,7 +65,13 @@ from sluice.supervision.supervision_decision import (
     SupervisionReason,
     decision,
 )
-from sluice.supervision.time_limits import HEARD_WITHIN, LAUNCHED_WITHIN, LOOK_AGAIN_AFTER, STOPPED_WITHIN
+from sluice.supervision.time_limits import (
+    AHEAD_AT_MOST,
+    HEARD_WITHIN,
+    LAUNCHED_WITHIN,
+    LOOK_AGAIN_AFTER,
+    STOPPED_WITHIN,
+)
 
 
 def decide(wanted: LoadedStream, seen: StreamObservation) -> SupervisionDecision:
@@ -88,6 +94,13 @@ def decide_supervision(
     history: the failures that still count.
     now: the database's time.
     """
+    decided = _decide(wanted=wanted, digest=digest, seen=seen, history=history, now=now)
+    return replace(decided, crashes=history.crashes)
+
+
+def _decide(
+    *, wanted: StreamDeclaration, digest: str, seen: StreamObservation, history: RestartHistory, now: datetime
+) -> SupervisionDecision:
     run = seen.newest_run
     refused = refused_changes(seen.fingerprint, fingerprint_of(wanted))
     if run is not None and run.is_live:
@@ -142,7 +155,7 @@ def _decide_about_restart(
     if verdict is not RestartVerdict.RESTART:
         reason, because = _GIVEN_UP[verdict]
         text = f"{failed}{because} {given_up_steps(failure, stream=wanted.stream)}"
-        return decision(SupervisionAction.GIVE_UP, reason, text)
+        return replace(decision(SupervisionAction.GIVE_UP, reason, text), occasion=run.run_id)
     tries = tries_of(wanted.supervision.restart, failure.failure_class)
     due = (history.newest_ended_at or now) + wait_after(wanted.supervision, history)
     counted = f"{failed}, {history.failures_of_class} of {tries} of its class that are restarted"
@@ -226,7 +239,7 @@ def decide_about_live_run(seen: StreamObservation, run: RunObservation, now: dat
 
 
 def _decide_about_launch(run: RunObservation, now: datetime) -> SupervisionDecision:
-    age = now - run.launched_at
+    age = max(now - run.launched_at, timedelta(0))
     if age <= LAUNCHED_WITHIN:
         text = f"Run {run.run_id} was admitted {in_words(age)} ago for {run.launched_by}; its driver is being started."
         return decision(SupervisionAction.WAIT, SupervisionReason.BEING_LAUNCHED, text, LAUNCHED_WITHIN - age)
@@ -243,7 +256,7 @@ def _decide_about_lease(process: ProcessState, run: RunObservation, now: datetim
 
 
 def _decide_about_stop(seen: StreamObservation, run: RunObservation, now: datetime) -> SupervisionDecision:
-    age = now - (run.end_asked_at or seen.desired.changed_at or run.launched_at)
+    age = max(now - (run.end_asked_at or seen.desired.changed_at or run.launched_at), timedelta(0))
     if age <= STOPPED_WITHIN:
         text = f"Run {run.run_id} was asked to stop {in_words(age)} ago and finishes its batch."
         return decision(SupervisionAction.WAIT, SupervisionReason.STOPPING, text, STOPPED_WITHIN - age)
@@ -268,7 +281,7 @@ def _decide_about_driver(seen: StreamObservation, run: RunObservation, now: date
         waiting = in_words(now - run.launched_at)
         text = f"The cluster has had no place for the driver of run {run.run_id} for {waiting}."
         return decision(SupervisionAction.WAIT, SupervisionReason.AWAITS_CLUSTER, text, LOOK_AGAIN_AFTER)
-    silence = f"It has been silent for {in_words(now - _last_sign(run))}."
+    silence = _silence(run, now)
     if seen.process is ProcessState.UNKNOWN:
         return _unknown(run, silence)
     text = f"The driver of run {run.run_id} is alive. {silence} See `sluice stream logs {run.stream}`."
@@ -284,14 +297,22 @@ def _unknown(run: RunObservation, circumstance: str) -> SupervisionDecision:
     return decision(SupervisionAction.WAIT, SupervisionReason.DRIVER_UNKNOWN, text, LOOK_AGAIN_AFTER)
 
 
+def _silence(run: RunObservation, now: datetime) -> str:
+    ahead = _last_sign(run) - now
+    if ahead > AHEAD_AT_MOST:
+        return f"Its newest sign is {in_words(ahead)} in the future: the clock of the ledger's server was set back."
+    return f"It has been silent for {in_words(-ahead)}."
+
+
 def _last_sign(run: RunObservation) -> datetime:
     return run.heartbeat_at or run.launched_at
 
 
 def _is_heard(run: RunObservation, now: datetime) -> bool:
-    """A driver without a heartbeat yet is given the time of its launch on top."""
+    """A driver without a heartbeat yet is given the time of its launch on top. A sign from the future is none: the
+    database's clock was set back, and what was heard before then says nothing about now."""
     patience = HEARD_WITHIN if run.heartbeat_at is not None else HEARD_WITHIN + LAUNCHED_WITHIN
-    return now - _last_sign(run) <= patience
+    return -AHEAD_AT_MOST <= now - _last_sign(run) <= patience
 
 
 def _is_queued(seen: StreamObservation, run: RunObservation) -> bool:

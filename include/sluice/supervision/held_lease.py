@@ -36,6 +36,10 @@ PUBLISH_DEADLINE_SECONDS = 230.0
 `OUTAGE_GRACE_SECONDS`, and the commit of a batch gets the rest until `LEASE_SECONDS`."""
 
 
+LONGEST_STEP_SECONDS = 5.0
+"""How much of the time between two questions whether to stop counts: the driver asks each half a second."""
+
+
 def seconds_since_boot() -> float:
     """A clock that is never set and runs while the machine sleeps, which `time.monotonic` does not on Linux."""
     clock = getattr(time, "CLOCK_BOOTTIME", None)
@@ -68,7 +72,8 @@ class HeldLease:
         self._publish_deadline_seconds = publish_deadline_seconds
         self._clock = clock
         self._lock = threading.Lock()
-        self._began_seconds = clock()
+        self._watched_seconds = clock()
+        self._unrenewed_seconds = 0.0
         self._renewed_seconds: float | None = None
         self._lost_because: str | None = None
 
@@ -85,6 +90,8 @@ class HeldLease:
         """
         with self._lock:
             self._renewed_seconds = max(asked_at_seconds, self._renewed_seconds or asked_at_seconds)
+            now = self._clock()
+            self._unrenewed_seconds, self._watched_seconds = min(now - asked_at_seconds, LONGEST_STEP_SECONDS), now
 
     def lost(self, because: str) -> None:
         """Record that the run does not hold its lease any more, as the ledger reported. The first reason stays.
@@ -103,10 +110,16 @@ class HeldLease:
 
     @property
     def is_to_stop(self) -> bool:
-        """Whether the run must begin to stop: its lease is lost, or was not renewed for too long."""
+        """Whether the run must begin to stop: its lease is lost, or was not renewed for too long.
+
+        Only time in which this process was running counts, as far as it asks often: a host that was asleep, or a
+        process that was frozen, asks the ledger again before it gives up. `require` counts all of the time.
+        """
         with self._lock:
-            since = self._clock() - (self._began_seconds if self._renewed_seconds is None else self._renewed_seconds)
-            return self.is_lost or since >= self._outage_grace_seconds
+            now = self._clock()
+            self._unrenewed_seconds += min(now - self._watched_seconds, LONGEST_STEP_SECONDS)
+            self._watched_seconds = now
+            return self.is_lost or self._unrenewed_seconds >= self._outage_grace_seconds
 
     def require(self) -> None:
         """Require that this lease allows a publication now. It reads memory only.

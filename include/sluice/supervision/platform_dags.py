@@ -11,7 +11,7 @@ CHECKPOINTS_DAG = "checkpoint_health"
 GAPS_DAG = "backfill_gaps"
 LEDGER_DAG = "ledger_upkeep"
 
-PLATFORM_DAGS: Mapping[str, str] = {
+MISSED_WHILE_PAUSED: Mapping[str, str] = {
     RECONCILER_DAG: "Streams are not brought to their desired states, and what is late or stalled is not noticed.",
     QUALITY_DAG: "No table is checked against its expectations.",
     MAINTENANCE_DAG: "No table is compacted, and no snapshot expires.",

@@ -13,7 +13,8 @@ from sluice.declarations.loaded_declarations import Declarations
 from sluice.ledger.airflow_owner import DagObservation
 from sluice.ledger.connection import Ledger
 from sluice.ledger.stream_troubles import StreamTrouble, all_troubles, clear_trouble, record_trouble
-from sluice.supervision.platform_dags import PLATFORM_DAGS
+from sluice.processes.deadline import Deadline
+from sluice.supervision.platform_dags import MISSED_WHILE_PAUSED
 
 _log = logging.getLogger(__name__)
 
@@ -24,7 +25,7 @@ DAG_PAUSED = "dag paused"
 def subjects_beside_streams(declarations: Declarations) -> frozenset[str]:
     """The names under which such troubles are recorded: of the platform's DAGs, and of tables with expectations."""
     checked = {name for name, table in declarations.tables.items() if table.declaration.quality is not None}
-    return frozenset(checked | set(PLATFORM_DAGS))
+    return frozenset(checked | set(MISSED_WHILE_PAUSED))
 
 
 def troubles_beside_streams(ledger: Ledger, subjects: Collection[str]) -> tuple[StreamTrouble, ...]:
@@ -32,15 +33,20 @@ def troubles_beside_streams(ledger: Ledger, subjects: Collection[str]) -> tuple[
     return tuple(trouble for trouble in all_troubles(ledger) if trouble.stream in subjects)
 
 
-def note_paused_dags(ledger: Ledger, observe_dag: Callable[[str], DagObservation | None], *, by: str) -> None:
+def note_paused_dags(
+    ledger: Ledger, observe_dag: Callable[[str], DagObservation | None], *, by: str, deadline: Deadline
+) -> None:
     """Record which of the platform's own DAGs are paused. It is no alert: a person has paused them.
 
     Parameters
     ----------
-    observe_dag: asks Airflow about a DAG. by: the task that asks.
+    observe_dag: asks Airflow about a DAG. by: the task that asks. deadline: after which none is asked about; the next
+        pass goes on.
     """
     known = {trouble.stream for trouble in all_troubles(ledger) if trouble.reason == DAG_PAUSED}
-    for dag, missed in PLATFORM_DAGS.items():
+    for dag, missed in MISSED_WHILE_PAUSED.items():
+        if deadline.is_over():
+            return
         try:
             seen = observe_dag(dag)
         except Exception as error:  # noqa: BLE001  # the next pass asks again, and streams do not wait for it
@@ -48,6 +54,6 @@ def note_paused_dags(ledger: Ledger, observe_dag: Callable[[str], DagObservation
             continue
         if seen is not None and seen.is_paused:
             text = f"The DAG {dag} is paused. {missed} Unpause it in Airflow."
-            record_trouble(ledger, dag, reason=DAG_PAUSED, explanation=text)
+            record_trouble(ledger, dag, reason=DAG_PAUSED, explanation=text, by=by)
         elif dag in known:
             clear_trouble(ledger, dag, by=by)

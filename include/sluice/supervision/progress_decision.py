@@ -42,6 +42,7 @@ from sluice.ledger.progress_samples import ProgressSample
 from sluice.ledger.run_values import DesiredState, RunObservation
 from sluice.ledger.stream_records import StreamRecords
 from sluice.messages.durations import in_words
+from sluice.supervision.time_limits import AHEAD_AT_MOST
 
 SHORTEST_WINDOW = timedelta(minutes=5)
 """The shortest derived window: a full machine or a long garbage collection is shorter."""
@@ -154,6 +155,7 @@ def judge_progress(
     if wanted.trigger is not None and wanted.trigger.continuous_processing is not None:
         text = "Spark reports no batches of continuous processing, so what it has read is unknown."
         return ProgressJudgement(state=ProgressState.UNKNOWN, explanation=text)
+    samples = [sample for sample in samples if sample.observed_at <= now + AHEAD_AT_MOST]
     if (unseen := _unseen(run, samples, now)) is not None:
         return unseen
     known = [sample for sample in samples if sample.known_undone is not None]

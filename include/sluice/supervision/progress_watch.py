@@ -7,6 +7,7 @@ driver.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
@@ -60,21 +61,26 @@ def watch_progress(
     return judged
 
 
-def sample_increments(supervisor: Supervisor, declarations: Declarations, *, at_once: int, deadline: Deadline) -> None:
+def sample_increments(
+    supervisor: Supervisor,
+    increments: Sequence[LoadedStream],
+    known: Mapping[str, StreamRecords],
+    *,
+    at_once: int,
+    deadline: Deadline,
+) -> None:
     """Record how far incremental streams are behind, as far as the time suffices. A lag that was not observed is no
     alert: the next pass observes it, or the increment itself fails.
 
     Parameters
     ----------
-    at_once: how many streams are observed at a time.
+    known: the records of each. at_once: how many streams are observed at a time.
     """
     if supervisor.heads is None:
         return
-    streams = [one for _, one in sorted(declarations.streams.items()) if one.declaration.mode == "incremental"]
-    known = read_to_judge(supervisor.ledger, streams, with_progress=True)
     steps = {
         one.name: partial(_sample, supervisor.ledger, supervisor.heads, one, known[one.name], generation=generation)
-        for one in streams
+        for one in increments
         if (generation := known[one.name].generation) is not None  # it has run
     }
     for name, result in run_each(steps, at_once=at_once, deadline=deadline).items():

@@ -1,5 +1,7 @@
 """Reconciles continuous streams with their desired states when their own tasks do not; the DAG calls it each minute.
 
+Increments are started by Airflow alone. It looks at them all the same: an overdue one would stay unreported.
+
 A stream's own task reacts within seconds, but it does not always run: Airflow runs no task of a paused DAG, a trigger
 cannot find out whether its DAG is paused, a triggerer may be down, and no event reports a changed declaration.
 
@@ -10,36 +12,25 @@ batch, against which its sources are read, and its sample.
 
 One stream never keeps another one waiting: whatever its step raises is reported for that stream, a step that takes too
 long is left behind and reported, and each pass begins with another stream, so that no pass leaves out the same ones.
+Each part has its share of the pass, so that a slow Airflow leaves time for the drivers.
 """
 
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
+from sluice.errors import LedgerError, LedgerUnreachableError
 from sluice.ledger.airflow_owner import (
     DagObservation,
-    DagPause,
-    find_dag_pause,
-    find_dag_pauses,
-    record_dag_pause,
-    record_dag_pauses,
 )
-from sluice.ledger.connection import connection_use, database_time
 from sluice.ledger.desired_states import (
-    DesiredStateObservation,
-    SuspensionCause,
     find_desired_state,
-    find_desired_states,
-    resume,
-    suspend,
 )
-from sluice.ledger.events import Actor, Event, EventAction, record_event
+from sluice.ledger.increments import rows_since
 from sluice.ledger.run_values import DesiredState
 from sluice.ledger.runs import newest_runs
 from sluice.ledger.stream_records import StreamRecords
@@ -47,15 +38,17 @@ from sluice.ledger.stream_troubles import all_troubles, clear_trouble, record_re
 from sluice.processes.deadline import Deadline
 from sluice.processes.worker_threads import NotDone, run_each
 from sluice.supervision.alerts import Alert, is_alert_due, is_of_increment
-from sluice.supervision.decide_about_pause import PauseEffect, decide_about_pause, is_news
+from sluice.supervision.followed_pauses import DagLooks, ObserveDag, follow_pauses
+from sluice.supervision.increment_due import waiting_from
+from sluice.supervision.ledger_alerts import clock_alerts, connection_alerts, report_at_once
+from sluice.supervision.orphaned_runs import OrphanedRun, find_orphaned_runs
 from sluice.supervision.platform_troubles import note_paused_dags, subjects_beside_streams
 from sluice.supervision.progress_decision import ProgressJudgement, judge_known
 from sluice.supervision.progress_watch import sample_increments, watch_progress
 from sluice.supervision.stream_verdict import (
-    OrphanedRun,
     StreamState,
     StreamVerdict,
-    find_orphaned_runs,
+    judge_increment,
     verdict_of,
     with_its_dag,
     with_rejections,
@@ -64,9 +57,10 @@ from sluice.supervision.supervision_decision import SupervisionAction, Supervisi
 from sluice.supervision.supervisor import (
     SupervisionResult,
     Supervisor,
+    observe,
     plan_from,
-    plan_supervision,
     read_to_judge,
+    save_decision,
     supervise,
 )
 from sluice.supervision.time_limits import LEFT_TO_ITS_TASK
@@ -80,10 +74,20 @@ AT_ONCE = 4
 PASS_SECONDS = 50.0
 """How long a pass may take, so that the next minute's pass is not late."""
 
-CONNECTIONS_SHARE = 0.8
-"""Of the connections that the ledger's server allows; beyond it a person is alerted."""
+ASKING_SHARE = 0.3
+"""Of a pass, for asking Airflow about the DAGs; the rest of the DAGs count as they were last seen."""
 
-ObserveDag = Callable[[str], DagObservation | None]
+STEP_SHARE = 0.2
+"""Of a pass, for one stream: one that takes longer keeps its thread, and another thread takes the others."""
+
+_GOLDEN = 0.6180339887
+"""The golden ratio: its multiples, without their whole part, leave no large gap anywhere."""
+
+
+def _is_stream(subject: str) -> bool:
+    """Whether a trouble is that of a stream: no name of one has a space."""
+    return " " not in subject
+
 
 _DUE_AT_ONCE = frozenset(
     {
@@ -104,11 +108,11 @@ def reconcile_all(
     number: int,
     pass_seconds: float = PASS_SECONDS,
 ) -> tuple[Alert, ...]:
-    """Reconcile every continuous stream, and every run that fits no declaration.
+    """Reconcile every continuous stream, every run that fits no declaration, and look at every increment.
 
     Parameters
     ----------
-    observe_dag: asks Airflow about the DAG of a stream; it is called in the caller's thread only.
+    observe_dag: asks Airflow about the DAG of a stream; it is called from one thread at a time.
     number: of the pass, for example its minute; it decides with which stream the pass begins.
     pass_seconds: after which no stream is begun and none is waited for.
 
@@ -121,70 +125,75 @@ def reconcile_all(
     LedgerError: when the ledger cannot be reached at the beginning.
     """
     deadline = Deadline.after(pass_seconds)
+    of_the_clock = clock_alerts(supervisor)
     orphans = find_orphaned_runs(declarations, newest_runs(supervisor.ledger))
-    streams = _rotated(_continuous(declarations), number)
-    problems: dict[str, Alert] = {}
-    dags = _note_pauses(supervisor, streams, observe_dag, problems)
-    known = read_to_judge(supervisor.ledger, streams, with_progress=True)
+    streams = _rotated([stream for _, stream in sorted(declarations.streams.items())], number)
+    looks = follow_pauses(supervisor, streams, observe_dag, seconds=pass_seconds * ASKING_SHARE)
+    known, unreadable = _read_each(supervisor, streams)
+    writers = _writers(declarations)
     steps = {
-        stream.name: partial(_reconcile, supervisor, stream, known[stream.name], dags.get(stream.name))
+        stream.name: _step(supervisor, stream, known[stream.name], looks, writers)
         for stream in streams
+        if stream.name in known
     }
     steps |= {orphan.stream: partial(_look_after, supervisor, orphan) for orphan in orphans}
-    done = run_each(steps, at_once=AT_ONCE, deadline=deadline)
-    _clear_others(supervisor, declarations, steps)
-    sample_increments(supervisor, declarations, at_once=AT_ONCE, deadline=deadline)
-    note_paused_dags(supervisor.ledger, observe_dag, by=supervisor.launched_by)
-    for name, result in done.items():
-        alert = _problem(name, result) if isinstance(result, Exception) else result
+    done = run_each(steps, at_once=AT_ONCE, deadline=deadline, step_seconds=pass_seconds * STEP_SHARE)
+    _clear_others(supervisor, declarations, (*steps, *unreadable))
+    increments = [one for one in streams if one.declaration.mode == "incremental" and one.name in known]
+    sample_increments(supervisor, increments, known, at_once=AT_ONCE, deadline=deadline)
+    note_paused_dags(supervisor.ledger, observe_dag, by=supervisor.launched_by, deadline=deadline)
+    problems: dict[str, Alert] = {}
+    # One alert of a stream in a pass: a second one would no longer be new.
+    found = {name: result for name, result in done.items() if result is not None}
+    for name, result in {**looks.problems, **unreadable, **found}.items():
+        alert = _problem(supervisor, name, result) if isinstance(result, Exception) else result
         if alert is not None:
             problems[name] = alert
     alerts = [problems[name] for name in sorted(problems)]
-    return (*alerts, *_connection_alerts(supervisor))
+    return (*alerts, *of_the_clock, *connection_alerts(supervisor))
 
 
-def _continuous(declarations: Declarations) -> list[LoadedStream]:
-    by_name = sorted(declarations.streams.items())
-    return [stream for _, stream in by_name if stream.declaration.mode == "continuous"]
+def _read_each(
+    supervisor: Supervisor, streams: Sequence[LoadedStream]
+) -> tuple[Mapping[str, StreamRecords], Mapping[str, Exception]]:
+    """The records of the streams, read at once. When one has a word that only a newer program knows, each is read
+    alone: it keeps no other one from being supervised."""
+    ledger, known, unreadable = supervisor.ledger, dict[str, StreamRecords](), dict[str, Exception]()
+    try:
+        return read_to_judge(ledger, streams, with_progress=True), unreadable
+    except LedgerUnreachableError:
+        raise
+    except LedgerError as error:
+        _log.error("The streams are read one by one: %s", error)
+    for stream in streams:
+        try:
+            known |= read_to_judge(ledger, [stream], with_progress=True)
+        except LedgerUnreachableError:
+            raise
+        except LedgerError as error:
+            unreadable[stream.name] = error
+    return known, unreadable
+
+
+def _writers(declarations: Declarations) -> Mapping[str, list[str]]:
+    """The streams that write each table."""
+    writers: dict[str, list[str]] = {}
+    for name, stream in declarations.streams.items():
+        for table in stream.declaration.tables_written:
+            writers.setdefault(table, []).append(name)
+    return writers
 
 
 def _rotated(streams: Sequence[LoadedStream], number: int) -> list[LoadedStream]:
-    first = number % len(streams) if streams else 0
+    """Begin with another stream in each pass, spread over all of them: however few a pass comes to, none waits long."""
+    first = int(number * _GOLDEN % 1 * len(streams))
     return [*streams[first:], *streams[:first]]
 
 
-def _note_pauses(
-    supervisor: Supervisor, streams: Sequence[LoadedStream], observe_dag: ObserveDag, problems: dict[str, Alert]
-) -> dict[str, DagObservation | None]:
-    """Follow what people did to the DAGs of streams. Returns the DAGs; what one stream raises goes to `problems`."""
-    ledger, names = supervisor.ledger, [stream.name for stream in streams]
-    pauses, desired = find_dag_pauses(ledger, names), find_desired_states(ledger, names)
-    read_at, read_at_seconds = database_time(ledger), time.monotonic()
-    dags: dict[str, DagObservation | None] = {}
-    seen: list[DagPause] = []
-    for stream in streams:
-        name, observed_at = stream.name, read_at + timedelta(seconds=time.monotonic() - read_at_seconds)
-        try:
-            dag = observe_dag(name)
-            if dag is not None:
-                change = follow_pause(supervisor, stream, dag, known=pauses.get(name), desired=desired[name])
-                if change:
-                    _log.info("stream=%s %s", name, change)
-                seen.append(
-                    DagPause(stream=name, airflow=dag.airflow, is_paused=dag.is_paused, observed_at=observed_at)
-                )
-            dags[name] = dag
-        except Exception as error:  # noqa: BLE001  # whatever one stream raises keeps no other one waiting
-            problems[name] = _problem(name, error)
-    # Recorded last: a change whose effect was lost in between is noticed again.
-    record_dag_pauses(ledger, seen)
-    return dags
-
-
-def _reconcile(
-    supervisor: Supervisor, stream: LoadedStream, known: StreamRecords, dag: DagObservation | None
-) -> Alert | None:
-    """Reconcile one stream, and record whether it is healthy."""
+def _reconcile(supervisor: Supervisor, stream: LoadedStream, known: StreamRecords, looks: DagLooks) -> Alert | None:
+    """Reconcile one stream, and record whether it is healthy; not when its DAG could not be looked at, which is a
+    trouble of its own."""
+    dag = looks.dags[stream.name]
     done = look_after(supervisor, stream, known, is_known=dag is not None)
     decision = done.supervised.decision
     log = _log.info if decision.is_healthy or done.acted else _log.warning
@@ -194,9 +203,42 @@ def _reconcile(
         progress = judge_known(stream, _read(supervisor, stream) if done.acted else known)
     seen = done.supervised.seen
     verdict = with_rejections(with_its_dag(verdict_of(decision, progress), seen, dag), seen)
-    if verdict.is_healthy and known.trouble is None:
+    if stream.name in looks.problems or (verdict.is_healthy and known.trouble is None):
         return None  # as nearly all streams in nearly all passes: there is nothing to record
     return _alert_of(supervisor, stream.name, verdict, dag)
+
+
+def _step(
+    supervisor: Supervisor,
+    stream: LoadedStream,
+    known: StreamRecords,
+    looks: DagLooks,
+    writers: Mapping[str, Sequence[str]],
+) -> partial[Alert | None]:
+    """What is done for one stream in a pass."""
+    if stream.declaration.mode == "incremental":
+        return partial(_look_at_increment, supervisor, stream, known, looks, writers)
+    return partial(_reconcile, supervisor, stream, known, looks)
+
+
+def _look_at_increment(
+    supervisor: Supervisor,
+    stream: LoadedStream,
+    known: StreamRecords,
+    looks: DagLooks,
+    writers: Mapping[str, Sequence[str]],
+) -> Alert | None:
+    """Judge an incremental stream, which its DAG starts: the reconciler notices when it does not."""
+    schedule, since = stream.declaration.schedule, waiting_from(known)
+    tables = schedule.tables if schedule is not None else ()
+    by_table = {table: writers.get(table, ()) for table in tables}
+    new = None if since is None else rows_since(supervisor.ledger, by_table, since)
+    seen = observe(known, supervisor.launcher)
+    verdict = with_rejections(judge_increment(seen, schedule=schedule, rows_since=new), seen)
+    is_left_to_task = known.trouble is not None and is_of_increment(known.trouble) and known.trouble.by_its_task
+    if stream.name in looks.problems or is_left_to_task or (verdict.is_healthy and known.trouble is None):
+        return None
+    return _alert_of(supervisor, stream.name, verdict, looks.dags[stream.name])
 
 
 def _read(supervisor: Supervisor, stream: LoadedStream) -> StreamRecords:
@@ -210,7 +252,13 @@ def _look_after(supervisor: Supervisor, orphan: OrphanedRun) -> Alert | None:
         clear_trouble(supervisor.ledger, orphan.stream, by=supervisor.launched_by)
         return None
     verdict = StreamVerdict(state=StreamState(orphan.reason), is_healthy=False, explanation=orphan.explanation)
-    trouble = record_trouble(supervisor.ledger, orphan.stream, reason=verdict.state, explanation=verdict.explanation)
+    trouble = record_trouble(
+        supervisor.ledger,
+        orphan.stream,
+        reason=verdict.state,
+        explanation=verdict.explanation,
+        by=supervisor.launched_by,
+    )
     look_after_orphan(supervisor, orphan, missing_for=trouble.lasted)
     return _alert_of(supervisor, orphan.stream, verdict, None)
 
@@ -221,12 +269,18 @@ def _alert_of(supervisor: Supervisor, name: str, verdict: StreamVerdict, dag: Da
     if verdict.is_healthy:
         clear_trouble(ledger, name, by=supervisor.launched_by)
         return None
-    trouble = record_trouble(ledger, name, reason=verdict.state, explanation=verdict.explanation)
+    trouble = record_trouble(
+        ledger,
+        name,
+        reason=verdict.state,
+        explanation=verdict.explanation,
+        occasion=verdict.occasion,
+        by=supervisor.launched_by,
+    )
     if not is_alert_due(trouble, dag):
         return None
-    if trouble.reported_at is None:
-        record_report(ledger, trouble, by=supervisor.launched_by)
-    return Alert(stream=name, sentence=verdict.explanation, reason=verdict.state, is_new=trouble.reported_at is None)
+    is_new = record_report(ledger, trouble, by=supervisor.launched_by)
+    return Alert(stream=name, sentence=verdict.explanation, reason=verdict.state, is_new=is_new)
 
 
 def _clear_others(supervisor: Supervisor, declarations: Declarations, kept: Collection[str]) -> None:
@@ -238,28 +292,18 @@ def _clear_others(supervisor: Supervisor, declarations: Declarations, kept: Coll
     besides = subjects_beside_streams(declarations)
     for trouble in all_troubles(supervisor.ledger):
         is_left_to_task = is_of_increment(trouble) and trouble.stream in declarations.stream_names
-        if trouble.stream not in kept and not is_left_to_task and trouble.stream not in besides:
+        is_left = is_left_to_task or trouble.stream in besides
+        if _is_stream(trouble.stream) and trouble.stream not in kept and not is_left:
             clear_trouble(supervisor.ledger, trouble.stream, by=supervisor.launched_by)
 
 
-def _connection_alerts(supervisor: Supervisor) -> list[Alert]:
-    """An alert while the server of the ledger has hardly a connection left: each driver holds two."""
-    use = connection_use(supervisor.ledger)
-    if use.used < use.allowed * CONNECTIONS_SHARE:
-        return []
-    sentence = (
-        f"{use.used} of {use.allowed} connections of the ledger's PostgreSQL are in use; when none is left, drivers "
-        "stop after two minutes. Raise its max_connections, or put a connection pooler in front of it."
-    )
-    return [Alert(stream="ledger", sentence=sentence)]
-
-
-def _problem(stream: str, error: Exception) -> Alert:
+def _problem(supervisor: Supervisor, stream: str, error: Exception) -> Alert:
     if isinstance(error, NotDone):
         _log.error("stream=%s %s", stream, error)
     else:
         _log.error("stream=%s could not be reconciled", stream, exc_info=error)
-    return Alert(stream=stream, sentence=f"It could not be reconciled: {type(error).__name__}: {error}")
+    sentence = f"It could not be reconciled: {type(error).__name__}: {error}"
+    return report_at_once(supervisor, stream, reason=StreamState.NOT_RECONCILED, sentence=sentence)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,73 +336,9 @@ def look_after(supervisor: Supervisor, wanted: LoadedStream, known: StreamRecord
     planned = plan_from(_read(supervisor, wanted) if has_asked else known, wanted, launcher=supervisor.launcher)
     is_due = _is_due(planned, is_known=is_known)
     supervised = supervise(supervisor, wanted) if is_due else planned
+    if not is_due and planned.decision.action is SupervisionAction.GIVE_UP:
+        save_decision(supervisor, planned)  # its task may be unable to: a paused DAG has none
     return Reconciliation(supervised=supervised, acted=is_due, progress=judged)
-
-
-def note_pause(supervisor: Supervisor, wanted: LoadedStream, dag: DagObservation) -> str:
-    """Suspend or resume a stream when a person has paused or unpaused its DAG (`decide_about_pause`).
-
-    Returns
-    -------
-    What that changed, for a person; empty when nothing changed.
-    """
-    ledger, stream = supervisor.ledger, wanted.name
-    known, desired = find_dag_pause(ledger, stream), find_desired_state(ledger, stream)
-    effect = follow_pause(supervisor, wanted, dag, known=known, desired=desired)
-    # Recorded last: a change whose effect was lost in between is noticed again.
-    record_dag_pause(ledger, stream, airflow=dag.airflow, is_paused=dag.is_paused)
-    return effect
-
-
-def follow_pause(
-    supervisor: Supervisor,
-    wanted: LoadedStream,
-    dag: DagObservation,
-    *,
-    known: DagPause | None,
-    desired: DesiredStateObservation,
-) -> str:
-    """Suspend or resume a stream as `note_pause` does; the caller has read what is known, and records what it saw."""
-    ledger = supervisor.ledger
-    effect = decide_about_pause(
-        dag,
-        known=known,
-        is_suspended=desired.suspension is SuspensionCause.PAUSED,
-        is_given_up=dag.is_paused and is_news(dag, known) and _is_given_up(supervisor, wanted),
-        started_at=desired.requested_at if desired.desired_state is DesiredState.RUNNING else None,
-    )
-    if effect is PauseEffect.SUSPEND:
-        event = _pause_event(supervisor, wanted.name, EventAction.SUSPEND, "dag_paused", _EFFECTS[effect])
-        suspend(ledger, wanted.name, SuspensionCause.PAUSED, event=event)
-    elif effect is PauseEffect.RESUME:
-        event = _pause_event(supervisor, wanted.name, EventAction.RESUME, "dag_unpaused", _EFFECTS[effect])
-        resume(ledger, wanted.name, event=event)
-    elif effect is PauseEffect.IGNORE:
-        text = _EFFECTS[effect]
-        record_event(ledger, _pause_event(supervisor, wanted.name, EventAction.IGNORE_PAUSE, "started_since", text))
-    return _EFFECTS[effect]
-
-
-_EFFECTS = {
-    PauseEffect.SUSPEND: "its DAG was paused: the stream is to stop",
-    PauseEffect.RESUME: "its DAG was unpaused: the stream is to run again",
-    PauseEffect.IGNORE: (
-        "its DAG is paused, and a person started the stream less than a minute before or after: it runs on. To stop "
-        "it, run `sluice stream stop`, or unpause the DAG, wait a minute, and pause it"
-    ),
-    PauseEffect.NOTHING: "",
-}
-
-
-def _pause_event(supervisor: Supervisor, stream: str, action: EventAction, reason: str, text: str) -> Event:
-    """What was noticed, as an event; Airflow does not say who paused the DAG."""
-    actor = Actor.component(supervisor.launched_by)
-    return Event(name=stream, actor=actor, action=action, reason=reason, explanation=f"{text[0].upper()}{text[1:]}.")
-
-
-def _is_given_up(supervisor: Supervisor, wanted: LoadedStream) -> bool:
-    planned = plan_supervision(wanted, ledger=supervisor.ledger, launcher=supervisor.launcher)
-    return planned.decision.action is SupervisionAction.GIVE_UP
 
 
 def _is_due(planned: SupervisionResult, *, is_known: bool) -> bool:

@@ -13,6 +13,10 @@ and a person's request reset the count. A wait doubles with every failure of the
 declared, and is shortened by up to a quarter, by a share of each run's own: a hundred streams that lost the same broker
 do not restart in the same second. The share is derived from the run's id, so that every look has the same result.
 
+A new declaration resets the count once: when one returns that has failed before, or many take turns, its failures count
+together with those of the others. So hosts with different files, of which each sees only failures of the other's
+declaration, spend one budget.
+
 Workers of Airflow whose files differ see a changed declaration in each other's runs: one replaces the run, the next one
 replaces it back, without end. A person who edits a file does not return to the same one again and again.
 
@@ -28,7 +32,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import partial
 from hashlib import sha256
+from itertools import pairwise, takewhile
 
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.supervision_declaration import BreakerDeclaration, RestartDeclaration, SupervisionDeclaration
@@ -54,6 +60,17 @@ a return to the first are work of a person."""
 
 REPLACED_WITHIN = timedelta(hours=1)
 
+MOST_CHANGES = 5
+"""Changes of the declaration between failures in a row, within `REPLACED_WITHIN`, of which each may be the repair."""
+
+CRASH_LOOP_FAILURES = 3
+"""How many failures in a row make a stream crash looping: one or two may be bad luck."""
+
+CRASH_LOOP_LAUNCHES = 5
+"""How many failures within `CRASH_LOOP_WITHIN` do, whatever stayed up in between."""
+
+CRASH_LOOP_WITHIN = timedelta(hours=1)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartHistory:
@@ -65,6 +82,8 @@ class RestartHistory:
     of_class: those in a row that have the class of the newest; unset: all.
     ends: when every failure since the count was reset ended, newest first, whatever stayed up in between.
     is_back_and_forth: whether another replacement of the live run would only continue to replace runs back and forth.
+    crashes: how many failures make the stream crash looping, also while another run of it is up for a moment; 0: it is
+        not.
     """
 
     failures: int = 0
@@ -75,6 +94,7 @@ class RestartHistory:
     of_class: int | None = None
     ends: tuple[datetime, ...] = ()
     is_back_and_forth: bool = False
+    crashes: int = 0
 
     @property
     def failures_of_class(self) -> int:
@@ -89,7 +109,8 @@ def count_failures(
 
     A run that ended while its stream was to run is a failure, whatever its exit code: a continuous stream has no end.
     The count ends at a run that ended as requested, at one that stayed up for `stable_after` (its own end still
-    counts), at one of another declaration (it was changed, perhaps to repair the stream), and at `reset_at`.
+    counts), at one of another declaration (it was changed, perhaps to repair the stream), and at `reset_at`. Other
+    declarations do not end it when this one has failed before them, or when many take turns.
 
     Parameters
     ----------
@@ -98,13 +119,9 @@ def count_failures(
     stable_after: how long a run must stay up to reset the count.
     reset_at: when the desired state last changed; failures before that do not count.
     """
-    failures: list[RunObservation] = []
-    for run in runs:
-        if not _counts(run, digest=digest, reset_at=reset_at):
-            break
-        failures.append(run)
-        if _uptime(run) >= stable_after:
-            break
+    takes_turns = _takes_turns(runs, digest=digest, reset_at=reset_at)
+    counted = [run for run in runs if _counts(run, reset_at=reset_at) and (takes_turns or _is_of(run, digest))]
+    failures = _in_a_row(runs, counted, stable_after=stable_after)
     if not failures:
         return RestartHistory()
     newest = failures[0]
@@ -116,20 +133,77 @@ def count_failures(
         newest_reason=(newest.reason or "without a reason").rstrip("."),
         newest_failure=failure_of_run(newest),
         of_class=sum(failure_of_run(run).failure_class is newest_class for run in failures),
-        ends=tuple(
-            end for run in runs if _counts(run, digest=digest, reset_at=reset_at) and (end := _end(run)) is not None
-        ),
+        ends=tuple(end for run in counted if (end := _end(run)) is not None),
     )
 
 
-def _counts(run: RunObservation, *, digest: str, reset_at: datetime | None) -> bool:
+def _in_a_row(
+    runs: Sequence[RunObservation], counted: Sequence[RunObservation], *, stable_after: timedelta
+) -> list[RunObservation]:
+    """The counted runs without a gap, up to the first one that was stable."""
+    failures: list[RunObservation] = []
+    for run, other in zip(runs, counted, strict=False):
+        if run is not other:
+            break
+        failures.append(run)
+        if _uptime(run) >= stable_after:
+            break
+    return failures
+
+
+def _counts(run: RunObservation, *, reset_at: datetime | None) -> bool:
     end = _end(run)
-    return (
-        end is not None
-        and run.desired_state is DesiredState.RUNNING
-        and run.declaration_digest == digest
-        and (reset_at is None or end > reset_at)
-    )
+    return end is not None and run.desired_state is DesiredState.RUNNING and (reset_at is None or end > reset_at)
+
+
+def _is_of(run: RunObservation, digest: str) -> bool:
+    return run.declaration_digest == digest
+
+
+def _takes_turns(runs: Sequence[RunObservation], *, digest: str, reset_at: datetime | None) -> bool:
+    """Whether declarations take turns in failing, so that a change is no repair.
+
+    Parameters
+    ----------
+    digest: of the declaration as it is now. It has failed before a run of another one, or is one of many.
+    """
+    failed = list(takewhile(partial(_counts, reset_at=reset_at), runs))
+    others = [number for number, run in enumerate(failed) if not _is_of(run, digest)]
+    if others and any(_is_of(run, digest) for run in failed[others[0] :]):
+        return True
+    newest = None if not failed else _end(failed[0])
+    lately = [run for run in failed if newest is not None and (_end(run) or newest) > newest - REPLACED_WITHIN]
+    changes = sum(not _is_of(run, before.declaration_digest) for run, before in pairwise(lately))
+    return changes >= MOST_CHANGES
+
+
+def count_crashes(
+    runs: Sequence[RunObservation],
+    *,
+    digest: str,
+    stable_after: timedelta,
+    reset_at: datetime | None,
+    now: datetime,
+) -> int:
+    """How many failures make a stream crash looping: in a row, or within a time; 0 when it is not.
+
+    A live run that is up for a moment ends no crash loop: it must stay up for `stable_after`, and for twice as long as
+    those that failed, or two hours.
+
+    Parameters
+    ----------
+    runs: the newest of the stream, live or ended. The others: as `count_failures`.
+    """
+    live = runs[0] if runs and runs[0].is_live else None
+    ended = runs[1:] if live is not None else runs
+    history = count_failures(ended, digest=digest, stable_after=stable_after, reset_at=reset_at)
+    lately = sum(end > now - CRASH_LOOP_WITHIN for end in history.ends)
+    crashes = max(history.failures if history.failures >= CRASH_LOOP_FAILURES else 0, lately)
+    if crashes < CRASH_LOOP_FAILURES or (history.failures < CRASH_LOOP_FAILURES and lately < CRASH_LOOP_LAUNCHES):
+        return 0
+    longest = max(_uptime(run) for run in ended[: max(history.failures, lately)])
+    is_over = live is not None and _uptime(live) >= max(stable_after, min(2 * longest, 2 * CRASH_LOOP_WITHIN))
+    return 0 if is_over else crashes
 
 
 def _end(run: RunObservation) -> datetime | None:
@@ -176,15 +250,17 @@ def history_of(
     stable_after = wanted.declaration.supervision.restart.stable_after
     history = count_failures(runs, digest=wanted.digest, stable_after=stable_after, reset_at=reset_at)
     returns = is_back_and_forth(runs, digest=wanted.digest, reset_at=reset_at, now=now)
-    return replace(history, is_back_and_forth=returns)
+    crashes = count_crashes(runs, digest=wanted.digest, stable_after=stable_after, reset_at=reset_at, now=now)
+    return replace(history, is_back_and_forth=returns, crashes=crashes)
 
 
 def runs_that_count(wanted: LoadedStream, newest: RunObservation) -> int:
     """How many of the newest runs a decision about a stream needs; 0: the newest one alone says what is due."""
-    if newest.is_live:
-        is_at_rest = newest.declaration_digest == wanted.digest
-    else:
-        is_at_rest = newest.desired_state is DesiredState.STOPPED
+    if newest.is_live and newest.declaration_digest == wanted.digest:
+        # Only a run that is not up for long may be one of a crash loop.
+        stable_after = wanted.declaration.supervision.restart.stable_after
+        return 0 if _uptime(newest) >= max(stable_after, 2 * CRASH_LOOP_WITHIN) else 2 * CRASH_LOOP_LAUNCHES
+    is_at_rest = not newest.is_live and newest.desired_state is DesiredState.STOPPED
     supervision = wanted.declaration.supervision
     return 0 if is_at_rest else runs_to_read(supervision.restart, supervision.breaker)
 

@@ -15,7 +15,12 @@ from datetime import timedelta
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import UnhealthyError
 from sluice.ledger.connection import Ledger
-from sluice.ledger.desired_states import DesiredStateObservation, find_desired_state, set_desired_state
+from sluice.ledger.desired_states import (
+    DesiredStateObservation,
+    find_desired_state,
+    reset_failure_count,
+    set_desired_state,
+)
 from sluice.ledger.events import EventAction, record_event
 from sluice.ledger.run_values import DesiredState, RunObservation
 from sluice.ledger.runs import ask_to_end, find_run, newest_run
@@ -119,16 +124,8 @@ def restart_stream(
 
 def reset_breaker(supervisor: Supervisor, wanted: LoadedStream, *, requested_by: str) -> DesiredStateObservation:
     """Reset the failure count of a stream. Its desired state and its suspension stay."""
-    desired = find_desired_state(supervisor.ledger, wanted.name)
     event = command_event(EventAction.RESET_BREAKER, wanted.name, by=requested_by)
-    return set_desired_state(
-        supervisor.ledger,
-        wanted.name,
-        desired.desired_state,
-        requested_by=requested_by,
-        keeps_suspension=True,
-        event=event,
-    )
+    return reset_failure_count(supervisor.ledger, wanted.name, requested_by=requested_by, event=event)
 
 
 def stop_stream(

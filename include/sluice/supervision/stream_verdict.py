@@ -7,23 +7,26 @@ another takes that from the ledger.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import StrEnum
 
-from sluice.declarations.loaded_declarations import STREAM_SUFFIX, Declarations, LoadedStream
+from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.declarations.stream_declaration import ScheduleDeclaration
 from sluice.failure_reasons import Failure, describe_failure, next_step
 from sluice.failures.classification import failure_of_run
-from sluice.ledger.airflow_owner import DagObservation
+from sluice.ledger.airflow_owner import DagObservation, PauseOrigin
 from sluice.ledger.desired_states import SuspensionCause
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.stream_records import StreamRecords
 from sluice.ledger.stream_troubles import StreamTrouble
 from sluice.processes.process_identity import ProcessState
 from sluice.supervision.decide_supervision import decide
+from sluice.supervision.increment_due import OverdueIncrement, find_overdue
+from sluice.supervision.orphaned_runs import OrphanedRun
 from sluice.supervision.progress_decision import ProgressJudgement, ProgressState, judge_known
 from sluice.supervision.supervision_decision import StreamObservation, SupervisionDecision, SupervisionReason
-from sluice.supervision.time_limits import HEARD_WITHIN
+from sluice.supervision.time_limits import AHEAD_AT_MOST, HEARD_WITHIN
 
 
 class StreamState(StrEnum):
@@ -31,6 +34,8 @@ class StreamState(StrEnum):
     well, but no row of its newest batch with rows was good.
 
     UNDECLARED, BROKEN and MODE_CHANGED are those of a run that fits no declaration (`find_orphaned_runs`).
+    PAUSE_UNCLEAR: it runs although its DAG is paused, and no person is known to have paused that.
+    NOT_RECONCILED is no look's own: a pass of the reconciler failed for the stream, or had no time for it.
     """
 
     NEVER_STARTED = "never started"
@@ -58,6 +63,8 @@ class StreamState(StrEnum):
     UNDECLARED = "undeclared"
     BROKEN = "declaration broken"
     MODE_CHANGED = "mode changed"
+    PAUSE_UNCLEAR = "pause unclear"
+    NOT_RECONCILED = "not reconciled"
 
 
 _STATES = {
@@ -93,6 +100,7 @@ class StreamVerdict:
 
     explanation: the sentence for a person.
     failure: the newest one that still counts; unset without one. next_step: what to do about it; empty without one.
+    occasion: what it is about, where the same state may come again for another cause (`StreamTrouble`).
     """
 
     state: StreamState
@@ -100,10 +108,11 @@ class StreamVerdict:
     explanation: str
     failure: Failure | None = None
     next_step: str = ""
+    occasion: str = ""
 
 
-CRASH_LOOP_FAILURES = 3
-"""How many failures in a row make a restarting stream crash looping: one or two may be bad luck."""
+_MAY_CRASH_AGAIN = frozenset({StreamState.RESTARTING, StreamState.STARTING, StreamState.RUNNING})
+"""A run that is up for a moment does not end a crash loop."""
 
 _BY_PROGRESS = {
     ProgressState.IDLE: StreamState.IDLE,
@@ -115,6 +124,7 @@ _BY_PROGRESS = {
 _OF_THE_SOURCES = frozenset({StreamState.LATE, StreamState.STALLED, StreamState.SOURCES_UNOBSERVED})
 """States that only the reconciler can see: it asks the sources."""
 
+_WAITS_FOR_ROWS = frozenset({StreamState.FINISHED, StreamState.NEVER_STARTED})
 _RUNS = frozenset({StreamState.RUNNING, StreamState.IDLE})
 _DOES_WELL = _RUNS | {StreamState.FINISHED}
 
@@ -140,13 +150,23 @@ def judge_stream(
         text = f"No file declares {seen.stream}, and no run of it lives."
         return StreamVerdict(state=StreamState.UNDECLARED, is_healthy=True, explanation=text)
     if wanted.declaration.mode == "incremental":
-        verdict = judge_increment(seen)
+        verdict = judge_increment(seen, schedule=wanted.declaration.schedule)
+        verdict = _with_waiting_rows(verdict, wanted, seen.trouble)
     else:
-        own = verdict_of(decide(wanted, seen), judge_known(wanted, seen))
+        own = with_unclear_pause(verdict_of(decide(wanted, seen), judge_known(wanted, seen)), seen)
         verdict = with_trouble(own, seen.trouble, is_stop_confirmed=not _is_stopped_by_pause(seen))
     if verdict.failure is not None:
         return replace(verdict, next_step=next_step(verdict.failure.reason, stream=seen.stream))
     return with_rejections(verdict, seen)
+
+
+def _with_waiting_rows(verdict: StreamVerdict, wanted: LoadedStream, trouble: StreamTrouble | None) -> StreamVerdict:
+    """The verdict on an increment by new rows of its tables, which only the reconciler looks for."""
+    schedule = wanted.declaration.schedule
+    may_wait = schedule is not None and bool(schedule.tables) and verdict.state in _WAITS_FOR_ROWS
+    if not may_wait or trouble is None or trouble.reason != StreamState.LATE:
+        return verdict
+    return replace(verdict, state=StreamState.LATE, is_healthy=False, explanation=trouble.explanation)
 
 
 def with_trouble(
@@ -195,13 +215,20 @@ def verdict_of(decision: SupervisionDecision, progress: ProgressJudgement | None
     progress: of its run; without one its heartbeat decides.
     """
     state = _STATES[decision.reason]
-    if state is StreamState.RESTARTING and decision.failures >= CRASH_LOOP_FAILURES:
-        state = StreamState.CRASH_LOOPING
     explanation, is_healthy = decision.explanation, decision.is_healthy
+    if state in _MAY_CRASH_AGAIN and decision.crashes:
+        state, is_healthy = StreamState.CRASH_LOOPING, False
+        explanation = f"{explanation} {decision.crashes} runs have failed one after the other, or within an hour."
     if state is StreamState.RUNNING and progress is not None:
         state = _BY_PROGRESS.get(progress.state, state)
         explanation, is_healthy = f"{explanation} {progress.explanation}", progress.is_healthy
-    return StreamVerdict(state=state, is_healthy=is_healthy, explanation=explanation, failure=decision.failure)
+    return StreamVerdict(
+        state=state,
+        is_healthy=is_healthy,
+        explanation=explanation,
+        failure=decision.failure,
+        occasion=decision.occasion,
+    )
 
 
 def with_its_dag(verdict: StreamVerdict, seen: StreamObservation, dag: DagObservation | None) -> StreamVerdict:
@@ -214,6 +241,7 @@ def with_its_dag(verdict: StreamVerdict, seen: StreamObservation, dag: DagObserv
     ----------
     dag: unset when Airflow does not know it.
     """
+    verdict = with_unclear_pause(verdict, seen)
     is_doubtful = (
         verdict.state is StreamState.STOPPED
         and _is_stopped_by_pause(seen)
@@ -230,25 +258,67 @@ def with_its_dag(verdict: StreamVerdict, seen: StreamObservation, dag: DagObserv
     return replace(verdict, is_healthy=False, explanation=text)
 
 
+def with_unclear_pause(verdict: StreamVerdict, seen: StreamObservation) -> StreamVerdict:
+    """The verdict on a stream that runs on beside a DAG of which no person is known to have paused it.
+
+    It is settled by unpausing the DAG, or by starting or stopping the stream.
+    """
+    pause, desired = seen.dag_pause, seen.desired
+    if not verdict.is_healthy or pause is None or pause.origin is not PauseOrigin.UNCLEAR or pause.since is None:
+        return verdict
+    is_settled = desired.requested_at is not None and desired.requested_at > pause.since
+    if is_settled or desired.effective_state is DesiredState.STOPPED:
+        return verdict
+    text = (
+        f"{verdict.explanation} Its DAG is paused since {pause.since:%Y-%m-%d %H:%M:%S %Z}, and no person is known to "
+        "have paused it: it was made again after it was deleted, or the DAGs of many streams turned paused at the same "
+        f"time, as in a metadata database that is restored. Unpause it, or stop the stream: `sluice stream stop "
+        f"{seen.stream}`; `sluice stream start {seen.stream}` lets it run beside its paused DAG."
+    )
+    return replace(
+        verdict,
+        state=StreamState.PAUSE_UNCLEAR,
+        is_healthy=False,
+        explanation=text,
+        occasion=pause.since.isoformat(),
+    )
+
+
 def _is_stopped_by_pause(seen: StreamObservation) -> bool:
     """Whether only the pause of its DAG stops a stream."""
     is_paused = seen.desired.suspension is SuspensionCause.PAUSED
     return is_paused and seen.desired.desired_state is DesiredState.RUNNING
 
 
-def judge_increment(seen: StreamObservation) -> StreamVerdict:
-    """The verdict on an incremental stream. Between two runs its newest run decides."""
+def judge_increment(
+    seen: StreamObservation, *, schedule: ScheduleDeclaration | None = None, rows_since: datetime | None = None
+) -> StreamVerdict:
+    """The verdict on an incremental stream. Between two runs its newest run decides, and when the next one is due.
+
+    Parameters
+    ----------
+    schedule, rows_since: by which one may be overdue (`increment_due`).
+    """
     run = seen.newest_run
     if run is not None and run.is_live:
         return _judge_live_increment(seen, run)
     if seen.desired.effective_state is DesiredState.STOPPED:
         text = f"It is stopped, as requested{seen.desired.why_stopped}."
         return StreamVerdict(state=StreamState.STOPPED, is_healthy=True, explanation=text)
+    pause = seen.dag_pause
+    if pause is not None and pause.is_paused and pause.origin is PauseOrigin.PERSON:
+        text = "It is stopped while its DAG is paused."
+        return StreamVerdict(state=StreamState.STOPPED, is_healthy=True, explanation=text)
+    is_repaired = run is not None and run.ended_at is not None and (seen.increment_at or run.ended_at) > run.ended_at
+    if run is None or run.state is RunState.FINISHED or is_repaired:
+        overdue = None if schedule is None else find_overdue(schedule, seen, rows_since=rows_since)
+        if overdue is not None:
+            return _overdue(seen, overdue)
     if run is None:
         text = "It has never run; it runs by its schedule."
         return StreamVerdict(state=StreamState.NEVER_STARTED, is_healthy=True, explanation=text)
     reason = (run.reason or "without a reason").rstrip(".")
-    if run.state is RunState.FINISHED:
+    if run.state is RunState.FINISHED or is_repaired:
         text = f"Its newest run ended: {reason}."
         return StreamVerdict(state=StreamState.FINISHED, is_healthy=True, explanation=text)
     failure = failure_of_run(run)
@@ -259,82 +329,22 @@ def judge_increment(seen: StreamObservation) -> StreamVerdict:
     return StreamVerdict(state=StreamState.FAILED, is_healthy=False, explanation=text, failure=failure)
 
 
+def _overdue(seen: StreamObservation, overdue: OverdueIncrement) -> StreamVerdict:
+    step = "See in Airflow what its task waits for: a slot of the pool `spark`, or the scheduler."
+    if seen.dag_pause is not None and seen.dag_pause.is_paused:
+        step = f"Its DAG is paused: unpause it, or stop the stream: `sluice stream stop {seen.stream}`."
+    text, occasion = f"{overdue.explanation} {step}", overdue.due_at.isoformat()
+    return StreamVerdict(state=StreamState.LATE, is_healthy=False, explanation=text, occasion=occasion)
+
+
 def _judge_live_increment(seen: StreamObservation, run: RunObservation) -> StreamVerdict:
     if seen.process is ProcessState.GONE:
         text = f"The process of run {run.run_id} is gone; the next run takes its place."
         return StreamVerdict(state=StreamState.DRIVER_GONE, is_healthy=False, explanation=text)
     silence = seen.observed_at - (run.heartbeat_at or run.launched_at)
-    if silence <= HEARD_WITHIN:
+    if -AHEAD_AT_MOST <= silence <= HEARD_WITHIN:
         text = f"Run {run.run_id} was heard {silence.total_seconds():.0f} s ago."
         return StreamVerdict(state=StreamState.RUNNING, is_healthy=True, explanation=text)
     state = StreamState.SILENT if seen.process is ProcessState.ALIVE else StreamState.UNKNOWN
     text = f"Run {run.run_id} has been silent for {silence.total_seconds():.0f} s."
     return StreamVerdict(state=state, is_healthy=False, explanation=text)
-
-
-class OrphanReason(StrEnum):
-    """Why a run does not fit what is declared."""
-
-    UNDECLARED = "undeclared"
-    BROKEN = "declaration broken"
-    MODE_CHANGED = "mode changed"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OrphanedRun:
-    """The newest run of a stream that does not fit what is declared.
-
-    may_end: whether it is to end; a run whose file is broken continues until the file is corrected or deleted.
-    """
-
-    run: RunObservation
-    reason: OrphanReason
-    explanation: str
-    may_end: bool
-
-    @property
-    def stream(self) -> str:
-        """The name of the stream in the ledger."""
-        return self.run.stream
-
-
-def find_orphaned_runs(declarations: Declarations, newest: Iterable[RunObservation]) -> tuple[OrphanedRun, ...]:
-    """The newest runs that do not fit what is declared now. Pure.
-
-    While a folder holds no declaration at all, nothing is known about what is declared, and no run is to end.
-
-    Parameters
-    ----------
-    newest: the newest run of every stream that ever ran.
-    """
-    is_known = bool(declarations.stream_names)
-    return tuple(orphan for run in newest if (orphan := _orphan_of(declarations, run, is_known=is_known)) is not None)
-
-
-def _orphan_of(declarations: Declarations, run: RunObservation, *, is_known: bool) -> OrphanedRun | None:
-    name = run.stream
-    declared = declarations.streams.get(name)
-    if declared is None and name in declarations.stream_names:
-        return _broken(declarations, run)
-    if not run.is_live:
-        return None
-    lives = f"run {run.run_id} of the {run.mode} stream {name} still lives"
-    if declared is None:
-        text = (
-            f"No file in {declarations.folder} declares {name} any more, and {lives}. It ends after its batch; to keep "
-            "it, restore its declaration."
-        )
-        return OrphanedRun(run=run, reason=OrphanReason.UNDECLARED, explanation=text, may_end=is_known)
-    if run.mode == declared.declaration.mode or run.mode != "continuous":
-        return None  # the supervision of a continuous stream replaces a run of an increment itself
-    text = f"{name} is declared {declared.declaration.mode} now, and {lives}. It ends after its batch."
-    return OrphanedRun(run=run, reason=OrphanReason.MODE_CHANGED, explanation=text, may_end=True)
-
-
-def _broken(declarations: Declarations, run: RunObservation) -> OrphanedRun:
-    file_name = f"{run.stream}{STREAM_SUFFIX}"
-    problems = [problem for problem in declarations.problems if problem.location.file.name == file_name]
-    state = "continues with its previous declaration" if run.is_live else "has ended, and none is started"
-    why = str(problems[0]).replace("\n", " ") if problems else "another declaration contradicts it"
-    text = f"The declaration of {run.stream} is broken; run {run.run_id} {state}: {why}"
-    return OrphanedRun(run=run, reason=OrphanReason.BROKEN, explanation=text, may_end=False)

@@ -91,6 +91,8 @@ class SupervisionDecision:
         stream is observed again when no event calls for it earlier; unset for the others.
     failure: the newest failure that still counts, for RESTART_LATER, GIVE_UP and a LAUNCH that follows one.
     failures: how many of them there were in a row.
+    crashes: as `RestartHistory`: how many failures make the stream crash looping; 0 when it is not.
+    occasion: for GIVE_UP the run that it is about: a stream may be given up again, for another one.
     """
 
     action: SupervisionAction
@@ -99,6 +101,8 @@ class SupervisionDecision:
     delay: timedelta | None = None
     failure: Failure | None = None
     failures: int = 0
+    crashes: int = 0
+    occasion: str = ""
 
     @property
     def is_healthy(self) -> bool:

@@ -44,7 +44,7 @@ from sluice.supervision.supervision_decision import (
     SupervisionReason,
 )
 from sluice.supervision.supervision_events import decision_event
-from sluice.supervision.time_limits import EXIT_RECORD_SECONDS, HEARD_AGAIN_SECONDS, STOP_GRACE_SECONDS
+from sluice.supervision.time_limits import AHEAD_AT_MOST, EXIT_RECORD_SECONDS, HEARD_AGAIN_SECONDS, STOP_GRACE_SECONDS
 
 _log = logging.getLogger(__name__)
 
@@ -195,7 +195,7 @@ def observe(known: StreamRecords, launcher: Launcher, *, heard_within: timedelta
     run, process, left = known.newest_run, None, None
     if run is not None and run.is_live:
         age = known.heartbeat_age
-        if age is not None and age < heard_within:
+        if age is not None and -AHEAD_AT_MOST <= age < heard_within:
             process = ProcessState.ALIVE
         else:
             process = _observe_driver(launcher, run)
@@ -223,10 +223,11 @@ def _save_outcome(supervisor: Supervisor, planned: SupervisionResult) -> None:
     action, run = planned.decision.action, planned.run
     is_adopted = action is SupervisionAction.ADOPT and run is not None and run.launched_by != supervisor.launched_by
     if is_adopted or action is SupervisionAction.GIVE_UP:
-        _save(supervisor, planned)
+        save_decision(supervisor, planned)
 
 
-def _save(supervisor: Supervisor, planned: SupervisionResult) -> None:
+def save_decision(supervisor: Supervisor, planned: SupervisionResult) -> None:
+    """Save a decision as an event; one that is saved once on each occasion is not saved again."""
     record_event(supervisor.ledger, decision_event(planned.decision, planned.seen, by=supervisor.launched_by))
 
 
@@ -265,7 +266,7 @@ def _close(supervisor: Supervisor, planned: SupervisionResult) -> None:
     run = _live_run(planned)
     left = planned.seen.left_exit
     if left is not None:
-        _save(supervisor, planned)
+        save_decision(supervisor, planned)
         record_end(
             supervisor.ledger,
             run.run_id,
@@ -278,7 +279,7 @@ def _close(supervisor: Supervisor, planned: SupervisionResult) -> None:
     is_gone = planned.decision.reason is SupervisionReason.DRIVER_GONE
     if is_gone and has_ended_within(supervisor.ledger, run.run_id, EXIT_RECORD_SECONDS):
         return
-    _save(supervisor, planned)
+    save_decision(supervisor, planned)
     record_end(supervisor.ledger, run.run_id, state=RunState.LOST, exit_code=None, reason=planned.decision.explanation)
 
 
@@ -287,7 +288,7 @@ def _stop(supervisor: Supervisor, planned: SupervisionResult) -> None:
     if planned.decision.reason is SupervisionReason.LEASE_OVER and _is_heard_again(supervisor.ledger, run):
         return
     if run.process is not None:
-        _save(supervisor, planned)
+        save_decision(supervisor, planned)
         supervisor.launcher.stop(run.process, grace_seconds=STOP_GRACE_SECONDS)
 
 
@@ -299,7 +300,7 @@ def _take_over(supervisor: Supervisor, planned: SupervisionResult) -> None:
 
 
 def _revoke(supervisor: Supervisor, planned: SupervisionResult) -> None:
-    _save(supervisor, planned)
+    save_decision(supervisor, planned)
     record_end(
         supervisor.ledger,
         _live_run(planned).run_id,

@@ -27,6 +27,9 @@ without: a run older than this without a process has no driver, and closing it m
 HEARD_WITHIN = timedelta(seconds=60)
 """How old a heartbeat may be. Drivers beat every two seconds; a long pause of a JVM on a full machine is shorter."""
 
+AHEAD_AT_MOST = timedelta(seconds=5)
+"""How far in the future a sign may be. One beyond was recorded before the database's clock was set back."""
+
 STOPPED_WITHIN = timedelta(seconds=120)
 """From the request to the end of the driver, which finishes its batch first."""
 

@@ -82,8 +82,9 @@ class HeldRows:
     def at(cls, spark: SparkSession, catalog: str, table: Table, *, head: int | None, column: str) -> HeldRows:
         """The rows of a loaded table. head: a snapshot of it. column: that of its intervals."""
         snapshot = table.snapshot_by_id(head) if head is not None else None
-        known = table.schemas().get(snapshot.schema_id or 0) if snapshot is not None else None
-        before = {field.field_id: field.name for field in (known or table.schema()).fields}
+        schema_id = snapshot.schema_id if snapshot is not None else None
+        then = table.schema() if schema_id is None else table.schemas()[schema_id]
+        before = {field.field_id: field.name for field in then.fields}
         names = {one.name: before[one.field_id] for one in table.schema().fields if one.field_id in before}
         target = ".".join(table.name())
         return cls(spark=spark, catalog=catalog, target=target, head=head, column=column, names=names)

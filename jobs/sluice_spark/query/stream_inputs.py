@@ -148,11 +148,22 @@ def undeclared_fields(progress: Mapping[str, Any]) -> dict[str, dict[str, int]]:
     }
 
 
-def sources_in_order(united: DataFrame, inputs: Mapping[str, DataFrame]) -> tuple[str, ...]:
-    """Which input each source of the query is: Spark numbers them as they come first in the plan.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuerySources:
+    """The sources of a query.
 
-    An input that is joined with itself is two sources, each with offsets of its own; the second is `<input> (2)`.
+    names: the input of each, in the order in which Spark numbers them. An input that is joined with itself is two
+        sources, each with offsets of its own; the second is `<input> (2)`.
+    places: the source of each place where the plan reads one, as the lines of the offset log have them: a query with
+        several outputs reads each source several times.
     """
+
+    names: tuple[str, ...]
+    places: tuple[str, ...]
+
+
+def sources_of(united: DataFrame, inputs: Mapping[str, DataFrame]) -> QuerySources:
+    """Which input each source of the query is: Spark numbers them as they come first in the plan."""
     name_by_source = {
         _source_of(leaf, united.sparkSession): name
         for name, rows in inputs.items()
@@ -160,15 +171,15 @@ def sources_in_order(united: DataFrame, inputs: Mapping[str, DataFrame]) -> tupl
         for leaf in leaves_of(analyzed_plan(rows))
     }
     streaming = [leaf for leaf in leaves_of(analyzed_plan(united)) if leaf.isStreaming()]
-    first_by_reading = {_reading(leaf): leaf for leaf in reversed(streaming)}
-    in_order = dict.fromkeys(_reading(leaf) for leaf in streaming)
-    names: list[str] = []
-    for reading in in_order:
+    readings = [_reading(leaf) for leaf in streaming]
+    first_by_reading = dict(zip(reversed(readings), reversed(streaming), strict=True))
+    names: dict[tuple[int, ...], str] = {}
+    for reading in dict.fromkeys(readings):
         leaf = first_by_reading[reading]
         name = name_by_source.get(_source_of(leaf, united.sparkSession), leaf.nodeName())
-        number = 1 + sum(known == name or known.startswith(f"{name} (") for known in names)
-        names.append(name if number == 1 else f"{name} ({number})")
-    return tuple(names)
+        number = 1 + sum(known == name or known.startswith(f"{name} (") for known in names.values())
+        names[reading] = name if number == 1 else f"{name} ({number})"
+    return QuerySources(names=tuple(names.values()), places=tuple(names[reading] for reading in readings))
 
 
 def _source_of(leaf: JavaObject, spark: SparkSession) -> int:

@@ -28,7 +28,7 @@ from sluice_spark.query.stream_inputs import (
     open_inputs,
     planned_fields,
     read_inputs,
-    sources_in_order,
+    sources_of,
 )
 from sluice_spark.query.stream_outputs import open_sinks, open_targets, unite_outputs
 from sluice_spark.query.transformation import transform
@@ -49,7 +49,8 @@ class StreamPlan:
     carried: the outputs that have rows in it; the quarantine of records that cannot be decoded has none.
     rejected: those records, batch by batch; None when no input is decoded.
     sinks: where the rows of all other outputs go.
-    sources: the input of each source of the query, in the order in which Spark reports them.
+    sources: the input of each source of the query, in the order in which Spark reports them. places: the source of each
+        line of its offset log.
     is_stateful: whether an operator keeps state from batch to batch.
     renewals: what keeps the static inputs up to date while the query runs. copies: what batches read of some of them.
     fields: of the Iceberg tables that the inputs read as they are at each batch, by table, as the plan reads them.
@@ -63,6 +64,7 @@ class StreamPlan:
     targets: tuple[IcebergTarget, ...]
     sinks: tuple[Sink, ...]
     sources: tuple[str, ...]
+    places: tuple[str, ...]
     is_stateful: bool
     renewals: Renewals
     copies: StaticCopies
@@ -132,6 +134,7 @@ def plan_stream(
     united = unite_outputs(declaration, outputs, targets)
     united = replace(united, rows=with_normalized_keys(united.rows))
     require_runnable(united.rows, stream)
+    sources = sources_of(united.rows, inputs)
     return StreamPlan(
         declaration=declaration,
         inputs=opened.rows,
@@ -140,7 +143,8 @@ def plan_stream(
         rejected=rejected_records(united.rows, declaration.stream, opened.metrics),
         targets=targets,
         sinks=sinks,
-        sources=sources_in_order(united.rows, inputs),
+        sources=sources.names,
+        places=sources.places,
         is_stateful=bool(stateful_operators(united.rows)),
         renewals=renewals_of(declaration.inputs, inputs),
         copies=copies,

@@ -23,10 +23,11 @@ from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import CheckpointError
 from sluice.ledger.connection import Ledger, database_time
 from sluice.maintenance.continued_checkpoint import next_batch_metadata
-from sluice.refresh.shadow_bound import Offset, ShadowBound, input_of, next_ends, tables_of
+from sluice.refresh.shadow_bound import Offset, ShadowBound, input_of, next_ends, require_not_beyond, tables_of
 from sluice.settings import KafkaConnection, Settings
 from sluice.sources.iceberg_positions import BEGINNING, StreamOffset, history_of, stream_offset_of
 from sluice.tables.declared_tables import require_table
+from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.run.query_run import has_processor
 from sluice_spark.run.run_start import RunStart
 from sluice_spark.session.planned_batch import plan_first_batch, read_first_offset
@@ -60,26 +61,29 @@ class ShadowBatches:
 
         Raises
         ------
-        UnpublishableError: when a table does not have the snapshot any more up to which the stream has read.
+        UnpublishableError: when a table does not have the snapshot any more up to which the stream has read, or the
+            shadow has read further.
         CheckpointError, LakehouseError: when a checkpoint or a source cannot be read.
         """
-        checkpoint, sources = start.checkpoint, start.plan.sources
+        checkpoint, sources, places = start.checkpoint, start.plan.sources, start.plan.places
         files = open_checkpoint_files(checkpoint.location, self.settings.object_store)
         self._copy_file_logs(files, sources)
         if checkpoint.state.has_unfinished_batch:
             return True
         newest = _Entry.of(files, checkpoint.state.newest_committed)
-        at = self._at(spark, checkpoint.location, newest, sources)
+        at = self._at(spark, checkpoint.location, newest, start.plan)
         histories = {
             name: tuple(history_of(require_table(start.catalog, name))) for name in tables_of(sources, self.declaration)
         }
-        ends = next_ends(sources, at, self.bound, self.declaration, histories=histories)
+        ends = next_ends(places, at, self.bound, self.declaration, histories=histories)
         moves_windows = newest is not None and start.plan.is_stateful and not has_processor(start.plan)
         if ends is None and not (moves_windows and newest is not None and newest.moved_watermark):
+            if newest is not None:
+                require_not_beyond(places, newest.offsets, self.bound, self.declaration, histories=histories)
             self.is_complete = True
             return False
         if ends is not None and not start.plan.is_stateful:  # state may want a batch without rows
-            self.is_complete = next_ends(sources, ends, self.bound, self.declaration, histories=histories) is None
+            self.is_complete = next_ends(places, ends, self.bound, self.declaration, histories=histories) is None
         lines = [None if end is None else json.dumps(end, separators=(",", ":")) for end in ends or at]
         if newest is None:
             is_registered = checkpoint.state.query_id is not None
@@ -90,15 +94,14 @@ class ShadowBatches:
         return True
 
     def _at(
-        self, spark: SparkSession, location: str, newest: _Entry | None, sources: Sequence[str]
+        self, spark: SparkSession, location: str, newest: _Entry | None, plan: StreamPlan
     ) -> tuple[Offset | None, ...]:
-        """Where the next batch starts in each source; none where nothing can be read yet."""
+        """Where the next batch starts at each place of a source; none where nothing can be read yet."""
         ends = newest.offsets if newest is not None else ()
+        known = (*ends, *(None for _ in plan.places[len(ends) :]))
         return tuple(
-            ends[number]
-            if number < len(ends) and ends[number] is not None
-            else self._first(spark, location, number, name)
-            for number, name in enumerate(sources)
+            self._first(spark, location, plan.sources.index(name), name) if end is None else end
+            for name, end in zip(plan.places, known, strict=True)
         )
 
     def _first(self, spark: SparkSession, location: str, number: int, name: str) -> Offset | None:

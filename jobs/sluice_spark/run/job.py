@@ -32,6 +32,7 @@ from sluice.errors import JvmKilledError, JvmLostError, LedgerError, MemoryKillE
 from sluice.failure_reasons import Failure, FailureReason
 from sluice.failures.classification import classify
 from sluice.failures.error_chains import chain_of, text_of, with_causes
+from sluice.failures.row_values import without_row_values
 from sluice.launching.job_output import FAILURE_MARK, REASON_MARK
 from sluice.ledger.connection import Ledger
 from sluice.ledger.run_values import RunState
@@ -115,10 +116,13 @@ def last_lines(error: Exception) -> str:
 
 
 def reason_of(error: Exception) -> str:
-    """Why a job failed, in one line: for an error of Java that PySpark has no class for, that error."""
-    lines = redacted(text_of(error)).strip().splitlines() or [""]
-    if lines[0].startswith(_OF_JAVA) and len(chain := chain_of(error)) > 1:
-        return f"{chain[1].name}: {chain[1].message[:_LONGEST_REASON]}"
+    """Why a job failed, in one line and without values of rows; the whole text is in its log. For an error of Java that
+    PySpark has no class for, it is that error.
+    """
+    text = text_of(error).strip()
+    lines = redacted(without_row_values(text)).splitlines() or [""]
+    if text.startswith(_OF_JAVA) and len(chain := chain_of(error)) > 1:
+        return f"{chain[1].name}: {without_row_values(chain[1].message)[:_LONGEST_REASON]}"
     return f"{type(error).__name__}: {lines[0][:_LONGEST_REASON]}"
 
 

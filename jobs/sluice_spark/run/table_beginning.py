@@ -194,7 +194,7 @@ def begin_in_tables(
         plan_first_batch(
             spark,
             checkpoint.location,
-            [ends.get(name) for name in plan.sources],
+            [ends.get(name) for name in plan.places],
             is_registered=checkpoint.state.query_id is not None,
             planned_at=now,
         )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from uuid import uuid4
 
 from airflow.sdk import Variable
 
-from sluice.ledger.airflow_owner import claim_for_airflow, require_ownership
+from sluice.ledger.airflow_owner import claim_for_airflow, require_ownership, select_owner
 from sluice.ledger.connection import Ledger
+from sluice.ledger.trigger_queries import query_row
 from sluice.processes.deadline import wait_until
 
 AIRFLOW_ID = "sluice_airflow_id"
@@ -41,6 +43,30 @@ def _first_id(ledger: Ledger) -> str:
             return known
     Variable.set(AIRFLOW_ID, chosen, description="The id by which Sluice's ledger knows this Airflow. Keep it.")
     return chosen
+
+
+async def is_owner(ledger_url: str) -> bool:
+    """Whether this Airflow may change the ledger, for a trigger: one row, by the connections that all triggers share.
+
+    An unowned ledger is claimed by the first task, and belongs to no other one until then.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    owner = await query_row(ledger_url, select_owner())
+    if owner is None:
+        return True
+    if ledger_url not in _known:
+        stored = await asyncio.to_thread(_stored_id)
+        if stored is None:
+            return False
+        _known[ledger_url] = stored
+    return bool(owner.airflow == _known[ledger_url])
+
+
+_known: dict[str, str] = {}
+"""The id of this Airflow, by ledger, in a triggerer: it lives and ends with the metadata database, which asks once."""
 
 
 def _stored_id() -> str | None:

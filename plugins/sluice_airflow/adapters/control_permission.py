@@ -3,28 +3,29 @@
 The form of `stream_control` is one DAG for all streams, so Airflow's permission on it says nothing about a stream. The
 API server asks its auth manager about the stream's own DAG before it triggers, changes or answers a run of
 `stream_control`: the question that the page of the stream asks too (`pages.page_access`). Only the API server knows the
-person; a task does not.
-
-    POST …/dags/stream_control/dagRuns                    the stream is in the body
-    POST, PATCH, PUT, DELETE …/dags/stream_control/…      the stream is in the DAG run that the path or the body names
+person; a task does not. So it also records in the ledger what the person asks and answers, and the tasks act on that
+alone. Which requests are meant is decided in `control_routes`.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any, Protocol
+
+from sluice.ledger.control_values import Person
+from sluice_airflow.adapters.control_routes import CHANGES, ControlForm, ControlledRequest, judge_request
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-_PATH = re.compile(r"/api/v2/dags/stream_control/(?P<rest>dagRuns(/(?P<run>[^/]+))?|clearTaskInstances)")
-_MANY_RUNS = frozenset({"clear"})
-"""What stands in the place of a run's id when a request is about several."""
-
-_CHANGES = frozenset({"POST", "PATCH", "PUT", "DELETE"})
+_SEVERAL = "Who may change a run of stream_control depends on its stream: name one run, in an address of that DAG."
+_NO_RUN = "There is no such run of stream_control, or it names no stream."
+_KNOWN_RUN = "There was a request for a run of stream_control with this id already. Leave `dag_run_id` out."
+_NOT_RECORDED = "The ledger does not answer. {}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,23 @@ class Denial:
     detail: str
 
 
-MayControl = Callable[["Scope", str], Awaitable[Denial | None]]
-StreamOfRun = Callable[[str], Awaitable[str | None]]
+MayControl = Callable[["Scope", str], Awaitable[Denial | Person | None]]
+
+
+class ControlRecords(Protocol):
+    """What is known of runs of `stream_control`, and where requests and answers are recorded."""
+
+    async def stream_of_run(self, run_id: str) -> str | None:
+        """The stream that a run is about; none when there is no such run."""
+
+    async def shown_digest(self, run_id: str, task: str, *, map_index: int) -> str | None:
+        """The digest of the plan that a task shows to whoever answers; none when it shows none."""
+
+    async def record_request(self, run_id: str, conf: Mapping[str, Any], *, by: Person) -> bool | None:
+        """Record what a run is to do. Returns whether it is the first for this id; none when the ledger is silent."""
+
+    async def record_answer(self, run_id: str, *, by: Person, approved_digest: str | None) -> bool | None:
+        """Record an answer. Returns whether it is the first; none when the ledger does not answer."""
 
 
 class ControlPermission:
@@ -45,49 +61,102 @@ class ControlPermission:
     Parameters
     ----------
     app: what answers a request that is allowed.
-    may_control: refuses a request of a person who may not edit the DAG of a stream; none when it is allowed.
-    stream_of_run: the stream that a run of `stream_control` is about; none when there is no such run.
+    may_control: the person, or the refusal when they may not edit the DAG of a stream; none without credentials, which
+        Airflow refuses itself.
+    records: what is known of runs, and where requests and answers are recorded.
     """
 
     def __init__(
-        self, app: ASGIApp, *, may_control: MayControl | None = None, stream_of_run: StreamOfRun | None = None
+        self, app: ASGIApp, *, may_control: MayControl | None = None, records: ControlRecords | None = None
     ) -> None:
         self._app = app
         self._may_control = may_control or _may_control
-        self._stream_of_run = stream_of_run or _stream_of_run
+        self._records = records or _ledger_records()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        place = _PATH.search(scope.get("path", "")) if scope["type"] == "http" else None
-        if place is None or scope["method"] not in _CHANGES:
+        if scope["type"] != "http" or scope["method"] not in CHANGES or "/api/v2/" not in scope.get("path", ""):
             await self._app(scope, receive, send)
             return
         body = await _whole_body(receive)
-        refusal = await self._refusal(scope, place["run"], body, is_trigger=_is_trigger(scope, place))
-        if refusal is not None:
-            await _refuse(refusal, send)
+        document, is_readable = _document_of(body)
+        request = judge_request(scope["method"], scope["path"], document) if is_readable else _UNREADABLE
+        if request is None:
+            await self._app(scope, _repeated(body, receive), send)
+        elif request.form is ControlForm.REFUSED:
+            await _refuse(Denial(403, _SEVERAL), send)
+        elif request.form is ControlForm.TRIGGER:
+            await self._trigger(scope, receive, send, body, document, request)
+        else:
+            await self._change(scope, receive, send, body, document, request)
+
+    async def _trigger(
+        self, scope: Scope, receive: Receive, send: Send, body: bytes, document: Any, request: ControlledRequest
+    ) -> None:
+        conf = document.get("conf") if isinstance(document, dict) else None
+        stream = conf.get("stream") if isinstance(conf, dict) else None
+        if not isinstance(conf, dict) or not isinstance(stream, str):  # the trigger fails: the parameter is required
+            await self._app(scope, _repeated(body, receive), send)
             return
+        person = await self._may_control(scope, stream)
+        if isinstance(person, Denial):
+            await _refuse(person, send)
+            return
+        if person is not None and conf.get("dry_run") is False:
+            run_id = request.run_id or f"manual__{datetime.now(UTC).isoformat()}_{token_hex(4)}"
+            recorded = await self._records.record_request(run_id, conf, by=person)
+            if recorded is not True:
+                await _refuse(_not_recorded(is_unreachable=recorded is None), send)
+                return
+            body = json.dumps({**document, "dag_run_id": run_id}).encode()
+            scope = _with_length(scope, len(body))
         await self._app(scope, _repeated(body, receive), send)
 
-    async def _refusal(self, scope: Scope, run_id: str | None, body: bytes, *, is_trigger: bool) -> Denial | None:
-        document = _document_of(body)
-        if is_trigger:
-            conf = document.get("conf")
-            stream = conf.get("stream") if isinstance(conf, dict) else None
-            # Without a stream the trigger fails: the parameter is required.
-            return await self._may_control(scope, stream) if isinstance(stream, str) else None
-        named = run_id or document.get("dag_run_id")
-        if not isinstance(named, str) or named in _MANY_RUNS:
-            return Denial(403, "Name one DAG run of stream_control: who may change it depends on its stream.")
-        stream = await self._stream_of_run(named)
-        return None if stream is None else await self._may_control(scope, stream)
+    async def _change(
+        self, scope: Scope, receive: Receive, send: Send, body: bytes, document: Any, request: ControlledRequest
+    ) -> None:
+        run_id = request.run_id or ""
+        stream = await self._records.stream_of_run(run_id)
+        person = Denial(404, _NO_RUN) if stream is None else await self._may_control(scope, stream)
+        if isinstance(person, Denial):
+            await _refuse(person, send)
+            return
+        if request.form is not ControlForm.ANSWER or person is None:
+            await self._app(scope, _repeated(body, receive), send)
+            return
+        shown = await self._records.shown_digest(run_id, request.task, map_index=request.map_index)
+        chosen = document.get("chosen_options") if isinstance(document, dict) else None
+        approved = shown if isinstance(chosen, list) and chosen == ["Approve"] else None
+        answer: list[Message] = []
+
+        async def keep(message: Message) -> None:
+            answer.append(message)
+
+        await self._app(scope, _repeated(body, receive), keep)
+        # Only what Airflow has accepted is an answer. The task waits until it is recorded.
+        is_accepted = bool(answer) and 200 <= answer[0]["status"] < 300
+        if is_accepted and await self._records.record_answer(run_id, by=person, approved_digest=approved) is None:
+            await _refuse(Denial(503, _NOT_RECORDED.format("Trigger stream_control again: this answer is lost.")), send)
+            return
+        for message in answer:
+            await send(message)
 
 
-def _is_trigger(scope: Scope, place: re.Match[str]) -> bool:
-    return scope["method"] == "POST" and place["rest"] == "dagRuns"
+_UNREADABLE = ControlledRequest(form=ControlForm.REFUSED)
+"""A body that is nested too deeply to look into."""
 
 
-async def _may_control(scope: Scope, stream: str) -> Denial | None:
+def _ledger_records() -> ControlRecords:
+    from sluice_airflow.adapters.control_records import LedgerControlRecords  # the API server alone needs a ledger
+
+    return LedgerControlRecords()
+
+
+def _not_recorded(*, is_unreachable: bool) -> Denial:
+    return Denial(503, _NOT_RECORDED.format("Nothing was triggered.")) if is_unreachable else Denial(409, _KNOWN_RUN)
+
+
+async def _may_control(scope: Scope, stream: str) -> Denial | Person | None:
     """Ask Airflow's auth manager, as the API does when the stream's own DAG is paused."""
     from airflow.api_fastapi.app import get_auth_manager
     from airflow.api_fastapi.auth.managers.base_auth_manager import COOKIE_NAME_JWT_TOKEN
@@ -112,7 +181,7 @@ async def _may_control(scope: Scope, stream: str) -> Denial | None:
         return get_auth_manager().is_authorized_dag(method="PUT", details=details, user=user)
 
     if await run_in_threadpool(is_allowed):
-        return None
+        return Person(person_id=str(user.get_id()), name=str(user.get_name()))
     return Denial(403, f"You may not edit the DAG {stream}, and so not control its stream.")
 
 
@@ -122,28 +191,19 @@ def _bearer(token: str) -> Any:
     return HTTPAuthorizationCredentials(scheme="Bearer", credentials=token)
 
 
-async def _stream_of_run(run_id: str) -> str | None:
-    from airflow.models.dagrun import DagRun
-    from airflow.utils.session import create_session
-    from sqlalchemy import select
-    from starlette.concurrency import run_in_threadpool
-
-    def find() -> str | None:
-        with create_session() as session:
-            query = select(DagRun.conf).where(DagRun.dag_id == "stream_control", DagRun.run_id == run_id)
-            conf = session.scalars(query).one_or_none()
-        stream = (conf or {}).get("stream")
-        return stream if isinstance(stream, str) else None
-
-    return await run_in_threadpool(find)
-
-
-def _document_of(body: bytes) -> dict[str, Any]:
+def _document_of(body: bytes) -> tuple[Any, bool]:
+    """The document of a body, none when it is no JSON; and whether it can be looked into."""
     try:
-        document = json.loads(body or b"{}")
+        return json.loads(body or b"{}"), True
+    except RecursionError:
+        return None, False
     except ValueError:  # Airflow's own answer says what is wrong with it
-        return {}
-    return document if isinstance(document, dict) else {}
+        return None, True
+
+
+def _with_length(scope: Scope, length: int) -> Scope:
+    headers = [(name, value) for name, value in scope.get("headers", ()) if name.lower() != b"content-length"]
+    return {**scope, "headers": [*headers, (b"content-length", str(length).encode())]}
 
 
 async def _whole_body(receive: Receive) -> bytes:

@@ -28,8 +28,10 @@ def observe_dag(dag_id: str, *, airflow: str) -> DagObservation | None:
     airflow: the id of this Airflow.
     """
     try:
-        is_paused = bool(task_runner.RuntimeTaskInstance.get_dag(dag_id).is_paused)
-        return DagObservation(airflow=airflow, is_paused=is_paused, has_failed=is_paused and _has_failed(dag_id))
+        if not task_runner.RuntimeTaskInstance.get_dag(dag_id).is_paused:
+            return DagObservation(airflow=airflow, is_paused=False)
+        has_runs = task_runner.RuntimeTaskInstance.get_dr_count(dag_id) > 0
+        return DagObservation(airflow=airflow, is_paused=True, has_failed=_has_failed(dag_id), has_runs=has_runs)
     except AirflowRuntimeError as error:
         _log.info("stream=%s Airflow does not know its DAG: %s", dag_id, error)
         return None
@@ -42,3 +44,12 @@ def _has_failed(dag_id: str) -> bool:
     query = GetPreviousDagRun(dag_id=dag_id, logical_date=datetime.now(UTC) + _AHEAD)
     answer = task_runner.SUPERVISOR_COMMS.send(query)
     return isinstance(answer, PreviousDagRunResult) and answer.dag_run is not None and answer.dag_run.state == "failed"
+
+
+def knows_dag_run(dag_id: str, run_id: str) -> bool:
+    """Whether Airflow has a DAG run. When it does not answer, it is believed to: nothing follows then."""
+    try:
+        return task_runner.RuntimeTaskInstance.get_dr_count(dag_id, run_ids=[run_id]) > 0
+    except AirflowRuntimeError as error:
+        _log.info("Whether Airflow knows run %s of %s is unknown: %s", run_id, dag_id, error)
+        return True

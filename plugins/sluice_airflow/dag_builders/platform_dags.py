@@ -15,6 +15,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from sluice.declarations.load_declarations import Declarations
 from sluice.declarations.stream_declaration import SHORT_DAGS
 from sluice.supervision.platform_dags import CHECKPOINTS_DAG, LEDGER_DAG, RECONCILER_DAG
+from sluice_airflow.dag_builders.streams import SUPERVISES_WITHIN, SUPERVISION_POOL, URGENT
 from sluice_airflow.dag_builders.table_jobs import choice_param, chosen
 
 if TYPE_CHECKING:
@@ -45,7 +46,9 @@ it, on the host of the scheduler, for the DAGs of Sluice that end within minutes
 - Clearing the task is always safe, also half-way: what is done is done, the rest is done again.
 
 ## What to do when it is red
-The ledger did not answer: see that its PostgreSQL runs, then clear the task.
+Its log says which part is not done, and why: each part is done by itself, so the others are. Remove that cause (a
+statement that took too long waits for a lock, or the server is busy; one that has no answer means that PostgreSQL is
+down), then clear the task.
 """
 
 
@@ -106,6 +109,8 @@ def stream_reconciler_dag() -> DAG:
         schedule=CronTriggerTimetable("* * * * *", timezone="UTC", run_immediately=True),
         catchup=False,
         max_active_runs=1,
+        max_active_tasks=1,
+        max_consecutive_failed_dag_runs=0,  # it fails each minute while a stream is unhealthy, and must continue
         is_paused_upon_creation=False,
         dagrun_timeout=timedelta(minutes=10),
         tags=["platform", "streams"],
@@ -113,7 +118,15 @@ def stream_reconciler_dag() -> DAG:
         auto_register=False,
     ) as dag:
 
-        @task(task_id=RECONCILE_TASK, retries=0)
+        @task(
+            task_id=RECONCILE_TASK,
+            retries=0,
+            execution_timeout=SUPERVISES_WITHIN,
+            depends_on_past=False,
+            pool=SUPERVISION_POOL,
+            priority_weight=URGENT,
+            weight_rule="absolute",
+        )
         def reconcile() -> None:
             """Reconcile every continuous stream, and fail when one could not be reconciled."""
             from sluice_airflow.tasks.reconcile_task import reconcile_streams
@@ -131,6 +144,9 @@ _CHECKPOINTS_PAGE = """\
 # checkpoint_health
 Looks at the checkpoint of every stream without Spark: whether it is the stream's own, whether its logs are readable and
 without gaps, and how old its newest commit is. What Spark would notice at the next start, or never, is noticed here.
+
+Before that it looks whether the reconciler has made a pass in the last five minutes: no other DAG reports that it is
+paused, or that its pool `supervision` does not exist or has no free slot.
 
 ## How to operate it
 - It runs every ten minutes. **Trigger** it to check now, and choose the streams in the form; none chosen means all.
@@ -153,6 +169,7 @@ def checkpoint_health_dag(declarations: Declarations) -> DAG:
         schedule=CronTriggerTimetable("*/10 * * * *", timezone="UTC"),
         catchup=False,
         max_active_runs=1,
+        max_consecutive_failed_dag_runs=0,  # it watches the reconciler, and must continue while a checkpoint is damaged
         is_paused_upon_creation=False,
         tags=["platform", "streams"],
         default_args={"owner": "sluice"},
@@ -163,6 +180,9 @@ def checkpoint_health_dag(declarations: Declarations) -> DAG:
         @task(task_id=CHECK_TASK, retries=2, retry_delay=timedelta(seconds=30))
         def check(params: Mapping[str, Any] | None = None) -> None:
             """Check the chosen checkpoints, record what was found, and fail when one is not healthy."""
+            from sluice_airflow.tasks.reconcile_task import require_reconciler
+
+            require_reconciler(by=f"airflow: {CHECKPOINTS_DAG}")
             check_streams(chosen(STREAMS_CHOICE, wanted=list((params or {}).get(STREAMS_CHOICE) or []), among=streams))
 
         check()
@@ -184,7 +204,7 @@ def check_streams(streams: Sequence[str]) -> None:
         return
     deployment = load_deployment()
     declarations = load_declarations(deployment.settings.pipelines)
-    with deployment.open_ledger() as ledger:
+    with deployment.open_owned_ledger() as ledger:
         checks = check_checkpoints(ledger, declarations, deployment.settings, streams=streams)
     if unhealthy := [sentence for check in checks for sentence in problems_of(check)]:
         raise AirflowFailException(" ".join(unhealthy))

@@ -51,12 +51,13 @@ The task `plan` always shows first what will be done; with **dry_run** that is a
 `approve`, which shows the plan, until a person approves or rejects it under *Required Actions*; without an answer
 within a day it is rejected, and a rejected reset changes nothing. With `SLUICE_APPROVAL_BY_ANOTHER` the person who
 approves must not be the one who triggered it, and `reject-batch` waits for an approval as well. The other verbs need
-none. Clearing a task does its verb once more, which is safe: an approved reset is done once, and a batch is rejected
-only as the plan has shown it.
+none. A run does its verb once, within an hour of its trigger: a run that is cleared does nothing again, and neither
+does one that was not triggered through Airflow's API server, as the pages and the form do it. Trigger it again instead.
+What is approved is the plan that was shown; if it has changed meanwhile, nothing is done.
 
 Who may trigger it for a stream, clear or approve such a run: who may edit the stream's own DAG, as on the stream's
-page. The API server refuses everybody else, whatever they may do with this DAG. A command of the terminal is not bound
-by that.
+page. The API server refuses everybody else, whatever they may do with this DAG, and requests about several runs at
+once. A command of the terminal is not bound by that.
 """
 
 
@@ -120,7 +121,7 @@ def _carry_out_approved_task() -> Any:
         """Carry out what was approved, once."""
         from sluice_airflow.tasks import control_task
 
-        control_task.carry_out_approved(params or {}, dag_id=DAG_ID, plan_task=PLAN_TASK, approve_task=APPROVE_TASK)
+        control_task.carry_out_approved(params or {}, dag_id=DAG_ID)
 
     return carry_out_approved()
 

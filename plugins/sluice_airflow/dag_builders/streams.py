@@ -24,6 +24,16 @@ if TYPE_CHECKING:
 SUPERVISE_TASK = "supervise"
 """The one task of a continuous stream's DAG."""
 
+SUPERVISION_POOL = "supervision"
+"""The Airflow pool of what supervises streams: tasks of seconds, which no other task may keep waiting."""
+
+URGENT = 1000
+"""The weight of such a task: where workers are short, it goes before everything else."""
+
+SUPERVISES_WITHIN = timedelta(minutes=10)
+"""How long one such task may take. Named here, as every setting of Airflow that could pause or starve supervision: a
+deployment may have other defaults for its own DAGs."""
+
 EVERY_MINUTE = "* * * * *"
 """When the next run is due after one ended. Not `@continuous`: however fast runs end, there is at most one a minute."""
 
@@ -58,6 +68,7 @@ def continuous_stream_dag(loaded: LoadedStream) -> DAG:
         catchup=False,
         allowed_run_types=ALL_BUT_BACKFILLS,
         max_active_runs=1,
+        max_active_tasks=1,
         max_consecutive_failed_dag_runs=FAILED_RUNS_THAT_PAUSE,
         tags=[*declaration.tags, "continuous", "stream"],
         default_args={"owner": declaration.owner},
@@ -70,6 +81,11 @@ def continuous_stream_dag(loaded: LoadedStream) -> DAG:
             retry_delay=timedelta(seconds=10),
             retry_exponential_backoff=2,
             max_retry_delay=_LONGEST_RETRY_DELAY,
+            execution_timeout=SUPERVISES_WITHIN,
+            depends_on_past=False,
+            pool=SUPERVISION_POOL,
+            priority_weight=URGENT,
+            weight_rule="absolute",
             inlets=table_assets(declaration.tables_read),
         )
     return dag

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from sluice.errors import SluiceError
 from sluice.work.requests import Increment
-from sluice_airflow.operators.work_operator import WorkOperator
+from sluice_airflow.operators.work_operator import WorkFailedError, WorkOperator
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,29 +76,35 @@ class IncrementOperator(WorkOperator):
         try:
             yield
         except AirflowException as error:
-            if is_last_attempt(context["ti"], error):
-                self._report(context, sentence=str(error))
+            is_last = is_last_attempt(context["ti"], error)
+            is_new = self._report(context, sentence=str(error)) if is_last else True
+            if isinstance(error, WorkFailedError):
+                error.alerts = tuple(replace(alert, is_new=is_new) for alert in error.alerts)
             raise
 
-    def _report(self, context: Context, *, sentence: str = "") -> None:
+    def _report(self, context: Context, *, sentence: str = "") -> bool:
         """Leave an event in the ledger that the increment is red, or that it is not any more.
 
         Parameters
         ----------
         sentence: why it is red; empty when it succeeded.
+
+        Returns
+        -------
+        Whether a red increment was not reported before.
         """
         from sluice.supervision.alerts import report_good_increment, report_red_increment
         from sluice_airflow.composition import load_deployment
 
         by = f"airflow: {context['ti'].dag_id}, {context['ti'].run_id}"
         try:
-            with load_deployment().open_ledger() as ledger:
+            with load_deployment().open_owned_ledger() as ledger:
                 if sentence:
-                    report_red_increment(ledger, self.stream, sentence=sentence, by=by)
-                else:
-                    report_good_increment(ledger, self.stream, by=by)
+                    return report_red_increment(ledger, self.stream, sentence=sentence, by=by)
+                report_good_increment(ledger, self.stream, by=by)
         except SluiceError as error:  # the task ends as it would without the event
             self.log.error("How the increment of %s ended is no event in the ledger: %s", self.stream, error)
+        return True
 
     def _has_nothing_to_do(self) -> bool:
         """Whether it is known that there is nothing to do. What cannot be observed, the increment itself reports."""
@@ -109,7 +116,7 @@ class IncrementOperator(WorkOperator):
         try:
             deployment = load_deployment()
             stream = load_declarations(deployment.settings.pipelines, only=self.stream).stream(self.stream)
-            with deployment.open_ledger() as ledger:
+            with deployment.open_owned_ledger() as ledger:
                 return has_nothing_to_do(observe_increment(ledger, SourceHeads(deployment.settings), stream))
         except SluiceError as error:
             self.log.warning("Whether there is new input is unknown: %s", error)
@@ -140,7 +147,7 @@ class IncrementOperator(WorkOperator):
 
         deployment = load_deployment()
         stream = load_declarations(deployment.settings.pipelines, only=self.stream).stream(self.stream)
-        with deployment.open_ledger() as ledger:
+        with deployment.open_owned_ledger() as ledger:
             found = [
                 find_unannounced(ledger, table=declared.output.table, stream=self.stream, output=output)
                 for output, declared in stream.declaration.outputs.items()
@@ -161,6 +168,6 @@ def record_announcements(context: Context) -> None:
 
     task = context["task"]
     if isinstance(task, IncrementOperator) and task.announced:
-        with load_deployment().open_ledger() as ledger:
+        with load_deployment().open_owned_ledger() as ledger:
             for publications in task.announced:
                 note_announcement(ledger, publications)

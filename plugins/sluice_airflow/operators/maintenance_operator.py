@@ -45,7 +45,7 @@ class MaintenanceOperator(WorkOperator):
 
         deployment = self._deployment()
         declarations = load_declarations(deployment.settings.pipelines)
-        with deployment.open_ledger() as ledger:
+        with deployment.open_owned_ledger() as ledger:
             maintenance = open_maintenance(deployment.settings, ledger, declarations, launched_by=self.asked_by)
             run = maintenance.maintain_without_spark(self.table)
             if run is None:

@@ -88,7 +88,7 @@ class WorkOperator(BaseOperator):
         """
         with _errors_of_airflow():
             deployment = self._deployment()
-            with deployment.open_ledger() as ledger:
+            with deployment.open_owned_ledger() as ledger:
                 queue = deployment.work_queue(ledger, asked_by=self.asked_by)
                 self._ask(queue, self._profile(queue))
                 self._go_on(context, queue)
@@ -98,7 +98,7 @@ class WorkOperator(BaseOperator):
         self._item = item
         with _errors_of_airflow():
             deployment = self._deployment()
-            with deployment.open_ledger() as ledger:
+            with deployment.open_owned_ledger() as ledger:
                 self._go_on(context, deployment.work_queue(ledger, asked_by=self.asked_by))
 
     def on_kill(self) -> None:
@@ -106,7 +106,7 @@ class WorkOperator(BaseOperator):
         from sluice.ledger.work_items import withdraw_items
 
         if self._item:
-            with self._deployment().open_ledger() as ledger:
+            with self._deployment().open_owned_ledger() as ledger:
                 withdraw_items(ledger, [self._item])
 
     def finish(self, context: Context, ledger: Ledger) -> None:
@@ -219,7 +219,7 @@ class WorkFailedError(AirflowException):
 
         super().__init__(sentence)
         self.failure_reason = failure_reason
-        self.alerts = (Alert(stream=subject, sentence=sentence, reason=failure_reason),)
+        self.alerts: tuple[Alert, ...] = (Alert(stream=subject, sentence=sentence, reason=failure_reason),)
 
 
 class WorkFailedForGoodError(WorkFailedError, AirflowFailException):

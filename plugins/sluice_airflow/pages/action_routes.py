@@ -16,6 +16,8 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 
 from sluice.backfill.intervals import parse_interval
 from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.ledger.control_requests import record_control_request
+from sluice.ledger.control_values import Person
 from sluice.operations import OperationPlan, OperationVerb
 from sluice.pages.job_plans import (
     BACKFILL_SUFFIX,
@@ -36,12 +38,13 @@ from sluice.pages.page_templates import render
 from sluice.supervision.platform_dags import MAINTENANCE_DAG
 from sluice_airflow.pages.page_access import Reader, ReaderDep
 from sluice_airflow.pages.page_addresses import base_of
-from sluice_airflow.pages.page_guard import ShownPlan, is_of_own_origin
+from sluice_airflow.pages.page_guard import ShownPlan, is_of_own_origin, use_of
 from sluice_airflow.pages.page_state import PageState, StateDep
 
 _log = logging.getLogger(__name__)
 
 _OF_ANOTHER_ORIGIN = "The request did not come from a page of this Airflow."
+_USED = "This plan was confirmed before. Open it again."
 _NOT_SHOWN = "The plan was not shown to you, or longer ago than ten minutes. Open it again."
 """Answers a confirmation without the token of a plan."""
 
@@ -105,9 +108,7 @@ def _carry_out(
     token: Token,
 ) -> RedirectResponse:
     wanted = stream_to_act_on(stream, reader, pages)
-    shown = pages.tokens.plan_of(token, user=reader.name, subject=stream, verb=verb)
-    if shown is None:
-        raise HTTPException(403, _NOT_SHOWN)
+    shown = _confirmed(reader, pages, token, subject=stream, verb=verb)
     _actions(reader, pages).carry_out(verb, wanted, planned=shown.digest)
     _log.info("%s asked: %s %s", reader.name, verb, stream)
     return RedirectResponse(f"{base_of(request)}/streams/{quote(stream)}?done={verb}", status_code=303)
@@ -252,10 +253,16 @@ def _page_of(
     return HTMLResponse(render("plan", values))
 
 
-def _confirmed(reader: Reader, pages: PageState, token: str, *, subject: str, verb: OperationVerb) -> ShownPlan:
+def _confirmed(
+    reader: Reader, pages: PageState, token: str, *, subject: str, verb: OperationVerb | PageVerb
+) -> ShownPlan:
+    """The plan that is confirmed. Its token is used up from then on, in every API server."""
     shown = pages.tokens.plan_of(token, user=reader.name, subject=subject, verb=verb)
     if shown is None:
         raise HTTPException(403, _NOT_SHOWN)
+    person = Person(person_id=reader.name, name=reader.name)
+    if not record_control_request(pages.ledger, use_of(token), stream=subject, verb=str(verb), by=person):
+        raise HTTPException(403, _USED)
     return shown
 
 

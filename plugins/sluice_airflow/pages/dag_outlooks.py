@@ -10,7 +10,7 @@ from airflow.models.dag import DagModel
 from airflow.utils.session import create_session
 from sqlalchemy import select
 
-from sluice.supervision.platform_dags import PLATFORM_DAGS
+from sluice.supervision.platform_dags import MISSED_WHILE_PAUSED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class DagOutlook:
     @property
     def is_missed(self) -> str:
         """What is missed while it is paused; empty when it is not, or is no DAG of the platform."""
-        return PLATFORM_DAGS.get(self.dag, "") if self.is_paused else ""
+        return MISSED_WHILE_PAUSED.get(self.dag, "") if self.is_paused else ""
 
 
 def find_outlooks(dags: Collection[str]) -> Mapping[str, DagOutlook]:

@@ -10,9 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from hashlib import sha256
+from secrets import token_hex
+from urllib.parse import unquote_to_bytes, urlsplit
 
 from itsdangerous import BadData, URLSafeTimedSerializer
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -45,6 +48,17 @@ async def add_headers(request: Request, call_next: Next) -> Response:
     return answer
 
 
+def require_readable(request: Request) -> None:
+    """Refuse an address with NUL: no name, path or time has it, and neither files nor the ledger take it.
+
+    Raises
+    ------
+    HTTPException: 404.
+    """
+    if "\0" in request.scope["path"] or "\0" in unquote_to_bytes(request.url.query).decode(errors="replace"):
+        raise HTTPException(404, "There is no such page: the address holds NUL.")
+
+
 def spark_ui_policy(host: str, base: str) -> str:
     """What a page of the UI may do in a browser: run and load the files of Spark's own jars, read the UI, and no more.
 
@@ -61,7 +75,8 @@ def spark_ui_policy(host: str, base: str) -> str:
     besides = files if is_known else ""  # `'none'` must stand alone
     return (
         f"default-src 'none'; script-src {files}; style-src {besides} 'unsafe-inline'; img-src {besides} data:; "
-        f"font-src {files}; connect-src {own}; form-action {own}; base-uri 'none'; frame-ancestors 'self'"
+        f"font-src {files}; connect-src {own}; form-action {own}; base-uri 'none'; frame-ancestors 'self'; "
+        "sandbox allow-scripts allow-same-origin allow-forms"
     )
 
 
@@ -106,19 +121,25 @@ class PlanTokens:
     secret: str
 
     def token_of(self, plan: ShownPlan) -> str:
-        """The token that a confirmation carries."""
-        return str(self._serializer().dumps([getattr(plan, name) for name in _FIELDS]))
+        """The token that a confirmation carries; each is another one."""
+        return str(self._serializer().dumps([token_hex(8), *(getattr(plan, name) for name in _FIELDS)]))
 
     def plan_of(self, token: str, *, user: str, subject: str, verb: str) -> ShownPlan | None:
         """The plan that is confirmed; none when this person was not shown it, or too long ago."""
         try:
-            shown = ShownPlan(**dict(zip(_FIELDS, self._serializer().loads(token, max_age=PLAN_SECONDS), strict=True)))
+            _, *values = self._serializer().loads(token, max_age=PLAN_SECONDS)
+            shown = ShownPlan(**dict(zip(_FIELDS, values, strict=True)))
         except (BadData, ValueError, TypeError):
             return None
         return shown if (shown.user, shown.subject, shown.verb) == (user, subject, verb) else None
 
     def _serializer(self) -> URLSafeTimedSerializer:
         return URLSafeTimedSerializer(self.secret, salt=_SALT)
+
+
+def use_of(token: str) -> str:
+    """The id under which the ledger remembers that a token was used."""
+    return f"page:{sha256(token.encode()).hexdigest()}"
 
 
 _FIELDS = ("user", "subject", "verb", "number", "interval", "digest")

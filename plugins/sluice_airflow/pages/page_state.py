@@ -20,7 +20,7 @@ from sluice.pages.quarantine_page import QuarantineReading
 from sluice.pages.stream_lines import ObservedStreams, ObservingLauncher, observe_streams
 from sluice.pages.table_lines import visible_tables
 from sluice.pages.table_looks import TableLooks
-from sluice.supervision.platform_dags import MAINTENANCE_DAG, PLATFORM_DAGS, QUALITY_DAG
+from sluice.supervision.platform_dags import MAINTENANCE_DAG, MISSED_WHILE_PAUSED, QUALITY_DAG
 from sluice.supervision.platform_troubles import subjects_beside_streams, troubles_beside_streams
 from sluice_airflow.composition import Deployment
 from sluice_airflow.pages.airflow_requests import AskAirflow, ask_airflow
@@ -78,16 +78,19 @@ class PageState:
         declarations = self.declarations
         return frozenset(visible_tables(declarations, readable_streams=reader.may_read(declarations.streams)))
 
-    def paused_for(self, reader: Reader, *, among: Collection[str]) -> tuple[DagOutlook, ...]:
+    def paused_for(
+        self, reader: Reader, *, among: Collection[str] = tuple(MISSED_WHILE_PAUSED)
+    ) -> tuple[DagOutlook, ...]:
         """The DAGs of the platform that are paused, of those that a person may read, the most important first."""
         outlooks = find_outlooks(reader.may_read(among))
-        return tuple(outlooks[dag] for dag in PLATFORM_DAGS if dag in outlooks and outlooks[dag].is_paused)
+        return tuple(outlooks[dag] for dag in MISSED_WHILE_PAUSED if dag in outlooks and outlooks[dag].is_paused)
 
     def failed_checks_for(self, reader: Reader) -> tuple[StreamTrouble, ...]:
         """The tables whose newest check failed, of those that a person may see."""
         if not reader.may_read([QUALITY_DAG]):
             return ()
-        found = troubles_beside_streams(self.ledger, subjects_beside_streams(self.declarations) - set(PLATFORM_DAGS))
+        checked = subjects_beside_streams(self.declarations) - set(MISSED_WHILE_PAUSED)
+        found = troubles_beside_streams(self.ledger, checked)
         visible = self.tables_for(reader) if found else ()
         return tuple(trouble for trouble in found if trouble.stream in visible)
 

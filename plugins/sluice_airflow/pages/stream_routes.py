@@ -22,7 +22,7 @@ from sluice.pages.page_templates import render
 from sluice.pages.page_words import DONE_SENTENCES, DoneWord
 from sluice.pages.stream_lines import HISTORY_HOURS, StreamLine
 from sluice.pages.stream_page import WINDOWS_HOURS, StreamPage, load_stream_page
-from sluice.supervision.platform_dags import CHECKPOINTS_DAG, GAPS_DAG, PLATFORM_DAGS, RECONCILER_DAG
+from sluice.supervision.platform_dags import CHECKPOINTS_DAG, GAPS_DAG, RECONCILER_DAG
 from sluice.supervision.stream_verdict import StreamState
 from sluice_airflow.pages.dag_outlooks import find_outlooks
 from sluice_airflow.pages.page_access import SAMPLES_HIDDEN, Reader, ReaderDep
@@ -60,7 +60,7 @@ def _streams_page(request: Request, reader: ReaderDep, pages: StateDep) -> HTMLR
         "may_act": reader.may_act_on(line.stream for line in seen.lines),
         "airflow": airflow_of(request),
         "outlooks": find_outlooks([line.stream for line in seen.lines if line.is_waiting]),
-        "paused": pages.paused_for(reader, among=PLATFORM_DAGS),
+        "paused": pages.paused_for(reader),
         "failed_checks": pages.failed_checks_for(reader),
         "history_hours": HISTORY_HOURS,
         "link_to_sort": lambda key: _link(query, sort=key, desc=_direction(selection, key)),
@@ -86,6 +86,7 @@ def _stream_page(
         hours=hours if hours in WINDOWS_HOURS else WINDOWS_HOURS[0],
         may_read=reader.may_read,
         may_read_log=reader.may_read_log(stream),
+        logs=pages.deployment.settings.logs,
     )
     drawn = () if page.graph is None else page.graph.boxes
     neighbours = {box.node.name for box in drawn if box.node.kind is NodeKind.STREAM}
@@ -194,7 +195,7 @@ def _unhealthy_json(reader: ReaderDep, pages: StateDep) -> Mapping[str, Any]:
             {"table": one.stream, "since": one.since, "explanation": one.explanation}
             for one in pages.failed_checks_for(reader)
         ],
-        "paused": [{"dag": one.dag, "missed": one.is_missed} for one in pages.paused_for(reader, among=PLATFORM_DAGS)],
+        "paused": [{"dag": one.dag, "missed": one.is_missed} for one in pages.paused_for(reader)],
     }
 
 

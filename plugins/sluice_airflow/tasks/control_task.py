@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import get_current_context
@@ -13,7 +14,10 @@ from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import SluiceError, UsageError
 from sluice.ledger.connection import Ledger
+from sluice.ledger.control_requests import find_control_request, use_control_request
+from sluice.ledger.control_values import ControlRequest
 from sluice.operations import OperationPlan, OperationVerb
+from sluice.processes.deadline import wait_until
 from sluice.publication.batch_rejection import plan_rejection, reject
 from sluice.supervision.control_plans import (
     ControlPlan,
@@ -28,6 +32,7 @@ from sluice.supervision.stream_commands import reset_breaker, restart_stream, st
 from sluice.supervision.stream_reset import plan_reset, reset_stream
 from sluice.supervision.supervisor import Supervisor
 from sluice.tables.catalog import open_catalog
+from sluice_airflow.adapters.control_routes import with_digest
 from sluice_airflow.composition import Deployment, load_deployment
 
 _log = logging.getLogger(__name__)
@@ -38,6 +43,15 @@ that plan."""
 
 UNKNOWN_PERSON = "somebody"
 """Whom Airflow does not name."""
+
+REQUEST_LIVES = timedelta(hours=1)
+"""How long after it was triggered a request is carried out: a run may wait in a queue, and a plan gets out of date."""
+
+ANSWER_LIVES = timedelta(days=1, hours=1)
+"""The same for what a person has to approve, for which the DAG gives them a day."""
+
+_RECORDED_WITHIN_SECONDS = 30.0
+"""How much later than Airflow's own the ledger may have an answer; it takes milliseconds."""
 
 _PLANS: Mapping[str, Callable[[Supervisor, LoadedStream], ControlPlan]] = {
     "show": plan_show,
@@ -60,8 +74,7 @@ _COMMANDS: Mapping[str, Callable[[Supervisor, LoadedStream, str], object]] = {
 def show_plan(params: Mapping[str, Any], *, dag_id: str) -> None:
     """Write into the log, step by step, what the chosen verb will do to the chosen stream.
 
-    The plan of a reset or a rejection also goes to the task that shows it for approval, and to the one that carries it
-    out.
+    The plan of a reset or a rejection also goes to the task that shows it for approval.
 
     Raises
     ------
@@ -102,74 +115,105 @@ def carry_out(params: Mapping[str, Any], *, dag_id: str, plan_task: str) -> None
         return
 
     def act(deployment: Deployment, ledger: Ledger, stream: LoadedStream) -> None:
-        person = requesting_user(dag_id)
+        if params["verb"] == OperationVerb.REJECT_BATCH and deployment.settings.approval_by_another:
+            raise UsageError(
+                "This deployment needs the approval of another person for a rejection (SLUICE_APPROVAL_BY_ANOTHER).",
+                next_step="Trigger it again, and let another person approve it.",
+            )
+        request = _taken(ledger, params, within=REQUEST_LIVES)
+        person = _named(dag_id, request.person)
         supervisor = deployment.supervisor(ledger, launched_by=person)
         if params["verb"] == OperationVerb.REJECT_BATCH:
-            reject_as_planned(deployment, ledger, stream, plan_task=plan_task, asked_by=person)
-        if (command := _COMMANDS.get(params["verb"])) is not None:  # a reset is carried out by `carry_out_reset` only
+            number = int(_of_plan(plan_task, BATCH)) if request.batch is None else request.batch
+            planned = request.plan_digest or str(_of_plan(plan_task, DIGEST))
+            _reject(deployment, ledger, stream, number=number, planned=planned, asked_by=person)
+        if (command := _COMMANDS.get(params["verb"])) is not None:  # a reset is carried out once it is approved
             command(supervisor, stream, person)
         _log_steps(plan_show(supervisor, stream))
 
     _with_stream(params, act)
 
 
-def carry_out_approved(params: Mapping[str, Any], *, dag_id: str, plan_task: str, approve_task: str) -> None:
-    """Carry an approved reset or rejection out as it was planned: when that is out of date, nothing is done.
+def carry_out_approved(params: Mapping[str, Any], *, dag_id: str) -> None:
+    """Carry an approved reset or rejection out as it was shown: when that is out of date, nothing is done.
 
     Raises
     ------
     AirflowFailException: when it cannot be carried out; the message says why.
     """
-    approver = _approver(approve_task)
-    if approver is None:
-        raise AirflowFailException("There is no approval: the task was marked. Trigger it again.")
-    persons = f"{requesting_user(dag_id)}, approved by {approver}"
 
     def act(deployment: Deployment, ledger: Ledger, stream: LoadedStream) -> None:
+        _await_answer(ledger)
+        request = _taken(ledger, params, within=ANSWER_LIVES, must_be_approved=True)
         if deployment.settings.approval_by_another:
-            require_another_person(requested_by=_triggering_user(), approved_by=approver)
+            require_another_person(request)
+        persons = f"{_named(dag_id, request.person)}, approved by {request.approver}"
         if params["verb"] == OperationVerb.REJECT_BATCH:
-            reject_as_planned(deployment, ledger, stream, plan_task=plan_task, asked_by=persons, is_approved=True)
+            plan = plan_rejection(open_catalog(deployment.settings), ledger, stream.declaration, number=request.batch)
+            plan.require_same(request.approved_digest)
+            number = plan.seen.key.batch
+            _reject(deployment, ledger, stream, number=number, planned=plan.digest, asked_by=persons)
             return
-        planned = str(_of_plan(plan_task, DIGEST))
+        planned = request.approved_digest
         opened = reset_stream(ledger, stream, deployment.settings, planned=planned, asked_by=persons)
         _log.info("generation %d of %s is open, checkpoint %s", opened.generation, stream.name, opened.checkpoint)
 
     _with_stream(params, act)
 
 
+def _run_id() -> str:
+    return str(get_current_context()["dag_run"].run_id)
+
+
+def _taken(
+    ledger: Ledger, params: Mapping[str, Any], *, within: timedelta, must_be_approved: bool = False
+) -> ControlRequest:
+    """The request of this run, which is used from now on."""
+    return use_control_request(
+        ledger,
+        _run_id(),
+        stream=params["stream"],
+        verb=params["verb"],
+        within=within,
+        must_be_approved=must_be_approved,
+    )
+
+
+def _await_answer(ledger: Ledger) -> None:
+    """Wait for the answer that the API server records while Airflow already continues; without one nothing is taken."""
+    run_id = _run_id()
+    wait_until(
+        lambda: find_control_request(ledger, run_id),
+        lambda request: request is None or request.answered_at is not None,
+        seconds=_RECORDED_WITHIN_SECONDS,
+        poll_seconds=0.5,
+    )
+
+
 def requesting_user(dag_id: str) -> str:
-    """The person who triggered the DAG run, as the ledger names them."""
-    return f"airflow: {dag_id}, {_triggering_user() or UNKNOWN_PERSON}"
+    """The person who triggered the DAG run first, as Airflow names them: for what changes nothing."""
+    name = getattr(get_current_context()["dag_run"], "triggering_user_name", None)
+    return _named(dag_id, name or UNKNOWN_PERSON)
 
 
-def require_another_person(*, requested_by: str | None, approved_by: str) -> None:
-    """Require that two persons agreed; one that Airflow does not name may be the same one.
+def _named(dag_id: str, person: str) -> str:
+    """A person as the ledger names them."""
+    return f"airflow: {dag_id}, {person}"
+
+
+def require_another_person(request: ControlRequest) -> None:
+    """Require that two persons agreed.
 
     Raises
     ------
-    UsageError: when they are one person, or unknown.
+    UsageError: when they are one person.
     """
-    if UNKNOWN_PERSON in (requested_by or UNKNOWN_PERSON, approved_by) or requested_by == approved_by:
+    if request.approver_id in (None, request.person_id):
         raise UsageError(
-            f"It was requested by {requested_by or UNKNOWN_PERSON} and approved by {approved_by}, "
+            f"It was requested by {request.person} and approved by {request.approver or UNKNOWN_PERSON}, "
             "and this deployment needs the approval of another person (SLUICE_APPROVAL_BY_ANOTHER).",
             next_step="Trigger it again, and let another person approve it.",
         )
-
-
-def _triggering_user() -> str | None:
-    """The person who triggered the DAG run; unset when Airflow does not name one."""
-    return getattr(get_current_context()["dag_run"], "triggering_user_name", None) or None
-
-
-def _approver(approve_task: str) -> str | None:
-    """The person who approved, as Airflow names them; unset without an answer, as when the task was marked."""
-    answer = get_current_context()["ti"].xcom_pull(task_ids=approve_task) or {}
-    if "Approve" not in answer.get("chosen_options", ()):
-        return None
-    user = answer.get("responded_by_user") or {}
-    return str(user.get("name") or user.get("id") or UNKNOWN_PERSON)
 
 
 def _with_stream(params: Mapping[str, Any], work: Callable[[Deployment, Ledger, LoadedStream], None]) -> None:
@@ -177,7 +221,7 @@ def _with_stream(params: Mapping[str, Any], work: Callable[[Deployment, Ledger, 
     try:
         name = params["stream"]
         stream = load_declarations(deployment.settings.pipelines, only=name).stream(name)
-        with deployment.open_ledger() as ledger:
+        with deployment.open_owned_ledger() as ledger:
             work(deployment, ledger, stream)
     except SluiceError as error:
         raise AirflowFailException(str(error)) from error
@@ -202,38 +246,16 @@ def _show_rejection(deployment: Deployment, ledger: Ledger, stream: LoadedStream
     task_instance.xcom_push(DIGEST, plan.digest)
 
 
-def reject_as_planned(
-    deployment: Deployment,
-    ledger: Ledger,
-    stream: LoadedStream,
-    *,
-    plan_task: str,
-    asked_by: str,
-    is_approved: bool = False,
+def _reject(
+    deployment: Deployment, ledger: Ledger, stream: LoadedStream, *, number: int, planned: str, asked_by: str
 ) -> None:
-    """Reject the batch that the task `plan` has shown.
-
-    Parameters
-    ----------
-    is_approved: whether another person has approved it.
-
-    Raises
-    ------
-    UsageError: when this deployment asks for an approval and there is none, or the plan is out of date.
-    SluiceError: as `reject` does.
-    """
-    if deployment.settings.approval_by_another and not is_approved:
-        raise UsageError(
-            "This deployment needs the approval of another person for a rejection (SLUICE_APPROVAL_BY_ANOTHER).",
-            next_step="Trigger it again, and let another person approve it.",
-        )
     done = reject(
         open_catalog(deployment.settings),
         ledger,
         stream.declaration,
-        number=int(_of_plan(plan_task, BATCH)),
+        number=number,
         requested_by=asked_by,
-        planned=str(_of_plan(plan_task, DIGEST)),
+        planned=planned,
     )
     _log.info("%s", done.sentence(is_done=True))
 
@@ -248,4 +270,5 @@ def _log_steps(plan: OperationPlan[Any]) -> None:
 
 
 def _as_markdown(plan: OperationPlan[Any]) -> str:
-    return "\n".join(f"{number}. {sentence}" for number, sentence in enumerate(plan.sentences(), start=1))
+    steps = "\n".join(f"{number}. {sentence}" for number, sentence in enumerate(plan.sentences(), start=1))
+    return with_digest(steps, plan.digest)

@@ -7,16 +7,24 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
+from airflow.sdk import get_current_context
 from airflow.sdk.exceptions import AirflowFailException
 
 from sluice.declarations.load_declarations import load_declarations
 from sluice.errors import SettingsError
+from sluice.ledger.airflow_owner import forget_dags
 from sluice.ledger.connection import Ledger
+from sluice.ledger.reconciler_passes import begin_pass, end_pass, missing_for
+from sluice.ledger.stream_troubles import clear_trouble, record_report, record_trouble
+from sluice.messages.durations import in_words
 from sluice.supervision.alerts import Alert
 from sluice.supervision.reconciler import reconcile_all
 from sluice_airflow.adapters.airflow_id import owning_airflow
-from sluice_airflow.adapters.observed_dags import observe_dag
+from sluice_airflow.adapters.observed_dags import knows_dag_run, observe_dag
 from sluice_airflow.composition import load_deployment
+
+RECONCILER = "stream_reconciler"
+"""The DAG of this task."""
 
 _log = logging.getLogger(__name__)
 
@@ -45,22 +53,58 @@ def reconcile_streams(*, launched_by: str) -> None:
     """
     deployment = load_deployment()
     declarations = load_declarations(deployment.settings.pipelines)
-    with deployment.open_ledger() as ledger:
-        airflow = _owning_airflow(ledger)
+    try:
+        owned = deployment.open_owned_ledger()
+    except SettingsError as error:
+        raise AirflowFailException(str(error)) from error
+    with owned as ledger:
+        airflow = owning_airflow(ledger)
+        dag_run = str(get_current_context()["run_id"])
+        _begin(ledger, airflow=airflow, dag_run=dag_run)
         alerts = reconcile_all(
             deployment.supervisor(ledger, launched_by=launched_by),
             declarations,
             observe_dag=partial(observe_dag, airflow=airflow),
             number=int(time.time() // 60),
         )
+        end_pass(ledger, dag_run)
     for alert in alerts:
         _log.error("stream=%s state=%s %s", alert.stream, alert.reason, alert.sentence)
     if alerts:
         raise StreamsUnhealthyError(alerts)
 
 
-def _owning_airflow(ledger: Ledger) -> str:
-    try:
-        return owning_airflow(ledger)
-    except SettingsError as error:
-        raise AirflowFailException(str(error)) from error
+def _begin(ledger: Ledger, *, airflow: str, dag_run: str) -> None:
+    """Record that a pass begins. A metadata database that does not know the pass before is not the one that made it:
+    what that one said about its DAGs does not count."""
+    before = begin_pass(ledger, dag_run)
+    if before is not None and not knows_dag_run(RECONCILER, before.dag_run):
+        forgotten = forget_dags(ledger, airflow)
+        _log.warning(
+            "Airflow does not know the pass %s: what it said of %d DAGs is forgotten", before.dag_run, forgotten
+        )
+
+
+THE_RECONCILER = "the reconciler"
+"""The subject of its own trouble; no stream can have this name."""
+
+
+def require_reconciler(*, by: str) -> None:
+    """Fail when the reconciler makes no passes: another DAG watches the one that watches the streams.
+
+    Raises
+    ------
+    StreamsUnhealthyError: when its newest pass began too long ago.
+    """
+    with load_deployment().open_owned_ledger() as ledger:
+        missing = missing_for(ledger)
+        if missing is None:
+            clear_trouble(ledger, THE_RECONCILER, by=by)
+            return
+        sentence = (
+            f"The DAG {RECONCILER} has begun no pass for {in_words(missing)}: no stream is restarted or alerted. See "
+            "that it is unpaused, that the pool `supervision` exists and has a free slot, and that the scheduler runs."
+        )
+        trouble = record_trouble(ledger, THE_RECONCILER, reason="no passes", explanation=sentence, by=by)
+        is_new = record_report(ledger, trouble, by=by)
+    raise StreamsUnhealthyError([Alert(stream=THE_RECONCILER, sentence=sentence, reason="no passes", is_new=is_new)])

@@ -13,14 +13,13 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowRuntimeError
 from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
 from sluice.declarations.load_declarations import load_declarations
-from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import DeclarationError, SettingsError, UsageError
 from sluice.failure_reasons import next_step
 from sluice.ledger.desired_states import resume, set_desired_state
 from sluice.ledger.events import Event, EventAction
 from sluice.ledger.run_values import DesiredState
-from sluice.supervision.alerts import Alert
-from sluice.supervision.reconciler import note_pause
+from sluice.supervision.alerts import Alert, report_given_up
+from sluice.supervision.followed_pauses import follow_unpausing
 from sluice.supervision.stream_verdict import StreamState
 from sluice.supervision.supervision_decision import SupervisionAction, SupervisionDecision
 from sluice.supervision.supervision_events import command_event
@@ -52,13 +51,14 @@ class StreamGivenUpError(AirflowFailException):
     ----------
     sentence: the whole message for a person.
     decision: why; its fields are the attributes `reason`, `failure_class`, `failure_reason` and `next_step`.
+    is_new: whether a person was not alerted to it before.
 
     Attributes
     ----------
     alerts: the same as the one alert that every channel knows.
     """
 
-    def __init__(self, sentence: str, *, stream: str, decision: SupervisionDecision) -> None:
+    def __init__(self, sentence: str, *, stream: str, decision: SupervisionDecision, is_new: bool = True) -> None:
         super().__init__(sentence)
         self.stream = stream
         fields = decision_fields(decision, stream=stream)
@@ -66,7 +66,7 @@ class StreamGivenUpError(AirflowFailException):
         self.failure_class = fields["failure_class"]
         self.failure_reason = fields["failure_reason"]
         self.next_step = fields["next_step"]
-        self.alerts = (Alert(stream=stream, sentence=sentence, reason=str(StreamState.GIVEN_UP)),)
+        self.alerts = (Alert(stream=stream, sentence=sentence, reason=str(StreamState.GIVEN_UP), is_new=is_new),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,7 @@ class StreamTask:
         asked_ago = requested_ago(self.context, now=datetime.now(UTC)) if is_new else None
         result = self._supervise(asked_ago=asked_ago)
         if result.decision.action is SupervisionAction.GIVE_UP and was_asked_since(asked_ago, result):
-            self._request_start()
+            self._request_start(result)
             result = self._supervise()
         if result.decision.action is SupervisionAction.FINISH and is_new:
             _log.info("The task waits until the stream is to run")
@@ -121,29 +121,37 @@ class StreamTask:
         try:
             deployment = load_deployment()
             wanted = load_declarations(deployment.settings.pipelines, only=self.stream).stream(self.stream)
-            with deployment.open_ledger() as ledger:
+            with deployment.open_owned_ledger() as ledger:
                 supervisor = deployment.supervisor(ledger, launched_by=supervising_task(self.context))
-                self._update_suspension(supervisor, wanted, asked_ago=asked_ago)
+                self._update_suspension(supervisor, asked_ago=asked_ago)
                 return supervise(supervisor, wanted)
         except (DeclarationError, SettingsError, UsageError) as error:
             _log.error("%s", error)
             raise AirflowFailException(str(error)) from error
 
-    def _update_suspension(self, supervisor: Supervisor, wanted: LoadedStream, *, asked_ago: timedelta | None) -> None:
+    def _update_suspension(self, supervisor: Supervisor, *, asked_ago: timedelta | None) -> None:
         """Note at once that the DAG was unpaused or the task cleared, before the reconciler does."""
         airflow = owning_airflow(supervisor.ledger)
         if asked_ago is not None:
             event = self._request_event(EventAction.RESUME)
             resume(supervisor.ledger, self.stream, asked_ago=asked_ago, event=event)
         dag = observe_dag(self.context["dag"].dag_id, airflow=airflow)
-        if dag is not None and (change := note_pause(supervisor, wanted, dag)):
-            _log.info("Stream %s: %s", self.stream, change)
+        if dag is not None and follow_unpausing(supervisor, self.stream, dag):
+            _log.info("Stream %s: its DAG was unpaused: the stream is to run again", self.stream)
 
-    def _request_start(self) -> None:
+    def _request_start(self, given_up: SupervisionResult) -> None:
+        """Request that the stream runs, unless a person asked for something else since it was found given up."""
         _log.info("The stream was given up, and a person started this task: the stream is to run again")
         person, event = supervising_task(self.context), self._request_event(EventAction.START)
-        with load_deployment().open_ledger() as ledger:
-            set_desired_state(ledger, self.stream, DesiredState.RUNNING, requested_by=person, event=event)
+        with load_deployment().open_owned_ledger() as ledger:
+            set_desired_state(
+                ledger,
+                self.stream,
+                DesiredState.RUNNING,
+                requested_by=person,
+                decided_on=given_up.seen.desired,
+                event=event,
+            )
 
     def _request_event(self, action: EventAction) -> Event:
         """What a person asked for through Airflow, which names the task and not always the person."""
@@ -169,7 +177,15 @@ class StreamTask:
             f"unpause it: that starts the stream again. Its page: {_page_of(self.stream)}"
         )
         _log.error("%s", sentence)
-        raise StreamGivenUpError(sentence, stream=self.stream, decision=decision)
+        with load_deployment().open_owned_ledger() as ledger:
+            is_new = report_given_up(
+                ledger,
+                self.stream,
+                sentence=sentence,
+                occasion=decision.occasion,
+                by=supervising_task(self.context),
+            )
+        raise StreamGivenUpError(sentence, stream=self.stream, decision=decision, is_new=is_new)
 
     def _run_trigger(self, result: SupervisionResult) -> StreamTrigger:
         """Wait beside the live run."""

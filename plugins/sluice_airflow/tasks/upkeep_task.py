@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -11,7 +11,9 @@ from airflow.configuration import conf
 
 from sluice.launching.driver_logs import remove_driver_logs, remove_task_logs
 from sluice.ledger.retention import apply_retention, retention_of
+from sluice.ledger.run_values import RunObservation
 from sluice.ledger.runs import newest_runs
+from sluice.settings import Settings
 from sluice_airflow.composition import load_deployment
 
 _log = logging.getLogger(__name__)
@@ -26,11 +28,16 @@ def tidy_ledger(*, dags: Collection[str]) -> None:
     """
     deployment = load_deployment()
     settings, now = deployment.settings, datetime.now(UTC)
-    with deployment.open_ledger() as ledger:
-        done = apply_retention(ledger, retention_of(settings))
-        newest = newest_runs(ledger)
-    _log.info("%d batches deleted, %d runs archived", done.batches, done.runs)
-    _log.info("%d events and %d work items deleted", done.events, done.work_items)
+    with deployment.open_owned_ledger() as ledger:
+        try:
+            done = apply_retention(ledger, retention_of(settings))
+            _log.info("%d batches deleted, %d runs archived", done.batches, done.runs)
+            _log.info("%d events, %d work items, %d other records deleted", done.events, done.work_items, done.records)
+        finally:  # the logs are cleaned whatever became of the ledger
+            _remove_logs(settings, newest_runs(ledger), now=now, dags=dags)
+
+
+def _remove_logs(settings: Settings, newest: Sequence[RunObservation], *, now: datetime, dags: Collection[str]) -> None:
     before = now - timedelta(days=settings.driver_logs_kept_days)
     _log.info("%d log files of drivers deleted", remove_driver_logs(settings.logs, before=before, newest_runs=newest))
     before = now - timedelta(days=settings.airflow_logs_kept_days)

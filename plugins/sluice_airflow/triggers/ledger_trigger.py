@@ -113,6 +113,9 @@ class LedgerTrigger(BaseTrigger):
         if task is None or not await is_marked(task):
             _log.info("%s continues: its task was not marked", self.watched)
             return
+        if not await load_deployment().owns_ledger():
+            _log.warning("%s continues: its ledger belongs to another Airflow, which its tasks are of", self.watched)
+            return
         await self.obey_mark(noticed_ago=timedelta(seconds=time.monotonic() - noticed_at))
         _log.info("%s stops unless it was requested since: its task was marked", self.watched)
 

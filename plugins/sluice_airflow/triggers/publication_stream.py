@@ -5,6 +5,8 @@
 A triggerer that ends before Airflow has stored an event loses nothing: nothing was recorded, so the next one raises it.
 One that ends after that and before the record repeats it, within about a second; the publication key in the payload is
 the same then. While the ledger is away the record waits, and nothing of that stream is raised a second time.
+
+Only the Airflow that the ledger belongs to raises and records: the events of another would be lost to its consumers.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ class PublicationStream(SharedStreamProducer):
     def __init__(self, *, table: str, poll_seconds: float) -> None:
         self._table = table
         self._poll_seconds = poll_seconds
-        self._ledger_url = load_deployment().ledger_url
+        self._deployment = load_deployment()
+        self._ledger_url = self._deployment.ledger_url
         self._raised: set[str] = set()
         self._unrecorded: list[UnannouncedPublications] = []
         self._recording = asyncio.Lock()
@@ -56,9 +59,10 @@ class PublicationStream(SharedStreamProducer):
                 writers = await asyncio.to_thread(continuous_writers, self._table)
                 known_until = loop.time() + _WRITERS_SECONDS
             try:
+                is_ours = await self._deployment.owns_ledger()
                 await self._record()
                 for stream, output in writers.items():
-                    if stream in self._raised:
+                    if stream in self._raised or not is_ours:
                         continue
                     found = await observe_unannounced(self._ledger_url, table=self._table, stream=stream, output=output)
                     if found is not None:
@@ -86,6 +90,9 @@ class PublicationStream(SharedStreamProducer):
             self._warn(error)
 
     async def _record(self) -> None:
+        if self._unrecorded and not await self._deployment.owns_ledger():
+            self._unrecorded.clear()  # the Airflow that has the ledger now announces them to its own consumers
+            return
         async with self._recording:  # a look and an acknowledgement may come together
             while self._unrecorded:
                 await record_announcement(self._ledger_url, self._unrecorded[0])

@@ -46,7 +46,7 @@ def test_each_stream_is_as_it_is_when_asked_for_alone(ledger: Ledger) -> None:
     record_end(ledger, admit(ledger, "failed"), state=RunState.LOST, exit_code=None, reason="second")
     record_end(ledger, admit(ledger, "failed"), state=RunState.FINISHED, exit_code=0, reason="third")
     set_desired_state(ledger, "stopped", DesiredState.STOPPED, requested_by="ann")
-    record_trouble(ledger, "failed", reason="given up", explanation="it failed")
+    record_trouble(ledger, "failed", reason="given up", explanation="it failed", by="a test")
     for number in range(3):
         record_batch(ledger, a_batch(number, stream="runs"))
     names = ["failed", "never_heard_of", "runs", "stopped"]

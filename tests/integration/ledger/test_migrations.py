@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -11,11 +14,12 @@ from sqlalchemy import Connection, text
 from tests.fixtures.drivers import await_condition
 
 from sluice.errors import LedgerError, LedgerUnreachableError
+from sluice.ledger import migrations
 from sluice.ledger.connection import database_time, open_ledger
 from sluice.ledger.ledger_table import SCHEMA, LedgerTable
 from sluice.ledger.locks import lock_schema
 from sluice.ledger.migrations import observe_version, upgrade
-from sluice.ledger.runs import newest_runs
+from sluice.ledger.runs import admit_run, beat, newest_runs
 
 
 def test_an_empty_database_becomes_a_ledger(empty_database_url: str) -> None:
@@ -78,6 +82,44 @@ def _waits_for_lock(connection: Connection) -> bool:
 def _set_version(ledger_url: str, version: str) -> None:
     with open_ledger(ledger_url) as ledger, ledger.transaction() as connection:
         connection.execute(text("UPDATE sluice.alembic_version SET version_num = :version"), {"version": version})
+
+
+_NEXT = """
+import sqlalchemy as sa
+from alembic import op
+
+revision, down_revision = "of_a_test", {newest!r}
+
+
+def upgrade() -> None:
+    op.add_column("runs", sa.Column("of_a_test", sa.Text(), nullable=True), schema="sluice")
+"""
+
+
+def test_an_upgrade_beside_a_backup_keeps_no_heartbeat_waiting(
+    empty_database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backup holds every table; a change of one waits for it, and all that comes later waited behind the change."""
+    upgrade(empty_database_url)
+    newest = observe_version(empty_database_url).needed
+    scripts = shutil.copytree(Path(migrations.__file__).parent, tmp_path / "migrations")
+    (scripts / "versions" / "of_a_test.py").write_text(_NEXT.format(newest=newest))
+    config = migrations._config()
+    config.set_main_option("script_location", str(scripts))
+    monkeypatch.setattr(migrations, "_config", lambda: config)
+    monkeypatch.setattr(migrations, "_PAUSE_SECONDS", 0.1)
+    with ThreadPoolExecutor() as pool, open_ledger(empty_database_url) as ledger:
+        run = admit_run(ledger, stream="flights", mode="continuous", declaration_digest="d", launched_by="a test")
+        with ledger.transaction() as backup:
+            backup.execute(text("LOCK TABLE sluice.runs IN ACCESS SHARE MODE"))
+            upgraded = pool.submit(upgrade, empty_database_url)
+            await_condition(lambda: _waits_for_lock(backup))
+            began = time.monotonic()
+            assert beat(ledger, run.run_id).holds_lease
+            assert time.monotonic() - began < migrations.LOCK_SECONDS + 3
+            assert not upgraded.done()
+        assert upgraded.result(timeout=60).found == newest
+        assert observe_version(empty_database_url).is_current
 
 
 def test_eight_upgrades_at_once_are_one(empty_database_url: str) -> None:

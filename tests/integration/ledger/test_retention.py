@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
 
 import pytest
-from sqlalchemy import text, update
+from sqlalchemy import ColumnElement, select, text, update
+from sqlalchemy.dialects import postgresql
 
+from sluice import ledger as ledger_package
+from sluice.errors import LedgerError
 from sluice.ledger import retention
 from sluice.ledger.batches import (
     Batch,
@@ -18,10 +26,17 @@ from sluice.ledger.batches import (
     rejections_of,
     totals,
 )
+from sluice.ledger.checkpoint_checks import (
+    CheckpointObservation,
+    recent_checkpoint_checks,
+    record_checkpoint_check,
+)
 from sluice.ledger.connection import Ledger
 from sluice.ledger.leases import find_lease
+from sluice.ledger.ledger_table import LedgerTable
 from sluice.ledger.progress_samples import LagObservation, record_progress_sample
 from sluice.ledger.retention import Retention, RetentionResult, apply_retention
+from sluice.ledger.run_table import Run
 from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import admit_run, recent_runs, record_end
 from sluice.ledger.stream_records import read_streams
@@ -158,3 +173,103 @@ def test_work_that_ended_long_ago_is_removed(ledger: Ledger) -> None:
     assert apply_retention(ledger, KEPT, dry_run=True).work_items == 1
     assert apply_retention(ledger, KEPT).work_items == 1
     assert find_items(ledger, limit=9) == ()
+
+
+def test_every_table_has_a_retention_or_a_reason_to_have_none() -> None:
+    for module in pkgutil.iter_modules(ledger_package.__path__):
+        if module.name != "migrations":
+            importlib.import_module(f"{ledger_package.__name__}.{module.name}")
+    tables = {table.name for table in LedgerTable.metadata.tables.values()}
+    assert set(retention.RETAINED) | set(retention.KEPT) == tables
+    assert not set(retention.RETAINED) & set(retention.KEPT)
+
+
+def many_runs(ledger: Ledger, count: int, *, days_ago: int) -> None:
+    """So many ended runs of one stream."""
+    admit_run(ledger, stream="flights", mode="incremental", declaration_digest="d", launched_by="a test")
+    with ledger.transaction() as connection:
+        connection.execute(text("UPDATE sluice.runs SET state = 'finished', ended_at = launched_at"))
+        columns = "stream, token, generation, mode, state, desired_state, launched_by, declaration_digest"
+        connection.execute(
+            text(
+                f"INSERT INTO sluice.runs (run_id, launched_at, ended_at, {columns}) "  # noqa: S608  # our own names
+                f"SELECT 'run-' || n, now() - :age, now() - :age, {columns} "
+                "FROM sluice.runs, generate_series(1, :count) AS n WHERE run_id NOT LIKE 'run-%'"
+            ),
+            {"age": timedelta(days=days_ago), "count": count},
+        )
+
+
+def test_the_newest_runs_of_a_stream_stay_and_what_archiving_costs_grows_with_what_goes(ledger: Ledger) -> None:
+    """Each old run counted all later ones: a night of a stream that runs each minute was cut off, each night anew."""
+    many_runs(ledger, 3_000, days_ago=100)
+    with ledger.transaction() as connection:
+        connection.execute(text("ANALYZE sluice.runs"))
+        plan = connection.execute(text("EXPLAIN (ANALYZE, FORMAT JSON) " + _sql_of(retention._has_ended(KEPT.runs))))
+        scanned = sum(_rows_read(node) for node in _nodes(plan.scalar_one()[0]["Plan"]))
+    assert scanned < 20 * 3_000
+    assert apply_retention(ledger, KEPT).runs == 3_000 - retention.RUNS_KEPT_OF_A_STREAM
+    assert len(recent_runs(ledger, "flights", limit=9_999)) == retention.RUNS_KEPT_OF_A_STREAM + 1, "one is not old"
+
+
+def _sql_of(is_old: ColumnElement[bool]) -> str:
+    query = select(Run.run_id).where(is_old)
+    dialect = postgresql.dialect()  # type: ignore[no-untyped-call]  # SQLAlchemy does not annotate it
+    return str(query.compile(dialect=dialect, compile_kwargs={"literal_binds": True}))
+
+
+def _nodes(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield node
+    for child in node.get("Plans", ()):
+        yield from _nodes(child)
+
+
+def _rows_read(node: dict[str, Any]) -> int:
+    return int(node["Actual Loops"] * (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)))
+
+
+def test_what_one_part_raises_keeps_no_other_one_from_being_done(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(ledger, 1, days_ago=40)
+    record(ledger, 2)
+
+    def busy(*_: object) -> int:
+        with ledger.transaction() as connection:
+            connection.execute(text("SET LOCAL statement_timeout = '10ms'"))
+            connection.execute(text("SELECT pg_sleep(5)"))
+        return 0
+
+    monkeypatch.setattr(retention, "_archive_runs", busy)
+    monkeypatch.setattr(retention, "_remove_batches", partial(_then, [], retention._remove_batches))
+    removed: list[str] = []
+    monkeypatch.setattr(retention, "_remove_events", partial(_then, removed, retention._remove_events))
+    with pytest.raises(LedgerError, match=r"The retention of 1 of 5 parts .* runs: .* answers, and broke a statement"):
+        apply_retention(ledger, KEPT)
+    assert keys(ledger) == ["flights:1:2"]
+    assert removed == ["done"], "what comes after it is done, too"
+
+
+def _then(done: list[str], remove: Callable[..., int], *arguments: Any) -> int:
+    count = remove(*arguments)
+    done.append("done")
+    return count
+
+
+def test_old_checks_go_and_the_newest_of_each_stays(ledger: Ledger) -> None:
+    for number in range(3):
+        check = CheckpointObservation(
+            stream="flights",
+            generation=1,
+            location="file:///c",
+            checked_at=datetime.now(UTC),
+            findings=(),
+            newest_batch=number,
+            newest_commit_age_seconds=None,
+        )
+        record_checkpoint_check(ledger, check)
+    with ledger.transaction() as connection:
+        connection.execute(text("UPDATE sluice.checkpoint_checks SET recorded_at = now() - interval '31 days'"))
+    assert apply_retention(ledger, KEPT, dry_run=True).records == 2
+    assert apply_retention(ledger, KEPT).records == 2
+    assert [check.newest_batch for check in recent_checkpoint_checks(ledger, "flights", limit=9)] == [2]

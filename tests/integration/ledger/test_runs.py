@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -199,3 +200,9 @@ def test_an_end_is_recorded_whatever_its_reason_quotes(ledger: Ledger) -> None:
     assert newest_run(ledger, "flights") == find_run(ledger, run.run_id)
     ended = find_run(ledger, run.run_id)
     assert (ended.state, ended.reason) == (RunState.FAILED, "two rows have the key \\x00\\ud83d")
+
+
+def test_a_run_knows_the_version_of_the_program_that_started_it(ledger: Ledger) -> None:
+    """A driver keeps its code for weeks: after an upgrade its run shows that it still has the old one."""
+    run = admit_run(ledger, stream="flights", mode="continuous", declaration_digest="d", launched_by="a test")
+    assert run.version == version("sluice")

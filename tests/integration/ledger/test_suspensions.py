@@ -8,10 +8,21 @@ import pytest
 
 from sluice.errors import CheckpointError
 from sluice.ledger.connection import Ledger
-from sluice.ledger.desired_states import SuspensionCause, find_desired_state, resume, set_desired_state, suspend
+from sluice.ledger.desired_states import (
+    SuspensionCause,
+    find_desired_state,
+    reset_failure_count,
+    resume,
+    set_desired_state,
+    suspend,
+)
+from sluice.ledger.events import EventAction
 from sluice.ledger.generations import current_generation, find_generation, record_fingerprint
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import admit_run, ask_to_end, beat, find_run, record_end
+from sluice.supervision.supervision_events import command_event
+
+RESET = command_event(EventAction.RESET_BREAKER, "flights", by="ann")
 
 
 @pytest.fixture
@@ -63,7 +74,7 @@ def test_a_paused_dag_outweighs_a_marked_task_and_a_request_to_run_ends_both(led
     suspend(ledger, "flights", SuspensionCause.MARKED)
     assert suspend(ledger, "flights", SuspensionCause.PAUSED).suspension is SuspensionCause.PAUSED
     assert suspend(ledger, "flights", SuspensionCause.MARKED).suspension is SuspensionCause.PAUSED
-    kept = set_desired_state(ledger, "flights", DesiredState.RUNNING, keeps_suspension=True)
+    kept = reset_failure_count(ledger, "flights", requested_by="ann", event=RESET)
     assert kept.effective_state is DesiredState.STOPPED, "a reset of the failure count starts nothing"
     assert set_desired_state(ledger, "flights", DesiredState.STOPPED).suspension is SuspensionCause.PAUSED
     assert set_desired_state(ledger, "flights", DesiredState.RUNNING).effective_state is DesiredState.RUNNING

@@ -74,22 +74,23 @@ def test_the_oldest_partition_is_found_without_a_look_at_files(
 
 
 @pytest.mark.parametrize(
-    ("interval", "margin", "last", "end"),
+    ("interval", "margin", "watermark", "last", "end"),
     [
-        ("day", "", "2026-11-21", "2026-11-22"),
-        ("day", "1 day", "2026-11-20", "2026-11-21"),
-        ("hour", "", "2026-11-22T11:00", "2026-11-22T12:00"),
-        ("month", "", "2026-10-01", "2026-11-01"),
+        ("day", "", NOON, "2026-11-21", "2026-11-22"),
+        ("day", "1 day", NOON, "2026-11-20", "2026-11-21"),
+        ("day", "", None, "2026-11-21", "2026-11-22"),
+        ("hour", "", NOON, "2026-11-22T11:00", "2026-11-22T12:00"),
+        ("month", "", NOON, "2026-10-01", "2026-11-01"),
     ],
 )
-def test_the_last_day_is_the_newest_that_is_over_with_its_margin(
-    tmp_path: Path, interval: str, margin: str, last: str, end: str
+def test_the_last_day_is_the_one_that_the_watermark_has_closed(
+    tmp_path: Path, interval: str, margin: str, watermark: datetime | None, last: str, end: str
 ) -> None:
     stream = backfilled(tmp_path, interval=interval, margin=margin)
 
-    days = days_of(stream, first_row_at=datetime(2013, 1, 5, 6, tzinfo=UTC), now=NOON)
+    days = days_of(stream, first_row_at=datetime(2013, 1, 5, 6, tzinfo=UTC), watermark=watermark, now=NOON)
 
-    assert (days.last, days.end) == (last, end)
+    assert (days.last, days.end, days.by_watermark) == (last, end, watermark is not None)
     assert days.first == {"day": "2013-01-05", "hour": "2013-01-05T06:00", "month": "2013-01-01"}[interval]
     page = form_of(stream, days)
     assert f'name="start" value="{last}"' in page
@@ -106,7 +107,7 @@ def form_of(stream: LoadedStream, days: Any) -> str:
 def test_where_the_first_day_is_unknown_the_form_says_so(tmp_path: Path) -> None:
     stream = backfilled(tmp_path)
 
-    page = form_of(stream, days_of(stream, first_row_at=None, now=NOON))
+    page = form_of(stream, days_of(stream, first_row_at=None, watermark=None, now=NOON))
 
     assert "not known from the partitions of the table" in page
     assert "2026-11-21: the newest that is over" in page

@@ -31,6 +31,10 @@ def a_run(ledger: Ledger, process: ProcessIdentity) -> RunObservation:
     return record_process(ledger, run.run_id, process, None)
 
 
+def _own(pid: int, port: int) -> bool:
+    return (pid, port) == (HERE.pid, 4040)
+
+
 def problem(ledger: Ledger) -> str:
     """Why the UI cannot be shown."""
     with pytest.raises(DriverUiError) as raised:
@@ -41,7 +45,8 @@ def problem(ledger: Ledger) -> str:
 def test_the_ui_of_the_driver_that_runs_now_is_found(ledger: Ledger) -> None:
     first = a_run(ledger, HERE)
     record_driver_ui(ledger, "clicks", ui_of(first))
-    assert find_ui(ledger, "clicks", observe_process=observe_process) == ui_of(first)
+    assert find_ui(ledger, "clicks", observe_process=observe_process, listens=_own) == ui_of(first)
+    assert "serves no UI" in problem(ledger), "another program, or none, listens on the port"
     record_end(ledger, first.run_id, state=RunState.FINISHED, exit_code=0, reason="stopped")
     assert "No driver of clicks runs now" in problem(ledger)
 

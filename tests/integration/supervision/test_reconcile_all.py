@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import psutil
@@ -25,8 +26,9 @@ from sluice.ledger.runs import admit_run, beat, find_run, record_end
 from sluice.ledger.stream_troubles import record_report, record_trouble
 from sluice.messages.location import Location
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
-from sluice.supervision.alerts import Alert, report_good_increment, report_red_increment
-from sluice.supervision.platform_dags import PLATFORM_DAGS
+from sluice.supervision import ledger_alerts
+from sluice.supervision.alerts import Alert, report_given_up, report_good_increment, report_red_increment
+from sluice.supervision.platform_dags import MISSED_WHILE_PAUSED
 from sluice.supervision.reconciler import reconcile_all
 from sluice.supervision.supervisor import Supervisor, supervise
 from sluice.supervision.time_limits import STOPPED_WITHIN
@@ -117,12 +119,12 @@ def test_a_stream_whose_dag_airflow_cannot_be_asked_about_keeps_no_other_one_wai
 
 
 def test_the_age_of_a_trouble_begins_anew_with_another_reason(ledger: Ledger) -> None:
-    record_trouble(ledger, "flights", reason="silent", explanation="It was not heard.")
+    record_trouble(ledger, "flights", reason="silent", explanation="It was not heard.", by="a test")
     let_pass(ledger, timedelta(hours=1))
-    same = record_trouble(ledger, "flights", reason="silent", explanation="It was not heard for an hour.")
+    same = record_trouble(ledger, "flights", reason="silent", explanation="It was not heard for an hour.", by="a test")
     assert same.lasted >= timedelta(hours=1)
     record_report(ledger, same, by="a test")
-    other = record_trouble(ledger, "flights", reason="undeclared", explanation="No file declares it.")
+    other = record_trouble(ledger, "flights", reason="undeclared", explanation="No file declares it.", by="a test")
     assert (other.lasted < timedelta(minutes=1), other.reported_at) == (True, None)
 
 
@@ -204,17 +206,18 @@ def test_one_stream_never_keeps_the_others_waiting(supervisor: Supervisor, ledge
 def test_each_pass_begins_with_another_stream(supervisor: Supervisor) -> None:
     declarations = declared(named("first"), named("second"), named("third"))
     orders = []
-    for number in range(4):
+    for number in range(5):
         asked: list[str] = []
 
         def observe_dag(stream: str, asked: list[str] = asked) -> DagObservation:
-            if stream not in PLATFORM_DAGS:
+            if stream not in MISSED_WHILE_PAUSED:
                 asked.append(stream)
             return UNPAUSED
 
         reconcile_all(supervisor, declarations, observe_dag=observe_dag, number=number)
         orders.append(asked)
-    assert [order[0] for order in orders] == ["first", "second", "third", "first"]
+    assert {order[0] for order in orders} == {"first", "second", "third"}
+    assert all(order[0] != after[0] for order, after in pairwise(orders))
     assert all(sorted(order) == ["first", "second", "third"] for order in orders)
 
 
@@ -271,3 +274,97 @@ def test_a_stop_by_a_paused_dag_is_doubtful_when_the_dag_has_failed_since(
     assert (alert.reason, "confirm the stop: `sluice stream stop flights`" in alert.sentence) == ("stopped", True)
     set_desired_state(ledger, "flights", DesiredState.STOPPED, requested_by="ann")
     assert reconcile_all(supervisor, declared(WANTED), observe_dag=lambda _: red, number=0) == ()
+
+
+PAUSED = DagObservation(airflow="ours", is_paused=True)
+RED = replace(PAUSED, has_failed=True)
+
+
+def failed(ledger: Ledger, wanted: LoadedStream = WANTED) -> RunObservation:
+    """A run that ended in a way that no restart repairs."""
+    run = admit_run(
+        ledger, stream=wanted.name, mode="continuous", declaration_digest=wanted.digest, launched_by="a test"
+    )
+    failure = Failure.of(FailureReason.SCHEMA_DIFFERS)
+    return record_end(ledger, run.run_id, state=RunState.FAILED, exit_code=1, reason="other columns", failure=failure)
+
+
+def passed_beside(supervisor: Supervisor, dag: DagObservation | None) -> tuple[Alert, ...]:
+    """One pass in which Airflow says this of the DAG of the stream."""
+    return reconcile_all(supervisor, declared(WANTED), observe_dag=lambda _: dag, number=0)
+
+
+def test_a_second_give_up_is_alerted_although_the_dag_is_red_since_the_first(
+    supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger
+) -> None:
+    """A person has started the stream without unpausing its DAG, so that no task is there to be red again."""
+    first = failed(ledger)
+    passed_beside(supervisor, RED)
+    sentence = "other columns"
+    assert report_given_up(ledger, "flights", sentence=sentence, occasion=first.run_id, by="airflow: flights, r1")
+    let_pass(ledger, timedelta(hours=1))
+    assert passed_beside(supervisor, RED) == (), "its own red task has reported it"
+    assert not report_given_up(ledger, "flights", sentence=sentence, occasion=first.run_id, by="airflow: flights, r2")
+    set_desired_state(ledger, "flights", DesiredState.RUNNING, requested_by="ann")
+    run = started(supervisor)
+    assert passed_beside(supervisor, RED) == ()
+    record_end(
+        ledger,
+        run.run_id,
+        state=RunState.FAILED,
+        exit_code=1,
+        reason="other columns",
+        failure=Failure.of(FailureReason.SCHEMA_DIFFERS),
+    )
+    passed_beside(supervisor, RED)
+    let_pass(ledger, timedelta(hours=1))
+    (alert,) = passed_beside(supervisor, RED)
+    assert (alert.reason, alert.is_new) == ("given up", True)
+    assert [one.is_new for one in passed_beside(supervisor, RED)] == [False]
+    given_up = [
+        one for one in recent_events(ledger, EventSubject.STREAM, "flights", limit=99) if one.action == "give_up"
+    ]
+    assert [one.run_id for one in given_up] == [run.run_id, first.run_id], "no task is there to record it"
+
+
+def test_the_red_dag_of_a_stream_that_was_given_up_is_no_reason_to_be_silent_after_another_start_at_once(
+    supervisor: Supervisor, ledger: Ledger
+) -> None:
+    """No pass has met the stream healthy in between."""
+    first = failed(ledger)
+    report_given_up(ledger, "flights", sentence="other columns", occasion=first.run_id, by="airflow: flights, r1")
+    set_desired_state(ledger, "flights", DesiredState.RUNNING, requested_by="ann")
+    failed(ledger)
+    assert passed_beside(supervisor, RED) == (), "it began a moment ago"
+    let_pass(ledger, timedelta(minutes=1))
+    (alert,) = passed_beside(supervisor, RED)
+    assert (alert.reason, alert.is_new) == ("given up", True)
+    assert _alert_events(ledger) == [("alert", "given_up"), ("recover", "given_up"), ("alert", "given_up")]
+
+
+def test_what_could_not_be_reconciled_is_new_once_and_ends_once(supervisor: Supervisor, ledger: Ledger) -> None:
+    started(supervisor)
+
+    def away(stream: str) -> DagObservation:
+        raise RuntimeError(f"no answer about {stream}")
+
+    alerts = [reconcile_all(supervisor, declared(WANTED), observe_dag=away, number=0) for _ in range(3)]
+    assert [[(one.reason, one.is_new) for one in each] for each in alerts] == [
+        [("not reconciled", True)],
+        [("not reconciled", False)],
+        [("not reconciled", False)],
+    ]
+    passed_beside(supervisor, UNPAUSED)
+    assert _alert_events(ledger) == [("recover", "not_reconciled"), ("alert", "not_reconciled")]
+
+
+def test_few_free_connections_are_new_once_and_end_once(
+    supervisor: Supervisor, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_alerts, "CONNECTIONS_SHARE", 0.0)
+    alerts = [passed(supervisor, declared()) for _ in range(2)]
+    assert [each["the ledger"].is_new for each in alerts] == [True, False]
+    monkeypatch.undo()
+    assert passed(supervisor, declared()) == {}
+    events = recent_events(ledger, EventSubject.STREAM, "the ledger", limit=9)
+    assert [event.action for event in events] == ["recover", "alert"]

@@ -334,12 +334,15 @@ def test_a_restart_requests_before_its_wait_and_never_after_it(
     assert [find_desired_state(ledger, "flights").requested_at] == requested
 
 
+@pytest.mark.parametrize("is_hidden", [False, True], ids=["it would be ended", "its place would be taken"])
 def test_a_silent_driver_that_is_heard_in_time_keeps_its_place(
-    supervisor: Supervisor, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, is_hidden: bool
 ) -> None:
     """As when the database's clock is set forward by an hour: every lease is over until the next heartbeat."""
     run = started(supervisor)
     fall_silent(ledger)
+    if is_hidden:
+        launcher.hide(process_of(run))
     monkeypatch.setattr(supervisor_module, "HEARD_AGAIN_SECONDS", 60.0)
     late = threading.Timer(1.0, beat, (ledger, run.run_id))
     late.start()

@@ -13,6 +13,7 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.ledger.batches import BatchObservation, PublicationKey, record_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import EventSubject, recent_events
+from sluice.ledger.generations import current_generation
 from sluice.ledger.progress_samples import LagObservation
 from sluice.ledger.run_values import RunObservation, RunState
 from sluice.ledger.runs import admit_run, record_end
@@ -128,6 +129,7 @@ def test_the_lag_of_an_increment_is_recorded_once_it_has_run(
     assert passed(watching, declared(INCREMENT)) == {}
     assert read_stream(ledger, "flights").samples == (), "it has no generation yet"
     ended_increment(ledger)
+    current_generation(ledger, "flights", checkpoints_root="file:///checkpoints")
 
     assert passed(watching, declared(INCREMENT)) == {}
 

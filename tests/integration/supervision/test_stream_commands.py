@@ -111,6 +111,19 @@ def test_a_failure_count_is_reset_by_name(sluice: Sluice, ledger: Ledger, tmp_pa
     assert "to be started" in sluice("stream", "status", "flights")[1]
 
 
+def test_after_an_upgrade_the_streams_with_older_drivers_are_restarted(sluice: Sluice, ledger: Ledger) -> None:
+    sluice("stream", "start", "flights")
+    first = newest_run(ledger, "flights")
+    assert first is not None
+    assert document(sluice("stream", "restart", "--older-than", first.version, "--json"))["restarted"] == []
+    answer = document(sluice("stream", "restart", "--older-than", "99.0", "--at-once", "2", "--json"))
+    assert (answer["restarted"], answer["failed"]) == (["flights"], {})
+    second = newest_run(ledger, "flights")
+    assert second is not None
+    assert second.run_id != first.run_id
+    assert sluice("stream", "restart")[0] == 2, "neither a name nor a version"
+
+
 @pytest.mark.parametrize("verb", ["start", "stop", "restart", "reset-breaker"])
 def test_a_dry_run_changes_nothing(sluice: Sluice, ledger: Ledger, verb: str) -> None:
     exit_code, output, _ = sluice("stream", verb, "flights", "--dry-run")
@@ -302,7 +315,8 @@ def test_the_ledger_is_upgraded_and_reported(
 def test_the_ledger_is_tidied_by_hand(sluice: Sluice) -> None:
     assert sluice("ledger", "tidy", "--dry-run")[:2] == (
         0,
-        "0 batches, 0 events, 0 work items and 0 log files would be deleted, 0 runs would be archived.\n",
+        "0 batches, 0 events, 0 work items, 0 other records and 0 log files would be deleted, "
+        "0 runs would be archived.\n",
     )
     assert json.loads(sluice("ledger", "tidy", "--json")[1]) == {
         "dry_run": False,
@@ -310,5 +324,6 @@ def test_the_ledger_is_tidied_by_hand(sluice: Sluice) -> None:
         "runs": 0,
         "events": 0,
         "work_items": 0,
+        "records": 0,
         "logs": 0,
     }

@@ -7,7 +7,8 @@ from pathlib import Path
 from tests.fixtures.sample_declarations import write_table
 
 from sluice.declarations.load_declarations import load_declarations
-from sluice.supervision.platform_dags import PLATFORM_DAGS
+from sluice.declarations.stream_declaration import PLATFORM_DAGS
+from sluice.supervision.platform_dags import MISSED_WHILE_PAUSED
 from sluice_airflow.dag_builders.backfills import backfill_gaps_dag
 from sluice_airflow.dag_builders.platform_dags import checkpoint_health_dag, ledger_upkeep_dag, stream_reconciler_dag
 from sluice_airflow.dag_builders.table_jobs import data_quality_dag, table_maintenance_dag
@@ -22,4 +23,8 @@ def test_each_runs_on_a_new_deployment_without_being_unpaused(tmp_path: Path) ->
     ]
     dags += [ledger_upkeep_dag(), stream_reconciler_dag()]
 
-    assert {dag.dag_id: dag.is_paused_upon_creation for dag in dags} == dict.fromkeys(PLATFORM_DAGS, False)
+    assert {dag.dag_id: dag.is_paused_upon_creation for dag in dags} == dict.fromkeys(MISSED_WHILE_PAUSED, False)
+
+
+def test_what_is_missed_is_said_of_each_that_runs_by_a_schedule() -> None:
+    assert set(MISSED_WHILE_PAUSED) == PLATFORM_DAGS - {"stream_control"}

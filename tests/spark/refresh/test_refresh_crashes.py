@@ -29,6 +29,8 @@ from sluice.ledger.vacated_runs import end_if_vacated
 from sluice.publication.crash_points import CrashPoint
 from sluice.supervision.stream_reset import plan_reset, reset_stream
 from sluice.work.requests import RefreshTable
+from sluice_spark.run.query_run import QueryRun
+from sluice_spark.run.stop_request import StopReason
 
 NEW = {"id": 100, "word": "new"}
 BEFORE_THE_COMMIT = (
@@ -89,6 +91,31 @@ def test_an_error_before_the_commit_leaves_the_table_as_it_was(workshop: Worksho
     assert refresh(workshop, name).number == number
     assert workshop.rows("target") == right(ROWS)
     assert shadow_tables(workshop, name) == []
+    _goes_on(workshop, name)
+
+
+def test_a_batch_of_the_shadow_that_was_planned_and_not_run_is_run_by_the_next_try(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = run_wrong_copy(workshop)
+    for left_out in range(2):  # the first batch, and one that follows
+        with monkeypatch.context() as patched:
+            runs: list[StopReason] = []
+
+            def die(query: QueryRun, at: int = left_out, runs: list[StopReason] = runs) -> StopReason:
+                if len(runs) == at:
+                    raise OSError("it dies here")
+                runs.append(query.keep_running({"once": True}))
+                return runs[-1]
+
+            patched.setattr(QueryRun, "run_planned", die)
+            with pytest.raises(OSError, match="it dies here"):
+                refresh(workshop, name)
+        assert workshop.rows("target") == wrong(ROWS)
+
+    refresh(workshop, name)
+
+    assert rows_by_duckdb(workshop) == right(ROWS)
     _goes_on(workshop, name)
 
 

@@ -90,7 +90,7 @@ def test_the_guides_can_be_followed(run: Callable[[str], str], project: Path, ca
     write_files("change-a-table", into=project)
     _, changed = follow("change-a-table")
 
-    assert validated == "1 stream and 1 table are valid in pipelines.\n"
+    assert validated == "2 streams and 2 tables are valid in pipelines.\n"
     assert uploaded == "s3a://landing/stations/stations.csv\n"
     assert rows == 3
     assert [line.split() for line in strongest.splitlines()] == [
@@ -106,7 +106,7 @@ def test_the_guides_can_be_followed(run: Callable[[str], str], project: Path, ca
 
 def examples() -> Iterator[Any]:
     """The test functions of the guide."""
-    code = dict(named_blocks(guide("your-project")))["tests/test_bronze_quakes.py"]
+    code = dict(named_blocks(guide("your-project")))["tests/test_gold_strong_quakes.py"]
     defined: dict[str, Any] = {}
     exec(compile(code, "your-project.md", "exec"), defined)  # noqa: S102  # our own guide
     for name, value in defined.items():

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.backfill.intervals import Interval, IntervalLength, divide, parse_interval, rounded_outwards
+from sluice.backfill import intervals
+from sluice.backfill.intervals import (
+    Interval,
+    IntervalLength,
+    count_parts,
+    divide,
+    parse_interval,
+    rounded_outwards,
+)
 from sluice.errors import UsageError
 
 
@@ -26,11 +34,28 @@ def test_a_time_without_an_offset_is_utc() -> None:
         ("2013-01-05", "2013-01-05", "is not after its start"),
         ("2013-01-05", "2013-01-04", "is not after its start"),
         ("5th of January", "2013-01-08", "is not a time in ISO 8601"),
+        ("0001-01-01T00:00+14:00", "2013-01-08", "outside of the years 1970 to 2200"),
+        ("2013-01-08", "9999-12-31T23:00-05:00", "outside of the years 1970 to 2200"),
+        ("1969-12-31T23:00", "2013-01-08", "outside of the years 1970 to 2200"),
+        ("1970-01-01T00:00+01:00", "2013-01-08", "outside of the years 1970 to 2200"),
+        ("2013-01-08", "2201-01-01", "outside of the years 1970 to 2200"),
     ],
 )
 def test_what_is_no_interval_is_refused(start: str, end: str, problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
         parse_interval(start, end)
+
+
+@pytest.mark.parametrize("length", ["hour", "day", "month"])
+def test_parts_are_counted_before_they_are_made(monkeypatch: pytest.MonkeyPatch, length: IntervalLength) -> None:
+    whole = parse_interval("1970-01-01", "2200-12-01")
+    count = len(list(intervals._parts(whole, length)))
+    monkeypatch.setattr(intervals, "_parts", lambda *_: pytest.fail("a part was made"))
+
+    with pytest.raises(UsageError, match=rf"{count:,} {length}s; {count - 1:,} are allowed at most"):
+        divide(whole, length, at_most=count - 1)
+    begun = Interval(start=whole.start, end=whole.end + timedelta(minutes=1))
+    assert [count_parts(one, length) for one in (whole, begun)] == [count, count + 1]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -10,7 +11,8 @@ from pathlib import Path
 import pytest
 from tests.unit.supervision.supervision_cases import NOW, a_run
 
-from sluice.launching.driver_logs import remove_driver_logs, remove_task_logs
+from sluice.launching.driver_logs import open_log, remove_driver_logs, remove_task_logs
+from sluice.processes.log_rotation import rotate_if_full
 
 BEFORE = NOW - timedelta(days=30)
 
@@ -47,3 +49,21 @@ def test_the_logs_of_tasks_go_but_not_those_of_streams(tmp_path: Path) -> None:
     assert remove_task_logs(tmp_path, before=BEFORE, dags=("stream_reconciler",)) == 1
     assert [file.exists() for file in (of_reconciler, of_stream, young, other)] == [False, True, True, True]
     assert sorted(path.name for path in (tmp_path / "dag_id=stream_reconciler").iterdir()) == ["run_id=2"]
+
+
+def test_a_log_is_for_its_user_and_group_whatever_the_mask_is(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "clicks" / "run.log"
+    before = os.umask(0)
+    try:
+        with open_log(log) as opened:
+            opened.write(b"a")
+        log.chmod(0o644)  # as an earlier version has left it
+        with open_log(log) as opened:
+            opened.write(b"b")
+        assert rotate_if_full(log, largest_bytes=1)
+    finally:
+        os.umask(before)
+
+    copy = log.with_name("run.log.1")
+    assert copy.read_bytes() == b"ab"
+    assert [stat.S_IMODE(one.stat().st_mode) for one in (log.parent, log, copy)] == [0o750, 0o640, 0o640]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -236,3 +237,22 @@ def test_the_optimizing_compiler_comes_late_to_streams_and_never_to_what_ends_so
 
     assert {word.removeprefix("-XX:").partition("=")[0] for word in options if "Tier" in word} == compiler
     assert ("-XX:ReservedCodeCacheSize=240m" in options) is is_bounded, "the quick compiler alone gets 48 MB of it"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "is_hidden"),
+    [
+        ("spark.yarn.appMasterEnv.SLUICE_LEDGER_URL", "x", True),
+        ("spark.yarn.appMasterEnv.SLUICE_OBJECT_STORE__ACCESS_KEY_ID", "x", True),
+        ("spark.executorEnv.REG__URL", "https://user:Pl4nted@host/x", True),
+        ("spark.hadoop.fs.s3a.access_key", "x", True),
+        ("spark.yarn.appMasterEnv.TZ", "UTC", False),
+        ("spark.submit.pyFiles", "/opt/sluice/jobs/sluice_spark.zip", False),
+        ("spark.eventLog.dir", "s3a://lake/logs", False),
+    ],
+)
+def test_spark_shows_no_setting_that_may_be_secret(name: str, value: str, is_hidden: bool) -> None:
+    conf = launch_conf(home=Path("/h"), jars=Path("/j"), engine=EngineDeclaration(), is_bounded=False)
+    pattern = re.compile(conf["spark.redaction.regex"])
+
+    assert any(pattern.search(text) for text in (name, value)) is is_hidden

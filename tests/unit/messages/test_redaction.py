@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from sluice.errors import DeclarationError, LakehouseError, SluiceError
 from sluice.failures.error_chains import chain_of
+from sluice.messages import redaction
 from sluice.messages.location import Location
 from sluice.messages.plain_text import one_line, plain_text, unshowable_character
-from sluice.messages.redaction import RedactingFormatter, holds_secret, redacted
+from sluice.messages.redaction import RedactingFormatter, holds_secret, name_secrets, redacted
 
 S = "Pl4nted-s3cret"
 
@@ -37,12 +38,26 @@ WITH_A_SECRET = [
     f"api_key => {S}",
     f"token: {S}",
     f"fernet_key = {S}",
+    f"https://x.blob.core.windows.net/c?sv=2024&sig={S}%3D&se=1",
+    f"https://{S}abcdef@github.com/o/r.git",
+    f"jdbc:oracle:thin:u/{S}@host:1521/db",
+    f"mysql --user u --password {S} db",
+    f"tool --api-key {S}",
+    f"the password is {S}",
+    f"user=u pass={S} host=h",
+    f"Cookie: session={S}; other={S}",
+    f'"Set-Cookie": "session={S}; Path=/"',
 ]
 OF_ITS_OWN_FORM = [
     "AKIAABCDEFGHIJKLMNOP",
     "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.abcdefgh",
     "ghp_abcdefghijklmnopqrstuvwxyz",
     "xoxb-1234567890-abcdef",
+    "glpat-abcdefghij0123456789",
+    "sk-abcdefghijklmnopqrstuvwx",
+    "sk_live_abcdefghijklmnop",
+    "hf_abcdefghijklmnopqrstuvwxyz",
+    "npm_abcdefghijklmnopqrstuvwxyz",
 ]
 HARMLESS = [
     "token=1763881234 is older than token: 77.",
@@ -53,6 +68,10 @@ HARMLESS = [
     "postgresql+psycopg://user:password@host:port/database",
     "s3a://bucket/path",
     "12:30 and 12:31",
+    "the password is missing",
+    "the second pass: 3 files, signal=9, design=2",
+    "task-abcdefghijklmnopqrstuvwx, passed 3",
+    "http://user@host/path",
 ]
 
 
@@ -71,6 +90,13 @@ def test_a_secret_of_its_own_form_is_left_out(secret: str) -> None:
 def test_what_is_no_secret_stays(text: str) -> None:
     assert redacted(text) == text
     assert not holds_secret(text)
+
+
+def test_what_a_process_has_named_is_left_out_wherever_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redaction, "_known", ())
+    name_secrets(["two words", "two words and more", ""])
+
+    assert redacted("client_secret=two words and more, x two words y") == "client_secret=***, x *** y"
 
 
 @given(st.text(max_size=300))

@@ -27,17 +27,19 @@ def a_run(log_file: Path | None) -> RunObservation:
 
 
 def test_the_end_of_a_log_is_shown_without_secrets_and_controls(tmp_path: Path) -> None:
-    log = tmp_path / "log"
+    log = tmp_path / "clicks" / "log"
+    log.parent.mkdir()
     log.write_bytes(b"\x1b[31mred\x1b[0m\x00\npassword=hunter2\nlast\xff\n")
 
-    assert read_log_tail(a_run(log)) == LogTail(text="red\npassword=***\nlast\ufffd\n")
+    assert read_log_tail(a_run(log), logs=log.parent.parent) == LogTail(text="red\npassword=***\nlast\ufffd\n")
 
 
 def test_a_long_log_begins_with_a_whole_line(tmp_path: Path) -> None:
-    log = tmp_path / "log"
+    log = tmp_path / "clicks" / "log"
+    log.parent.mkdir()
     log.write_text("".join(f"line {number}\n" for number in range(10_000)))
 
-    text = read_log_tail(a_run(log)).text
+    text = read_log_tail(a_run(log), logs=log.parent.parent).text
 
     assert len(text) <= SHOWN_LOG_BYTES
     assert text.startswith("line ")
@@ -45,9 +47,29 @@ def test_a_long_log_begins_with_a_whole_line(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
-    missing = read_log_tail(a_run(tmp_path / "none"))
+    missing = read_log_tail(a_run(tmp_path / "clicks" / "none"), logs=tmp_path)
 
     assert missing.text == ""
     assert "cannot be read from here: No such file" in missing.problem
-    assert "Airflow keeps the log" in read_log_tail(a_run(None)).problem
-    assert read_log_tail(None).text == ""
+    assert "Airflow keeps the log" in read_log_tail(a_run(None), logs=Path()).problem
+    assert read_log_tail(None, logs=Path()).text == ""
+
+
+def test_a_file_outside_of_the_streams_own_folder_is_not_read(tmp_path: Path) -> None:
+    """Drivers write the ledger, and so the user's code does."""
+    for folder in ("clicks", "orders"):
+        (tmp_path / folder).mkdir()
+    secret, link = tmp_path / "orders" / "passwords.json", tmp_path / "clicks" / "log"
+    secret.write_text('{"admin": "S3cr3t-pw"}')
+    link.symlink_to(secret)
+    linked_folder = tmp_path / "clicks" / "folder"
+    linked_folder.symlink_to(secret.parent)
+
+    for file in (
+        secret,
+        link,
+        tmp_path / "clicks" / ".." / "orders" / "passwords.json",
+        linked_folder / "passwords.json",
+    ):
+        shown = read_log_tail(a_run(file), logs=tmp_path)
+        assert (shown.text, "cannot be read from here: it does not lie in" in shown.problem) == ("", True)

@@ -10,7 +10,7 @@ import pytest
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.declarations.value_declaration import Column
 from sluice.pages.quarantine_samples import QuarantineSample, sample_of
-from sluice.pages.record_masks import masked_columns_of
+from sluice.pages.record_masks import record_masks_of
 from sluice.record_values.block_decoding import BinaryBlockDecoder
 from sluice.record_values.rejection import rejection_row
 from sluice.record_values.schemas import RegisteredSchema, SchemaText, ValueSchema
@@ -42,7 +42,7 @@ def shown(value: bytes) -> QuarantineSample:
         }
     )
     row = {"generation": 1, "batch": 1, "position": None, "payload": f"0x{value.hex()}", "refused_at": NOON}
-    return sample_of({**row, **rejection_row(block.rejections[0])}, stream, masked_columns_of(stream, {}))
+    return sample_of({**row, **rejection_row(block.rejections[0])}, stream, record_masks_of(stream, {}))
 
 
 def framed(schema_id: int, content: bytes) -> bytes:

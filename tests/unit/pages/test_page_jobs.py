@@ -53,7 +53,7 @@ def test_a_page_asks_for_no_endless_backfill(tmp_path: Path) -> None:
     longest = replace(first, end=first.start + timedelta(days=MOST_INTERVALS))
 
     assert backfill_request(wanted, longest).body["to_date"] == "2014-02-08T00:00:00+00:00"
-    with pytest.raises(UsageError, match="401 days; a page asks for 400 at most"):
+    with pytest.raises(UsageError, match="401 days; 400 are allowed at most"):
         backfill_request(wanted, replace(longest, end=longest.end + timedelta(days=1)))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.pages.quarantine_samples import LONGEST_REASON, LONGEST_VALUE, QuarantineSample, sample_of
-from sluice.pages.record_masks import masked_columns_of
+from sluice.pages.record_masks import record_masks_of
 from sluice.record_values.rejection import Rejection, RejectionKind, lacking, mismatch, rejection_row
 
 LACKING = lacking(["id"])
@@ -54,8 +54,8 @@ def sample(
     """What is shown of a record. why: a sentence of a transformation, or of a row that is older than `quotes_data`."""
     reason = {"reason": why} if isinstance(why, str) else rejection_row(why)
     row = {"generation": 2, "batch": 17, "position": position, "payload": payload, **reason, **more}
-    masked = masked_columns_of(declaration, {})
-    return sample_of({"stream": "typed_orders", "refused_at": NOON, **row}, declaration, masked)
+    masks = record_masks_of(declaration, {})
+    return sample_of({"stream": "typed_orders", "refused_at": NOON, **row}, declaration, masks)
 
 
 def test_a_record_is_shown_with_its_batch_input_position_reason_and_path() -> None:
@@ -77,8 +77,8 @@ def test_a_masked_column_is_in_neither_value_nor_position() -> None:
 
     shown = sample(declared("email"), payload, position='{"email":"Ann@x.org","at":1}')
 
-    assert shown.value == '{"id": "x", "email": "•••"}'
-    assert shown.position == "email •••, at 1"
+    assert shown.value == '{"id": "••• (text)", "email": "••• (text)"}'
+    assert shown.position == "email ••• (text), at ••• (number)"
 
 
 @pytest.mark.parametrize("payload", ['{"email": "ann@x.org"}', '{"email": "ann@x.org', "0x00FF"])
@@ -119,6 +119,20 @@ def test_a_reason_is_hidden_of_which_it_is_unknown_whether_it_repeats_data(more:
     shown = sample(declared("email"), '{"id": 1}', why="ann@x.org is no address", **more)
 
     assert (shown.reason, shown.path) == ("hidden: it may repeat masked data", "")
+
+
+def test_a_path_that_is_no_path_is_hidden_where_the_reason_repeats_data() -> None:
+    shown = sample(declared("email"), "{}", why="x", kind="mismatch", path="ann@x.org", quotes_data=True)
+
+    assert (shown.reason, shown.path) == ("the value does not fit the declared columns", "")
+
+
+@pytest.mark.parametrize(
+    "position",
+    ['{"topic":"ann@x.org","partition":0,"offset":1}', '{"topic":"orders","partition":"ann@x.org","offset":1}'],
+)
+def test_a_position_that_sluice_does_not_write_is_masked(position: str) -> None:
+    assert "ann@x.org" not in sample(declared("email"), "{}", position=position).position
 
 
 def test_a_transformation_may_say_that_its_reason_repeats_no_data() -> None:
@@ -165,6 +179,7 @@ def test_a_line_is_masked_by_the_place_of_its_fields() -> None:
     shown = sample(declared("email", lines=CSV), ",ann@x.org", **OF_FILE)
 
     assert (shown.value, shown.position) == (",•••", "file s3://lake/in/a.csv")
+    assert sample(declared("email", lines=CSV), "ann@x.org,7", **OF_FILE).value == "•••,•••"  # swapped
 
 
 def test_a_line_of_a_file_that_names_its_own_columns_is_hidden() -> None:

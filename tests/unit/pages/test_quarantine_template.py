@@ -45,9 +45,9 @@ def test_masked_and_hidden_values_are_not_in_the_page() -> None:
     page = page_of(samples=(masked, hidden))
 
     assert "@x.org" not in page
-    assert "&#34;email&#34;: &#34;•••&#34;" in page
+    assert "&#34;email&#34;: &#34;••• (text)&#34;" in page
     assert "Hidden: it is not a JSON object, so its masked columns cannot be found." in page
-    assert "Masked, by the declaration or as bytes: <code>email</code>." in page
+    assert "Masked are <code>email</code>; of a value only" in page
     assert "3 min ago" in page
 
 

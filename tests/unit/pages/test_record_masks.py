@@ -1,4 +1,4 @@
-"""Beside the declared columns those of bytes are masked, in which a masked field may lie unseen."""
+"""What is declared about the records that a stream may quarantine, for their masks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.unit.pages.test_quarantine_samples import declared
 
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.loaded_declarations import LoadedTable
-from sluice.pages.record_masks import masked_columns_of
+from sluice.pages.record_masks import record_masks_of
 
 TABLE = """\
 table: bronze.records
@@ -19,12 +19,9 @@ owner: shop
 columns:
   - {name: value, type: binary}
   - {name: id, type: long}
-  - {name: card, type: "struct<chip: list<fixed[4]>, holder: string>"}
-  - {name: blobs, type: "map<string, binary>"}
-  - {name: words, type: "map<string, string>"}
 """
 KAFKA: dict[str, Any] = {"connection": "events", "topics": ["orders"]}
-JSON_WITH_BYTES = {"format": "json", "columns": [{"name": "raw", "type": "binary"}, {"name": "id", "type": "long"}]}
+COLUMNS = [{"name": "at", "type": "timestamptz", "unit": "seconds"}, {"name": "id", "type": "long"}]
 
 
 @pytest.fixture
@@ -35,21 +32,26 @@ def tables(tmp_path: Path) -> dict[str, LoadedTable]:
 
 
 @pytest.mark.parametrize(
-    ("source", "of_bytes"),
+    ("source", "names"),
     [
-        ({"kafka": KAFKA}, ("key", "value", "headers")),
-        ({"kafka": KAFKA | {"value": JSON_WITH_BYTES}}, ("raw",)),
-        ({"kinesis": {"connection": "records", "stream": "s"}}, ("data",)),
-        ({"iceberg": {"table": "bronze.records"}}, ("value", "card.chip", "blobs")),
-        ({"iceberg": {"table": "bronze.unknown"}}, ()),
+        ({"kafka": KAFKA}, []),
+        ({"kafka": KAFKA | {"value": {"format": "json", "columns": COLUMNS}}}, ["at", "id"]),
+        ({"kinesis": {"connection": "records", "stream": "s"}}, []),
+        ({"iceberg": {"table": "bronze.records"}}, ["value", "id"]),
+        ({"iceberg": {"table": "bronze.unknown"}}, []),
     ],
     ids=["records as they come", "decoded", "Kinesis", "a table", "a table without a declaration"],
 )
-def test_columns_of_bytes_are_masked_with_those_that_are_declared(
-    tables: dict[str, LoadedTable], source: dict[str, Any], of_bytes: tuple[str, ...]
+def test_the_columns_of_an_input_are_those_that_are_declared(
+    tables: dict[str, LoadedTable], source: dict[str, Any], names: list[str]
 ) -> None:
-    assert masked_columns_of(declared("email", rows=source), tables) == ("email", *of_bytes)
+    masks = record_masks_of(declared("email", rows=source), tables)
+
+    assert masks is not None
+    assert masks.masked == ("email",)
+    assert [name for name, _ in masks.columns_of("rows").fields] == names
+    assert masks.columns_of("another").fields == masks.columns_of("").fields == ()
 
 
 def test_a_stream_that_declares_no_masks_has_none(tables: dict[str, LoadedTable]) -> None:
-    assert masked_columns_of(declared(rows={"iceberg": {"table": "bronze.records"}}), tables) == ()
+    assert record_masks_of(declared(rows={"iceberg": {"table": "bronze.records"}}), tables) is None

@@ -266,12 +266,13 @@ def test_before_the_table_is_created_its_declaration_is_shown() -> None:
 
 
 def test_a_query_can_be_copied_and_holds_no_secret() -> None:
-    sql, python = queries_of(DECLARED, CATALOG)
+    command, sql, python = queries_of(DECLARED, CATALOG)
 
     assert sql.text == (
         "SELECT *\nFROM lakehouse.silver.clicks\nWHERE `at` >= current_timestamp() - INTERVAL 1 DAY\n"
         "ORDER BY `at` DESC\nLIMIT 20"
     )
+    assert command.text.startswith('sluice sql \'SELECT *\nFROM silver.clicks\nWHERE "at" >= now() - INTERVAL 1 DAY\n')
     assert 'load_table("silver.clicks")' in python.text
     shown = page_of(LINE, EMPTY)
     assert "secret" not in shown

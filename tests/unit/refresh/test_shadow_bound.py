@@ -18,6 +18,7 @@ from sluice.refresh.shadow_bound import (
     next_of_files,
     next_of_table,
     next_of_topics,
+    require_not_beyond,
 )
 from sluice.sources.iceberg_positions import BEGINNING, StreamOffset, TableStep, history_read_by
 
@@ -165,6 +166,39 @@ def test_each_source_of_a_query_has_its_own_end() -> None:
     assert ends(({"t": {"0": 5}}, read, first), offsets) == ({"t": {"0": 5}}, read, read)
     assert ends(({"t": {"0": 5}}, read, read), offsets) is None
     assert ends((None, first, first), {"rows": None, "records": None}) is None, "the stream has read nothing of them"
+
+
+READ = {"version": 1, "snapshot_id": 4, "position": 1, "scan_all_files": False}
+
+
+@pytest.mark.parametrize(
+    ("records", "rows", "is_beyond"),
+    [
+        ({"t": {"0": 5}}, READ, False),
+        ({"t": {"0": 6}}, READ, True),
+        ({"t": {"0": 5, "1": 1}}, READ, True),
+        (None, None, False),
+        (None, {**READ, "position": 2}, True),
+        (None, {**READ, "snapshot_id": 6}, True),
+        (None, {**READ, "snapshot_id": 3, "position": 2}, False),
+    ],
+)
+def test_a_shadow_that_has_read_more_than_the_stream_is_not_swapped(records: Any, rows: Any, is_beyond: bool) -> None:
+    bound = ShadowBound(offsets={"rows": READ, "records": {"t": {"0": 5}}}, checkpoint="file:///c", sources=())
+    given = (("records", "rows"), (records, rows), bound, DECLARATION)
+
+    if not is_beyond:
+        require_not_beyond(*given, histories={"a.b": HISTORY})
+        return
+    with pytest.raises(UnpublishableError, match=r"The shadow has read input .* further than the stream"):
+        require_not_beyond(*given, histories={"a.b": HISTORY})
+
+
+def test_a_scan_at_a_correction_behind_what_the_stream_has_read_is_not_beyond_it() -> None:
+    read = {**READ, "position": 2}
+    bound = ShadowBound(offsets={"rows": read}, checkpoint="file:///c", sources=())
+    scanned = {"version": 1, "snapshot_id": 5, "position": 105, "scan_all_files": True}
+    require_not_beyond(("rows",), (scanned,), bound, DECLARATION, histories={"a.b": HISTORY})
 
 
 def test_inputs_of_other_data_are_not_bound_by_what_the_stream_has_read() -> None:

@@ -27,6 +27,8 @@ from sluice.stack.environment import (
     LANDING_BUCKET,
     SPARK_POOL,
     SPARK_POOL_SLOTS,
+    SUPERVISION_POOL,
+    SUPERVISION_POOL_SLOTS,
     TABLE_BUCKET,
 )
 from sluice.stack.services import all_services
@@ -142,6 +144,13 @@ def test_no_process_gains_privileges(compose: dict[str, Any]) -> None:
     options = {name: service.get("security_opt") for name, service in services(compose).items()}
 
     assert options == {name: ["no-new-privileges:true"] for name in options}
+    dropped = {name: service.get("cap_drop") for name, service in services(compose).items()}
+    assert dropped == {name: ["ALL"] for name in options}
+    added = {name: service["cap_add"] for name, service in services(compose).items() if "cap_add" in service}
+    assert set(added) == {"postgres", "seaweedfs"}
+    assert {capability for given in added.values() for capability in given} == {
+        *("CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID")
+    }
 
 
 def test_no_command_line_holds_a_secret(compose: dict[str, Any]) -> None:
@@ -315,4 +324,5 @@ def test_the_pool_is_the_local_stack_s(compose: dict[str, Any]) -> None:
     script = services(compose)["airflow-init"]["command"][-1]
 
     assert f"airflow pools set {SPARK_POOL} {SPARK_POOL_SLOTS} " in script
+    assert f"airflow pools set {SUPERVISION_POOL} {SUPERVISION_POOL_SLOTS} " in script
     assert "sluice ledger upgrade" in script

@@ -17,12 +17,19 @@ RUNS = DagObservation(airflow="ours", is_paused=False)
 PAUSED = DagObservation(airflow="ours", is_paused=True)
 RED = DagObservation(airflow="ours", is_paused=True, has_failed=True)
 SOON = ("silent", "unknown", "driver gone", "to be started", "never started", "given up")
-LATER = ("restarting", "stopping", "queued")
+LATER = ("restarting", "stopping", "queued", "failed")
 
 
-def trouble(state: str, *, lasted: timedelta) -> StreamTrouble:
+def trouble(state: str, *, lasted: timedelta, by_its_task: bool = False) -> StreamTrouble:
     """A trouble that has lasted so long."""
-    return StreamTrouble(stream="clicks", reason=state, explanation="So.", since=NOON - lasted, observed_at=NOON)
+    return StreamTrouble(
+        stream="clicks",
+        reason=state,
+        explanation="So.",
+        since=NOON - lasted,
+        observed_at=NOON,
+        by_its_task=by_its_task,
+    )
 
 
 @pytest.mark.parametrize("state", StreamState)
@@ -49,10 +56,13 @@ def test_each_state_has_its_patience(state: StreamState) -> None:
 def test_a_dag_that_says_it_already_or_waits_for_a_person_is_no_alert(
     state: str, dag: DagObservation | None, is_due: bool
 ) -> None:
-    assert is_alert_due(trouble(state, lasted=60 * MINUTE), dag) is is_due
+    assert is_alert_due(trouble(state, lasted=60 * MINUTE, by_its_task=True), dag) is is_due
+
+
+def test_a_dag_that_was_red_before_says_nothing_about_now() -> None:
+    assert is_alert_due(trouble("given up", lasted=60 * MINUTE), RED)
 
 
 def test_the_trouble_of_a_red_increment_is_its_task_s() -> None:
     assert is_of_increment(trouble("failed", lasted=MINUTE))
-    assert is_of_increment(trouble("all rejected", lasted=MINUTE))
     assert not is_of_increment(trouble("given up", lasted=MINUTE))

@@ -28,6 +28,14 @@ def lease(clock: _Clock) -> HeldLease:
     return HeldLease(stream="flights", token=7, clock=clock)
 
 
+def let_pass(lease: HeldLease, clock: _Clock, seconds: float) -> bool:
+    """Let time pass in which the driver asks each half a second whether it is to stop. Returns the last answer."""
+    for _ in range(int(seconds * 2)):
+        clock.seconds += 0.5
+        is_to_stop = lease.is_to_stop
+    return is_to_stop if seconds else lease.is_to_stop
+
+
 def test_the_driver_stops_before_it_may_not_publish_and_that_before_the_lease_is_given_away() -> None:
     assert OUTAGE_GRACE_SECONDS < PUBLISH_DEADLINE_SECONDS < LEASE_SECONDS
 
@@ -53,8 +61,7 @@ def test_an_absent_ledger_is_borne_then_stops_the_run_then_its_publications(
     lease: HeldLease, clock: _Clock, *, since_seconds: float, is_to_stop: bool, may_publish: bool
 ) -> None:
     lease.renewed(asked_at_seconds=clock())
-    clock.seconds += since_seconds
-    assert lease.is_to_stop is is_to_stop
+    assert let_pass(lease, clock, since_seconds) is is_to_stop
     if may_publish:
         lease.require()
     else:
@@ -90,10 +97,28 @@ def test_the_first_reason_of_a_loss_stays(lease: HeldLease) -> None:
 
 
 def test_a_driver_that_never_reached_the_ledger_stops_as_well(lease: HeldLease, clock: _Clock) -> None:
-    clock.seconds += OUTAGE_GRACE_SECONDS
-    assert lease.is_to_stop
+    assert let_pass(lease, clock, OUTAGE_GRACE_SECONDS)
 
 
 def test_the_clock_of_a_driver_rises() -> None:
     first = seconds_since_boot()
     assert seconds_since_boot() >= first
+
+
+def test_a_host_that_was_asleep_asks_the_ledger_before_its_drivers_give_up(lease: HeldLease, clock: _Clock) -> None:
+    """The clock runs on while the host sleeps or the process is frozen, and the watch looks before the heartbeat."""
+    lease.renewed(asked_at_seconds=clock())
+    clock.seconds += OUTAGE_GRACE_SECONDS + 10
+    assert not lease.is_to_stop
+    assert not let_pass(lease, clock, 2.0)
+    lease.renewed(asked_at_seconds=clock())
+    assert not let_pass(lease, clock, OUTAGE_GRACE_SECONDS - 1)
+    assert let_pass(lease, clock, 1.0)
+
+
+def test_a_host_that_was_asleep_for_long_publishes_nothing_at_first(lease: HeldLease, clock: _Clock) -> None:
+    lease.renewed(asked_at_seconds=clock())
+    clock.seconds += PUBLISH_DEADLINE_SECONDS
+    assert not lease.is_to_stop
+    with pytest.raises(LeaseLostError):
+        lease.require()

@@ -12,9 +12,11 @@ from sluice.declarations.supervision_declaration import RestartDeclaration, Supe
 from sluice.failure_reasons import Failure, FailureReason
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.supervision.restart_policy import (
+    MOST_CHANGES,
     MOST_RUNS_READ,
     RestartHistory,
     RestartVerdict,
+    count_crashes,
     count_failures,
     judge_restart,
     runs_to_read,
@@ -148,3 +150,63 @@ def test_a_row_of_failures_that_fills_what_is_read_is_given_up_whatever_is_decla
 def test_a_run_that_stayed_up_hides_no_failure_from_the_breaker() -> None:
     counted = history([ended_run(1, uptime=11 * MINUTE), ended_run(20), ended_run(30)])
     assert (counted.failures, len(counted.ends)) == (1, 3)
+
+
+STABLE = 10 * MINUTE
+
+
+def failures_in_a_row(runs: Sequence[RunObservation], digest: str) -> int:
+    """How many count for this declaration."""
+    return count_failures(runs, digest=digest, stable_after=STABLE, reset_at=None).failures
+
+
+def test_the_count_goes_on_when_a_declaration_returns() -> None:
+    """Two hosts with different files: each sees the failure of the other's declaration as the newest."""
+    runs = [ended_run(1, digest="theirs"), ended_run(2, digest="ours"), ended_run(3, digest="theirs")]
+    assert failures_in_a_row(runs, "ours") == 3
+    assert failures_in_a_row(runs, "theirs") == 3
+
+
+def test_a_repair_begins_a_new_count() -> None:
+    runs = [ended_run(number, digest="broken") for number in range(1, 5)]
+    assert failures_in_a_row(runs, "repaired") == 0
+    assert failures_in_a_row([ended_run(0, digest="repaired"), *runs], "repaired") == 1
+    assert failures_in_a_row(runs, "broken") == 4
+
+
+def test_a_file_that_is_another_one_each_time_spends_the_budget_too() -> None:
+    """A template that writes the time into the declaration."""
+    runs = [ended_run(number, digest=f"of {number}") for number in range(1, MOST_CHANGES + 2)]
+    assert failures_in_a_row(runs, "of now") == MOST_CHANGES + 1
+    assert failures_in_a_row(runs[:MOST_CHANGES], "of now") == 0
+    rarely = [ended_run(60 * number, digest=f"of {number}") for number in range(1, MOST_CHANGES + 2)]
+    assert failures_in_a_row(rarely, "of now") == 0, "a person may edit a file once an hour"
+
+
+def crashes(runs: Sequence[RunObservation], digest: str = "today's") -> int:
+    """How many failures make the stream crash looping at noon."""
+    return count_crashes(runs, digest=digest, stable_after=STABLE, reset_at=None, now=NOON)
+
+
+def up_for(uptime: timedelta) -> RunObservation:
+    """A live run that was heard at noon."""
+    return replace(live_run(), declaration_digest="today's", launched_at=NOON - uptime, heartbeat_at=NOON)
+
+
+def test_a_run_that_just_lives_ends_no_crash_loop() -> None:
+    failed = [ended_run(number) for number in range(1, 4)]
+    assert crashes(failed) == 3
+    assert crashes([up_for(MINUTE), *failed]) == 3
+    assert crashes([up_for(STABLE), *failed]) == 0
+    assert crashes([up_for(MINUTE), *failed[:2]]) == 0, "one or two may be bad luck"
+    assert crashes([up_for(MINUTE), *failed], "repaired") == 0
+
+
+def test_a_stream_that_fails_each_time_after_it_was_stable_is_crash_looping() -> None:
+    """Each run resets the count in a row; the launches within an hour count all the same."""
+    failed = [ended_run(11 * number, uptime=11 * MINUTE) for number in range(1, 7)]
+    assert count_failures(failed, digest="today's", stable_after=STABLE, reset_at=None).failures == 1
+    assert crashes(failed) == 5
+    assert crashes([up_for(11 * MINUTE), *failed]) == 5
+    assert crashes([up_for(22 * MINUTE), *failed]) == 0
+    assert crashes(failed[:4]) == 0

@@ -115,13 +115,13 @@ def test_the_health_of_a_running_stream_is_its_progress(state: ProgressState, to
     assert (health.state, health.is_healthy, health.explanation) == (told, judged.is_healthy, "It beats. So.")
 
 
-@pytest.mark.parametrize(("failures", "state"), [(2, StreamState.RESTARTING), (3, StreamState.CRASH_LOOPING)])
-def test_a_stream_that_fails_again_and_again_loops(failures: int, state: StreamState) -> None:
+@pytest.mark.parametrize(("crashes", "state"), [(0, StreamState.RESTARTING), (3, StreamState.CRASH_LOOPING)])
+def test_a_stream_that_fails_again_and_again_loops(crashes: int, state: StreamState) -> None:
     decision = SupervisionDecision(
         action=SupervisionAction.RESTART_LATER,
         reason=SupervisionReason.BACKING_OFF,
         explanation="Later.",
-        failures=failures,
+        crashes=crashes,
     )
     assert verdict_of(decision).state is state
 
@@ -182,3 +182,11 @@ def seen_with(batches: tuple[BatchObservation, ...]) -> StreamObservation:
     desired = DesiredStateObservation(stream="weather", desired_state=DesiredState.RUNNING)
     run = an_increment(RunState.FINISHED)
     return StreamObservation(stream="weather", observed_at=NOON, desired=desired, runs=(run,), batches=batches)
+
+
+@pytest.mark.parametrize("reason", [SupervisionReason.STARTING, SupervisionReason.HEARTBEAT_FRESH])
+def test_a_run_that_is_up_for_a_moment_ends_no_crash_loop(reason: SupervisionReason) -> None:
+    decision = SupervisionDecision(action=SupervisionAction.ADOPT, reason=reason, explanation="Up.", crashes=4)
+    verdict = verdict_of(decision)
+    assert (verdict.state, verdict.is_healthy) == (StreamState.CRASH_LOOPING, False)
+    assert verdict.explanation.startswith("Up. 4 runs have failed")

@@ -175,6 +175,24 @@ class Supervision(RuleBasedStateMachine):
         self.world.causes += is_poisoned is not self.world.is_poisoned
         self.world.is_poisoned = is_poisoned
 
+    @event(is_noticed=st.booleans())
+    def the_dag_is_deleted_and_made_again(self, is_noticed: bool) -> None:
+        """Between two looks, or over one."""
+        if self.world.airflow.is_up:
+            self.world.make_dag_again(is_noticed=is_noticed)
+
+    @event(differ=st.booleans())
+    def the_hosts_hold_different_files(self, differ: bool) -> None:
+        """A slow rollout; supervisors of both hosts take turns."""
+        self.world.causes += differ is not (self.world.theirs is not None)
+        self.world.theirs = replace(WANTED, digest="theirs") if differ else None
+
+    @event(minutes=st.sampled_from([1, 60]))
+    def the_clock_is_set_back(self, minutes: int) -> None:
+        """A standby takes over whose clock is behind."""
+        if self.world.ledger_is_up:
+            self.world.set_clock_back(minutes * MINUTE)
+
     @event()
     def input_arrives(self) -> None:
         """Something to read."""

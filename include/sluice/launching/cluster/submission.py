@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sluice.errors import LaunchError
+from sluice.launching.driver_logs import open_log
 from sluice.launching.spark_submit import SparkConnection, find_spark_submit
 
 SUBMITTED_WITHIN_SECONDS = 300.0
@@ -101,8 +102,7 @@ def submit_by_program(connection: SparkConnection) -> Submit:
         command += ["--queue", connection.queue] if connection.queue else []
         command += ["--properties-file", str(submission.properties_file)]
         try:
-            submission.log_file.parent.mkdir(parents=True, exist_ok=True)
-            with submission.log_file.open("ab") as log:
+            with open_log(submission.log_file) as log:
                 ended = subprocess.run(  # noqa: S603  # our own command line, and no shell
                     [*command, submission.application, *submission.arguments],
                     stdin=subprocess.DEVNULL,

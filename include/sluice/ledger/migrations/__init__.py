@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import re
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sluice.errors import LedgerError
+from sluice.errors import LedgerError, LedgerUnreachableError
 
 if TYPE_CHECKING:
     from alembic.config import Config
     from alembic.script import ScriptDirectory
     from sqlalchemy import Connection
+
+LOCK_SECONDS = 2
+"""How long a migration may wait for a lock: a heartbeat behind it waits as long, and drivers stop after two minutes."""
+
+_TRIES, _PAUSE_SECONDS = 60, 5.0
+"""Five to seven minutes in all; between two tries everything that has waited gets its turn."""
 
 _BEFORE_THE_BASELINE = re.compile(r"\d{4}")
 """The versions of the schema before 0.2.0, of which nothing was released."""
@@ -31,14 +39,17 @@ class LedgerVersion:
         return self.found == self.needed
 
 
-def upgrade(ledger_url: str) -> LedgerVersion:
+def upgrade(ledger_url: str, *, worker: str | None = None) -> LedgerVersion:
     """Bring the ledger's schema up to date. Quick when there is nothing to do, and safe when many ask at once.
 
-    Everything happens in one transaction: a ledger is never half migrated.
+    Each migration is a transaction of its own: a ledger is never between two of them. One that does not get its lock
+    within seconds lets the drivers go first, and is tried again.
 
     Parameters
     ----------
-    ledger_url: SQLAlchemy URL of the ledger.
+    ledger_url: SQLAlchemy URL of the ledger; its role will own what is made.
+    worker: another role that may read and write rows from then on, and change nothing else: that of Airflow and of the
+        drivers. Unset: the owner does all.
 
     Returns
     -------
@@ -46,9 +57,29 @@ def upgrade(ledger_url: str) -> LedgerVersion:
 
     Raises
     ------
+    LedgerUnreachableError: when a lock did not become free in all tries, as beside a backup of an hour.
     LedgerError: when the ledger cannot be reached, or its version is none of this program's.
     SettingsError: when the URL is not one of a PostgreSQL database.
     """
+    version = observe_version(ledger_url)
+    if not version.is_current:
+        while _migrates(ledger_url):
+            pass
+    if worker is not None:
+        _admit(ledger_url, worker)
+    return version
+
+
+def _migrates(ledger_url: str) -> bool:
+    """Carry the next migration out, trying again while a lock does not become free. Returns whether there was one."""
+    for _ in range(_TRIES - 1):
+        with suppress(LedgerUnreachableError):
+            return _migrate_once(ledger_url)
+        time.sleep(_PAUSE_SECONDS)
+    return _migrate_once(ledger_url)
+
+
+def _migrate_once(ledger_url: str) -> bool:
     from alembic import command
     from sqlalchemy import text
 
@@ -56,19 +87,51 @@ def upgrade(ledger_url: str) -> LedgerVersion:
     from sluice.ledger.ledger_table import SCHEMA
     from sluice.ledger.locks import lock_schema
 
-    version = observe_version(ledger_url)
-    if version.is_current:
-        return version
     with open_ledger(ledger_url) as ledger, ledger.transaction() as connection:
         # The limit of a statement is made for rows; the index of a large table takes minutes.
         connection.execute(text("SET LOCAL statement_timeout = 0"))
         lock_schema(connection)
-        _found_version(connection)  # another program may have migrated the ledger meanwhile
+        # A change of a table that waits for its lock keeps every heartbeat waiting behind it, as beside a backup.
+        connection.execute(text(f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'"))
+        following = _after(_found_version(connection))  # another program may have migrated the ledger meanwhile
+        if following is None:
+            return False
         connection.execute(text(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}"))
         config = _config()
         config.attributes["connection"] = connection
-        command.upgrade(config, "head")
-    return version
+        command.upgrade(config, following)
+    return True
+
+
+def _after(found: str | None) -> str | None:
+    """The revision that follows one; none when it is the newest."""
+    revisions = [script.revision for script in _scripts().walk_revisions()]  # newest first
+    older = revisions.index(found) if found is not None else len(revisions)
+    return revisions[older - 1] if older else None
+
+
+def _admit(ledger_url: str, worker: str) -> None:
+    """Let a role work with the rows of the ledger. It can neither create, alter, empty nor drop a table, nor switch off
+    what keeps events as they are, and it cannot change the version.
+    """
+    from sqlalchemy import text
+
+    from sluice.ledger.connection import open_ledger
+    from sluice.ledger.ledger_table import SCHEMA
+    from sluice.ledger.locks import lock_schema
+
+    with open_ledger(ledger_url) as ledger, ledger.transaction() as connection:
+        lock_schema(connection)
+        role = connection.dialect.identifier_preparer.quote(worker)
+        for statement in (
+            f"REVOKE CREATE ON SCHEMA {SCHEMA} FROM PUBLIC, {role}",
+            f"GRANT USAGE ON SCHEMA {SCHEMA} TO {role}",
+            f"REVOKE ALL ON ALL TABLES IN SCHEMA {SCHEMA} FROM {role}",
+            f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {SCHEMA} TO {role}",
+            f"REVOKE INSERT, UPDATE, DELETE ON {SCHEMA}.alembic_version FROM {role}",
+            f"GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA {SCHEMA} TO {role}",
+        ):
+            connection.execute(text(statement))
 
 
 def observe_version(ledger_url: str) -> LedgerVersion:

@@ -17,7 +17,12 @@ import psycopg
 from psycopg.rows import TupleRow
 
 from sluice.stack.credentials import AIRFLOW_USER
-from sluice.stack.environment import SPARK_POOL, SPARK_POOL_SLOTS
+from sluice.stack.environment import (
+    SPARK_POOL,
+    SPARK_POOL_SLOTS,
+    SUPERVISION_POOL,
+    SUPERVISION_POOL_SLOTS,
+)
 from sluice.stack.folder import write_private
 from sluice.stack.stack_plan import HEALTHY, Command, Health, Preparation, RunTool, Service, StackPlan
 from sluice.stack.tcp_ports import LOOPBACK, PortRequest
@@ -158,21 +163,23 @@ def _schema(plan: StackPlan) -> dict[str, str]:
     return {"airflow": version("apache-airflow-core"), "revision": str(revision[0]) if revision else ""}
 
 
-def _ensure_pool(plan: StackPlan, run_tool: RunTool) -> None:
-    """Create the pool of bounded Spark jobs through the public API. A pool that a person has changed stays as it is."""
+_POOLS = (
+    (SPARK_POOL, SPARK_POOL_SLOTS, "Bounded Spark jobs: increments, maintenance, quality"),
+    (SUPERVISION_POOL, SUPERVISION_POOL_SLOTS, "What supervises streams: short tasks"),
+)
+
+
+def _ensure_pools(plan: StackPlan, run_tool: RunTool) -> None:
+    """Create the pools of Sluice's tasks through the public API. A pool that a person has changed stays as it is."""
     del run_tool
     token = _call(plan, "/auth/token", {"username": AIRFLOW_USER, "password": plan.credentials.airflow_admin_password})
-    pool = {
-        "name": SPARK_POOL,
-        "slots": SPARK_POOL_SLOTS,
-        "description": "Bounded Spark jobs: increments, maintenance, quality",
-        "include_deferred": False,
-    }
-    try:
-        _call(plan, "/api/v2/pools", pool, token=str(token["access_token"]))
-    except HTTPError as error:
-        if error.code != 409:  # it exists
-            raise
+    for name, slots, description in _POOLS:
+        pool = {"name": name, "slots": slots, "description": description, "include_deferred": False}
+        try:
+            _call(plan, "/api/v2/pools", pool, token=str(token["access_token"]))
+        except HTTPError as error:
+            if error.code != 409:  # it exists
+                raise
 
 
 def _call(plan: StackPlan, path: str, body: object, *, token: str = "") -> dict[str, object]:
@@ -200,7 +207,7 @@ STEPS = (
         title="Airflow pool",
         needs=("airflow-api-server",),
         completes="airflow-api-server",
-        run=_ensure_pool,
+        run=_ensure_pools,
     ),
     *_COMPONENTS,
 )

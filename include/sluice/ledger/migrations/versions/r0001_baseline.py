@@ -52,6 +52,7 @@ def upgrade() -> None:
     """Create all tables, the sums that follow the batches, and what keeps events from being changed."""
     _create_streams()
     _create_runs()
+    _create_control_requests()
     _create_batches()
     _create_tables()
     _create_backfills()
@@ -80,7 +81,9 @@ def _create_streams() -> None:
         sa.Column("reason", sa.Text(), nullable=False),
         sa.Column("explanation", sa.Text(), nullable=False),
         sa.Column("since", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.Column("occasion", sa.Text(), server_default=sa.text("''"), nullable=False),
         sa.Column("reported_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("by_its_task", sa.Boolean(), server_default=sa.text("false"), nullable=False),
         sa.PrimaryKeyConstraint("stream", name=op.f("pk_troubles")),
         schema=SCHEMA,
     )
@@ -90,7 +93,30 @@ def _create_streams() -> None:
         sa.Column("airflow", sa.Text(), nullable=False),
         sa.Column("is_paused", sa.Boolean(), nullable=False),
         sa.Column("observed_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.Column("has_failed", sa.Boolean(), server_default=sa.text("false"), nullable=False),
+        sa.Column("origin", sa.Text(), nullable=True),
+        sa.Column("since", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("is_known", sa.Boolean(), server_default=sa.text("true"), nullable=False),
+        sa.CheckConstraint(
+            "origin IN ('failure', 'first_seen', 'person', 'unclear')", name=op.f("ck_dag_pauses_origin")
+        ),
         sa.PrimaryKeyConstraint("stream", name=op.f("pk_dag_pauses")),
+        schema=SCHEMA,
+    )
+    op.create_table(
+        "reconciler_passes",
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("dag_run", sa.Text(), nullable=False),
+        sa.Column("began_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.Column("ended_at", sa.DateTime(timezone=True), nullable=True),
+        sa.PrimaryKeyConstraint("kind", name=op.f("pk_reconciler_passes")),
+        schema=SCHEMA,
+    )
+    op.create_table(
+        "newest_increments",
+        sa.Column("stream", sa.Text(), autoincrement=False, nullable=False),
+        sa.Column("ended_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.PrimaryKeyConstraint("stream", name=op.f("pk_newest_increments")),
         schema=SCHEMA,
     )
     op.create_table(
@@ -159,6 +185,7 @@ def _create_runs() -> None:
         sa.Column("end_asked_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("end_asked_because", sa.Text(), nullable=True),
         sa.Column("failure", sa.Text(), nullable=True),
+        sa.Column("version", sa.Text(), server_default=sa.text("''"), nullable=False),
         sa.CheckConstraint("desired_state IN ('running', 'stopped')", name=op.f("ck_runs_desired_state")),
         sa.CheckConstraint(
             "state IN ('failed', 'finished', 'launching', 'lost', 'running')", name=op.f("ck_runs_state")
@@ -206,6 +233,28 @@ def _create_runs() -> None:
         sa.Column("key", sa.Text(), nullable=False),
         sa.Column("recorded_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
         sa.PrimaryKeyConstraint("stream", name=op.f("pk_driver_uis")),
+        schema=SCHEMA,
+    )
+
+
+def _create_control_requests() -> None:
+    """Create what persons asked the DAG `stream_control` to do."""
+    op.create_table(
+        "control_requests",
+        sa.Column("run_id", sa.Text(), nullable=False),
+        sa.Column("stream", sa.Text(), nullable=False),
+        sa.Column("verb", sa.Text(), nullable=False),
+        sa.Column("person_id", sa.Text(), nullable=False),
+        sa.Column("person", sa.Text(), nullable=False),
+        sa.Column("requested_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.Column("batch", sa.BigInteger(), nullable=True),
+        sa.Column("plan_digest", sa.Text(), nullable=True),
+        sa.Column("used_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("answered_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("approver_id", sa.Text(), nullable=True),
+        sa.Column("approver", sa.Text(), nullable=True),
+        sa.Column("approved_digest", sa.Text(), nullable=True),
+        sa.PrimaryKeyConstraint("run_id", name=op.f("pk_control_requests")),
         schema=SCHEMA,
     )
 
