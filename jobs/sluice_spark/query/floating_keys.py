@@ -42,25 +42,32 @@ def _floating_keys(plan: JavaObject) -> set[int]:
 
 def _normalized(spark: SparkSession, plan: JavaObject) -> JavaObject:
     children = [_normalized(spark, child) for child in children_of(plan)]
-    if floating := _floating_keys(plan):
-        (child,) = children
-        columns = [_column(spark, one, floating) for one in python_list(child.output())]
-        logical = jvm_of(spark).org.apache.spark.sql.catalyst.plans.logical
-        children = [logical.Project(scala_sequence(spark, columns), child)]
-    return plan.withNewChildren(scala_sequence(spark, children)) if children else plan
+    if not (floating := _floating_keys(plan)):
+        return plan.withNewChildren(scala_sequence(spark, children)) if children else plan
+    (child,) = children
+    logical = jvm_of(spark).org.apache.spark.sql.catalyst.plans.logical
+    columns = python_list(child.output())
+    # With their own ids Spark would take the projection for one that changes nothing, and drop it.
+    below = [_one_form(spark, one) if one.exprId().id() in floating else one for one in columns]
+    given = {one.exprId().id(): new.toAttribute() for one, new in zip(columns, below, strict=True)}
+    keys = scala_sequence(spark, [given[key.exprId().id()] for key in python_list(plan.keys())])
+    unique = getattr(logical, plan.nodeName())(keys, logical.Project(scala_sequence(spark, below), child))
+    above = [_alias(spark, given[one.exprId().id()], one) if one.exprId().id() in floating else one for one in columns]
+    return logical.Project(scala_sequence(spark, above), unique)
 
 
-def _column(spark: SparkSession, attribute: JavaObject, floating: set[int]) -> JavaObject:
-    """A column of the child, under its own name and id, which the operators above refer to."""
-    if attribute.exprId().id() not in floating:
-        return attribute
+def _one_form(spark: SparkSession, attribute: JavaObject) -> JavaObject:
     jvm = jvm_of(spark)
     value = jvm.org.apache.spark.sql.catalyst.optimizer.NormalizeNaNAndZero(attribute)
-    return jvm.org.apache.spark.sql.catalyst.expressions.Alias(
-        value,
-        attribute.name(),
-        attribute.exprId(),
-        attribute.qualifier(),
-        jvm.scala.Option.apply(attribute.metadata()),
-        scala_sequence(spark, []),
+    return _alias(spark, value, attribute, is_new=True)
+
+
+def _alias(spark: SparkSession, value: JavaObject, attribute: JavaObject, *, is_new: bool = False) -> JavaObject:
+    """A value under the name of a column, and its id, by which the operators above refer to it."""
+    jvm = jvm_of(spark)
+    expressions = jvm.org.apache.spark.sql.catalyst.expressions
+    identity = (attribute.newInstance() if is_new else attribute).exprId()
+    metadata = jvm.scala.Option.apply(attribute.metadata())
+    return expressions.Alias(
+        value, attribute.name(), identity, attribute.qualifier(), metadata, scala_sequence(spark, [])
     )

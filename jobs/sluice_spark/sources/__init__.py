@@ -21,8 +21,9 @@ from sluice.declarations.source_declarations import (
     RateSource,
     SocketSource,
 )
-from sluice.errors import UsageError
+from sluice.errors import SchemaError, UsageError
 from sluice.settings import FilesConnection, JdbcConnection, KafkaConnection, KinesisConnection, Settings
+from sluice.sources.database_types import unreadable_columns
 from sluice_spark.sources import delta, files, iceberg, kafka, kinesis
 from sluice_spark.sources.input_decoding import decode
 
@@ -124,12 +125,31 @@ def _read_socket(spark: SparkSession, source: SocketSource) -> DataFrame:
 
 def _read_database(spark: SparkSession, source: JdbcSource, connection: JdbcConnection) -> DataFrame:
     """The table as it is when a batch begins, with one query each time."""
-    options = {"url": connection.url, "dbtable": source.table, "driver": "org.postgresql.Driver"}
+    options = {"url": connection.url, "driver": "org.postgresql.Driver"}
     if connection.user is not None:
         options["user"] = connection.user
     if connection.password is not None:
         options["password"] = connection.password.get_secret_value()
-    return spark.read.format("jdbc").options(**options).load()
+    rows = spark.read.format("jdbc").options(**options, dbtable=source.table).load()
+    asked = spark.read.format("jdbc").options(**options, query=_COLUMN_TYPES.format(table=source.table)).load()
+    kinds = {row.name: row.kind for row in asked.collect()}
+    if problems := "; ".join(unreadable_columns(kinds)):
+        raise SchemaError(
+            f"The table {source.table} cannot be read: {problems}.",
+            differences=(),
+            next_step="Read a view instead, in which the column is cast, for example to `numeric(38, 9)` or `text`.",
+        )
+    return rows
+
+
+_COLUMN_TYPES = """
+SELECT a.attname::text AS name, format_type(
+    CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE a.atttypid END,
+    CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE a.atttypmod END) AS kind
+FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+WHERE a.attrelid = to_regclass('{table}') AND a.attnum > 0 AND NOT a.attisdropped
+"""
+"""The types of the columns of a table; of a domain that of its base."""
 
 
 def _unreadable(declared: InputDeclaration, *, way: str) -> UsageError:

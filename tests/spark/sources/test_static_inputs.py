@@ -23,6 +23,7 @@ from tests.fixtures.streams_of_tables import dying_at
 from tests.fixtures.workshop import Workshop
 
 from sluice.declarations.input_declaration import InputDeclaration
+from sluice.errors import SchemaError
 from sluice.publication.crash_points import CrashPoint
 from sluice.settings import FilesConnection, Settings
 from sluice_spark.query.static_copies import StaticCopies, with_copies
@@ -321,3 +322,21 @@ def test_a_database_that_fails_within_a_batch_ends_the_run_with_its_own_error(co
         counted.workshop.run(counted.stream)
 
     assert "reached maximum value of sequence" in first_line(failed.value)
+
+
+def test_a_number_that_spark_would_round_is_refused_by_its_column(jdbc_settings: Settings, workshop: Workshop) -> None:
+    name = f"amounts_{uuid4().hex[:8]}"
+    run_sql(jdbc_settings, f"CREATE TABLE {name} (id bigint, amount numeric)")
+    run_sql(jdbc_settings, f"INSERT INTO {name} VALUES (1, 0.1234567890123456789)")  # noqa: S608  # our own name
+    cast = f"SELECT id, amount::numeric(38, 19) AS amount FROM {name}"  # noqa: S608  # as above
+    run_sql(jdbc_settings, f"CREATE VIEW {name}_cast AS {cast}")
+
+    def opened(table: str) -> DataFrame:
+        source = {"jdbc": {"connection": "database", "table": table}}
+        return open_input(workshop.spark, InputDeclaration.model_validate({"static": source}), jdbc_settings)
+
+    with pytest.raises(SchemaError, match="column amount of type numeric has no scale"):
+        opened(name)
+    assert [str(row.amount) for row in opened(f"{name}_cast").collect()] == ["0.1234567890123456789"]
+
+    run_sql(jdbc_settings, f"DROP TABLE {name} CASCADE")

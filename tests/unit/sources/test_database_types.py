@@ -1,0 +1,52 @@
+"""Which types of PostgreSQL are refused, because Spark would read another value."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluice.sources.database_types import unreadable_columns, unreadable_type
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "numeric",
+        "numeric[]",
+        "numeric(40,2)",
+        "numeric(5,-2)",
+        "money",
+        "time without time zone",
+        "time(3) with time zone",
+    ],
+)
+def test_what_spark_would_change_is_refused(kind: str) -> None:
+    assert unreadable_type(kind) is not None
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "numeric(38,18)",
+        "numeric(9,2)[]",
+        "bigint",
+        "text",
+        "character varying(10)",
+        "timestamp with time zone",
+        "timestamp(3) without time zone",
+        "uuid",
+        "jsonb",
+        "bytea",
+        "interval",
+        "int4range",
+        "double precision",
+    ],
+)
+def test_all_else_is_left_to_spark(kind: str) -> None:
+    assert unreadable_type(kind) is None
+
+
+def test_a_column_is_named_with_its_type() -> None:
+    (phrase,) = unreadable_columns({"id": "bigint", "amount": "numeric"})
+    assert (
+        phrase == "column amount of type numeric has no scale, and Spark would round it to 18 digits behind the point"
+    )
