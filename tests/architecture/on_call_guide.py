@@ -135,6 +135,13 @@ What a person requested since the copy is forgotten, too: stop or start again wh
 *reset* that the ledger has forgotten is not repaired: the tables then have a newer generation than the ledger, and a
 start ends with that message.
 
+## After an upgrade
+
+Bring the new Sluice to every host of Airflow, run `sluice ledger upgrade` once, and then restart the drivers, which
+keep the code that they were started with: `sluice stream restart --older-than VERSION --at-once 4` (`--dry-run` names
+them). While a backup of the ledger runs, the upgrade waits for it in steps of seconds. Do not leave older programs
+beside the new ones: what they cannot read of a stream is reported as *not reconciled*.
+
 ## A batch of an output that is no longer declared
 
 A batch is published as it was declared when it was staged: in that mode, into that table. When a driver dies between

@@ -7,6 +7,7 @@ import ast
 from tests.architecture.source_modules import source_modules
 
 SHOWS_ONLY = {
+    "sluice_airflow.adapters.control_records": "it records what the person asks who is signed in, and does none of it",
     "sluice_airflow.composition": "it opens the ledger for the others",
     "sluice_airflow.pages.page_state": "a page shows; its requests are those of the person who is signed in",
     "sluice_airflow.triggers.ledger_trigger": "it asks `owns_ledger` before it obeys a mark",

@@ -148,9 +148,9 @@ def test_a_stream_is_stopped_by_a_mark_and_by_nothing_else(
     assert beat(ledger, run.run_id).desired_state is (DesiredState.STOPPED if is_marked else DesiredState.RUNNING)
 
 
-@pytest.mark.parametrize("airflow", ["ours", "another"])
+@pytest.mark.parametrize("own_id", ["ours", "another"])
 def test_a_mark_in_an_airflow_that_does_not_own_the_ledger_stops_nothing(
-    ledger: Ledger, run: RunObservation, monkeypatch: pytest.MonkeyPatch, airflow: str
+    ledger: Ledger, run: RunObservation, monkeypatch: pytest.MonkeyPatch, own_id: str
 ) -> None:
     """A former Airflow that is tidied up, or one that was refused."""
 
@@ -159,12 +159,12 @@ def test_a_mark_in_an_airflow_that_does_not_own_the_ledger_stops_nothing(
 
     claim_for_airflow(ledger, "ours")
     monkeypatch.setattr(ledger_trigger, "_state_of", marked)
-    monkeypatch.setattr(airflow_id, "_stored_id", lambda: airflow)
+    monkeypatch.setattr(airflow_id, "_stored_id", lambda: own_id)
     monkeypatch.setattr(airflow_id, "_known", {})
     trigger = _beside(run)
     trigger.task_instance = cast(Any, SimpleNamespace(dag_id="flights", task_id="supervise", run_id="a-run"))
     asyncio.run(trigger.on_kill())
-    assert find_desired_state(ledger, run.stream).suspension is (SuspensionCause.MARKED if airflow == "ours" else None)
+    assert find_desired_state(ledger, run.stream).suspension is (SuspensionCause.MARKED if own_id == "ours" else None)
 
 
 @pytest.mark.parametrize("guard", ["guarded", "unguarded"])

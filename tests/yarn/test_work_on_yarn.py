@@ -119,6 +119,7 @@ def deployment(stack: Stack, yarn_connection: str, tmp_path: Path, monkeypatch: 
         if name.startswith("SLUICE_"):
             monkeypatch.setenv(name, value)
     monkeypatch.setenv("SLUICE_PIPELINES", str(pipelines))
+    monkeypatch.setenv("AIRFLOW_VAR_SLUICE_AIRFLOW_ID", "the-airflow-of-this-test")  # no database has it here
     monkeypatch.setenv("SLUICE_CHECKPOINTS", (tmp_path / "checkpoints").as_uri())
     monkeypatch.setenv("SLUICE_CONNECTIONS", f'{{"here": {{"kind": "files", "root": "{landing.as_uri()}"}}}}')
     deployment = load_deployment()

@@ -33,9 +33,9 @@ from sluice.ledger.generations import GenerationObservation, find_generation
 from sluice.ledger.run_values import RunObservation
 from sluice.ledger.runs import find_run, newest_runs, recent_runs
 from sluice.ledger.undeclared_fields import undeclared_fields
+from sluice.supervision.orphaned_runs import find_orphaned_runs
 from sluice.supervision.platform_troubles import DAG_PAUSED, subjects_beside_streams, troubles_beside_streams
 from sluice.supervision.stream_status import StreamRow, observe_rows
-from sluice.supervision.stream_verdict import find_orphaned_runs
 
 _POLL_SECONDS = 0.3
 _LEDGER_POLL_SECONDS = 3.0

@@ -10,12 +10,15 @@ from rich.console import Console
 from sluice.cli import backfill, event_verbs, refresh_verbs, show_streams
 from sluice.cli.cli_context import CliContext, open_cli_context, person
 from sluice.cli.operation import may_act, print_done, show_plans
-from sluice.cli.terminal import AsJson, DryRun, StreamName, Yes, print_json
+from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, AsJson, DryRun, StreamName, Yes, print_json
 from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.errors import UsageError
 from sluice.launching.job_output import json_value
 from sluice.ledger.run_values import RunObservation
+from sluice.ledger.runs import newest_runs
 from sluice.maintenance.gap_continuation import continue_stream, plan_continuation
 from sluice.supervision import control_plans, stream_commands, undeclared_streams
+from sluice.supervision.staggered_restart import restart_each, started_before
 from sluice.supervision.stream_reset import plan_reset, reset_stream
 from sluice.supervision.supervisor import SupervisionResult
 from sluice.tables.catalog import open_catalog
@@ -55,10 +58,28 @@ def stop(name: StreamName, dry_run: DryRun = False, as_json: AsJson = False) -> 
         typer.echo(f"{name} is stopped. Its newest run {ended.run_id} ended: {ended.reason}.")
 
 
-def restart(name: StreamName, dry_run: DryRun = False, as_json: AsJson = False) -> None:
-    """Stop a stream between two batches and start it again with its current declaration."""
+def restart(
+    name: Annotated[str | None, typer.Argument(help="The stream's name.")] = None,
+    older_than: Annotated[
+        str | None,
+        typer.Option(metavar="VERSION", help="All whose driver was started by a Sluice before this version."),
+    ] = None,
+    at_once: Annotated[int, typer.Option(min=1, help="How many of them are restarted at a time.")] = 1,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Stop a stream between two batches and start it again with its current declaration.
+
+    After an upgrade, `--older-than VERSION` restarts the streams whose drivers still have older code, one after the
+    other or `--at-once` so many.
+    """
     with open_cli_context() as ctx:
-        stream = ctx.declarations.stream(name)
+        if (name is None) is (older_than is None):
+            raise UsageError("Name a stream to restart, or give --older-than VERSION, and not both.")
+        if older_than is not None:
+            _restart_older(ctx, older_than, at_once=at_once, dry_run=dry_run, as_json=as_json)
+            return
+        stream = ctx.declarations.stream(str(name))
         if dry_run:
             show_plans([control_plans.plan_restart(ctx.supervisor(), stream)], as_json=as_json)
             return
@@ -137,6 +158,25 @@ def _restart(ctx: CliContext, stream: LoadedStream) -> SupervisionResult | None:
     """Restart the stream, and show on stderr what is waited for."""
     with Console(stderr=True).status(f"{stream.name} is asked to end its run") as spinner:
         return stream_commands.restart_stream(ctx.supervisor(), stream, requested_by=person(), on_look=spinner.update)
+
+
+def _restart_older(ctx: CliContext, version: str, *, at_once: int, dry_run: bool, as_json: bool) -> None:
+    """Restart the streams whose drivers have older code. Ends with 1 when one could not be restarted."""
+    streams = started_before(version, ctx.declarations.streams.values(), newest_runs(ctx.ledger))
+    if dry_run:
+        show_plans([control_plans.plan_restart(ctx.supervisor(), stream) for stream in streams], as_json=as_json)
+        return
+    with Console(stderr=True).status(f"{len(streams)} streams are restarted") as spinner:
+        done = restart_each(ctx.supervisor(), streams, at_once=at_once, requested_by=person(), on_look=spinner.update)
+    failed = {name: str(result) for name, result in done.items() if isinstance(result, Exception)}
+    if as_json:
+        print_json({"verb": "restart", "restarted": sorted(set(done) - set(failed)), "failed": failed})
+    else:
+        typer.echo(f"{len(done) - len(failed)} of {len(done)} streams are restarted.")
+        for name, why in failed.items():
+            typer.echo(f"{name} is not: {why}", err=True)
+    if failed:
+        raise typer.Exit(UNHEALTHY_EXIT_CODE)
 
 
 def _print_start(verb: str, stream: LoadedStream, started: SupervisionResult | None, *, as_json: bool) -> None:

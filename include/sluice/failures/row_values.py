@@ -53,6 +53,14 @@ _QUOTES_VALUES = re.compile(
 """Classes of errors outside of Spark's catalogue that quote what they could not read, or what user code says."""
 
 
+_SENTENCES = re.compile(
+    r"\b(?:For input string|Text '.*could not be parsed|Unparseable|Unrecognized token|Unexpected character|"
+    r"could not be converted|Could not convert|invalid literal for|invalid input syntax for|codec can't decode)",
+    re.DOTALL,
+)
+"""How errors outside of Spark's catalogue begin to quote a value, where their class is not in the text."""
+
+
 def without_row_values(text: str) -> str:
     """The text of an error without values of rows; the text itself when it is about none."""
     conditions = list(_CONDITION.finditer(text))
@@ -62,6 +70,8 @@ def without_row_values(text: str) -> str:
             return _cut(text[: found.end()], text[found.end() :])
     if (foreign := _QUOTES_VALUES.search(text)) is not None:
         return f"{text[: foreign.end()]}: {IN_THE_LOG}"
+    if (sentence := _SENTENCES.search(text)) is not None:
+        return f"{text[: sentence.start()]}{IN_THE_LOG}"
     return text
 
 

@@ -83,6 +83,7 @@ KEPT: Mapping[str, str] = {
     "announcements": "a row for each stream and table",
     "backfill_attempts": "what was backfilled is never forgotten: a gap would be filled twice",
     "batch_totals": "a row for each generation",
+    "control_requests": "a month: each new request removes what is older",
     "dag_pauses": "a row for each stream",
     "desired_states": "a row for each stream",
     "driver_uis": "a row for each run that is live",

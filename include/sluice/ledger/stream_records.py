@@ -46,7 +46,7 @@ RUNS = 2
 BATCHES = 20
 """How many of the newest batches show a stream's usual step."""
 
-FEW_BATCHES = 3
+FEW_BATCHES = 2
 """A stateful stream follows a batch with rows by one without, to move its watermark."""
 
 RunsThatCount = Callable[[RunObservation], int]

@@ -86,6 +86,9 @@ def _sql(declared: TableDeclaration, *, of: str, quote: str, now: str) -> str:
 def _python(declared: TableDeclaration, catalog: CatalogSettings) -> Iterator[str]:
     yield "from pyiceberg.catalog import load_catalog"
     yield ""
-    yield f'catalog = load_catalog("{catalog.name}", type="rest", uri="{catalog.uri}",'
-    yield f'                       warehouse="{catalog.warehouse}", credential="…")'
-    yield f'rows = catalog.load_table("{declared.table}").scan(limit=20).to_pandas()'
+    yield "catalog = load_catalog("
+    yield f'    "{catalog.name}", type="rest", warehouse="{catalog.warehouse}",'
+    yield f'    uri="{catalog.uri}", credential="…",'
+    yield ")"
+    yield f'table = catalog.load_table("{declared.table}")'
+    yield "rows = table.scan(limit=20).to_pandas()"

@@ -6,7 +6,8 @@ ids of its topics, tables and Kinesis streams, and they are compared at every st
 somebody asks how far a stream is behind.
 
 What it does not do: Delta's source compares the id of its table by itself. Folders and tables of databases have no id.
-A topic that is recreated while a batch reads it is noticed with the next batch.
+A topic that is recreated while a batch reads it is noticed with the next batch. Batches that are not handed over to
+Sluice (`delivery: direct`, triggers that hand records on) are not looked at: there the starts and the lag compare.
 """
 
 from __future__ import annotations

@@ -157,7 +157,11 @@ def observe_folder(
     read = read_file_times(open_checkpoint_files(checkpoint, object_store))
     return FolderObservation(
         unread=frozenset(listed.keys() - read.keys()),
-        changed=frozenset(path for path in listed.keys() & read.keys() if listed[path] not in read[path]),
+        changed=frozenset(
+            path
+            for path in listed.keys() & read.keys()
+            if not any(is_same_time(listed[path], known) for known in read[path])
+        ),
     )
 
 
@@ -175,6 +179,12 @@ def read_file_times(checkpoint: CheckpointFiles) -> Mapping[str, frozenset[int]]
         for entry in _entries_of(checkpoint.read_text(log) or ""):
             times.setdefault(unquote(entry["path"]), set()).add(int(entry.get("timestamp", 0)))
     return {path: frozenset(found) for path, found in times.items()}
+
+
+def is_same_time(first_ms: int, second_ms: int) -> bool:
+    """Whether two times of change are the same one. Some answers of an object store have whole seconds only."""
+    is_rounded = first_ms % 1000 == 0 or second_ms % 1000 == 0
+    return first_ms == second_ms or (is_rounded and first_ms // 1000 == second_ms // 1000)
 
 
 def _milliseconds(seen: FileObservation) -> int:

@@ -27,8 +27,6 @@ from sluice.errors import LedgerError, LedgerUnreachableError
 from sluice.ledger.airflow_owner import (
     DagObservation,
 )
-from sluice.ledger.clock_jumps import follow_clock
-from sluice.ledger.connection import connection_use
 from sluice.ledger.desired_states import (
     find_desired_state,
 )
@@ -37,20 +35,19 @@ from sluice.ledger.run_values import DesiredState
 from sluice.ledger.runs import newest_runs
 from sluice.ledger.stream_records import StreamRecords
 from sluice.ledger.stream_troubles import all_troubles, clear_trouble, record_report, record_trouble
-from sluice.messages.durations import in_words
 from sluice.processes.deadline import Deadline
 from sluice.processes.worker_threads import NotDone, run_each
 from sluice.supervision.alerts import Alert, is_alert_due, is_of_increment
 from sluice.supervision.followed_pauses import DagLooks, ObserveDag, follow_pauses
 from sluice.supervision.increment_due import waiting_from
+from sluice.supervision.ledger_alerts import clock_alerts, connection_alerts, report_at_once
+from sluice.supervision.orphaned_runs import OrphanedRun, find_orphaned_runs
 from sluice.supervision.platform_troubles import note_paused_dags, subjects_beside_streams
 from sluice.supervision.progress_decision import ProgressJudgement, judge_known
 from sluice.supervision.progress_watch import sample_increments, watch_progress
 from sluice.supervision.stream_verdict import (
-    OrphanedRun,
     StreamState,
     StreamVerdict,
-    find_orphaned_runs,
     judge_increment,
     verdict_of,
     with_its_dag,
@@ -85,17 +82,6 @@ STEP_SHARE = 0.2
 
 _GOLDEN = 0.6180339887
 """The golden ratio: its multiples, without their whole part, leave no large gap anywhere."""
-
-CONNECTIONS_SHARE = 0.8
-"""Of the connections that the ledger's server allows; beyond it a person is alerted."""
-
-THE_LEDGER = "the ledger"
-"""The subject of troubles of the ledger itself; no stream can have this name."""
-
-FEW_CONNECTIONS = "few connections"
-
-THE_CLOCK = "the ledger's clock"
-SET_BACK = "clock set back"
 
 
 def _is_stream(subject: str) -> bool:
@@ -139,7 +125,7 @@ def reconcile_all(
     LedgerError: when the ledger cannot be reached at the beginning.
     """
     deadline = Deadline.after(pass_seconds)
-    of_the_clock = _clock_alerts(supervisor)
+    of_the_clock = clock_alerts(supervisor)
     orphans = find_orphaned_runs(declarations, newest_runs(supervisor.ledger))
     streams = _rotated([stream for _, stream in sorted(declarations.streams.items())], number)
     looks = follow_pauses(supervisor, streams, observe_dag, seconds=pass_seconds * ASKING_SHARE)
@@ -157,12 +143,14 @@ def reconcile_all(
     sample_increments(supervisor, increments, known, at_once=AT_ONCE, deadline=deadline)
     note_paused_dags(supervisor.ledger, observe_dag, by=supervisor.launched_by, deadline=deadline)
     problems: dict[str, Alert] = {}
-    for name, result in (*done.items(), *looks.problems.items(), *unreadable.items()):
+    # One alert of a stream in a pass: a second one would no longer be new.
+    found = {name: result for name, result in done.items() if result is not None}
+    for name, result in {**looks.problems, **unreadable, **found}.items():
         alert = _problem(supervisor, name, result) if isinstance(result, Exception) else result
         if alert is not None:
             problems[name] = alert
     alerts = [problems[name] for name in sorted(problems)]
-    return (*alerts, *of_the_clock, *_connection_alerts(supervisor))
+    return (*alerts, *of_the_clock, *connection_alerts(supervisor))
 
 
 def _read_each(
@@ -309,47 +297,13 @@ def _clear_others(supervisor: Supervisor, declarations: Declarations, kept: Coll
             clear_trouble(supervisor.ledger, trouble.stream, by=supervisor.launched_by)
 
 
-def _connection_alerts(supervisor: Supervisor) -> list[Alert]:
-    """An alert while the server of the ledger has hardly a connection left: each driver holds two."""
-    use = connection_use(supervisor.ledger)
-    if use.used < use.allowed * CONNECTIONS_SHARE:
-        clear_trouble(supervisor.ledger, THE_LEDGER, by=supervisor.launched_by)
-        return []
-    sentence = (
-        f"{use.used} of {use.allowed} connections of the ledger's PostgreSQL are in use; when none is left, drivers "
-        "stop after two minutes. Raise its max_connections, or put a connection pooler in front of it."
-    )
-    return [_reported(supervisor, THE_LEDGER, reason=FEW_CONNECTIONS, sentence=sentence)]
-
-
-def _clock_alerts(supervisor: Supervisor) -> list[Alert]:
-    """An alert when the clock of the ledger's server was set back since the pass before."""
-    ahead = follow_clock(supervisor.ledger)
-    if not ahead:
-        clear_trouble(supervisor.ledger, THE_CLOCK, by=supervisor.launched_by)
-        return []
-    sentence = (
-        f"The clock of the ledger's PostgreSQL was set back by {in_words(ahead)}, as by a standby that took over. What "
-        "was recorded in its future counts as of now; drivers that are lost are noticed within five minutes. See that "
-        "the clocks of its servers are synchronised."
-    )
-    return [_reported(supervisor, THE_CLOCK, reason=SET_BACK, sentence=sentence)]
-
-
 def _problem(supervisor: Supervisor, stream: str, error: Exception) -> Alert:
     if isinstance(error, NotDone):
         _log.error("stream=%s %s", stream, error)
     else:
         _log.error("stream=%s could not be reconciled", stream, exc_info=error)
     sentence = f"It could not be reconciled: {type(error).__name__}: {error}"
-    return _reported(supervisor, stream, reason=StreamState.NOT_RECONCILED, sentence=sentence)
-
-
-def _reported(supervisor: Supervisor, subject: str, *, reason: str, sentence: str) -> Alert:
-    """Record a trouble of which a person is alerted at once."""
-    ledger, by = supervisor.ledger, supervisor.launched_by
-    trouble = record_trouble(ledger, subject, reason=reason, explanation=sentence, by=by)
-    return Alert(stream=subject, sentence=sentence, reason=reason, is_new=record_report(ledger, trouble, by=by))
+    return report_at_once(supervisor, stream, reason=StreamState.NOT_RECONCILED, sentence=sentence)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -195,8 +195,6 @@ def count_crashes(
     runs: the newest of the stream, live or ended. The others: as `count_failures`.
     """
     live = runs[0] if runs and runs[0].is_live else None
-    if runs and live is None and runs[0].desired_state is DesiredState.STOPPED:
-        return 0
     ended = runs[1:] if live is not None else runs
     history = count_failures(ended, digest=digest, stable_after=stable_after, reset_at=reset_at)
     lately = sum(end > now - CRASH_LOOP_WITHIN for end in history.ends)

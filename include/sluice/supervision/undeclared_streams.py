@@ -14,7 +14,7 @@ from sluice.ledger.run_values import DesiredState, RunObservation
 from sluice.ledger.runs import ask_to_end, find_run, newest_run
 from sluice.ledger.stream_records import read_stream
 from sluice.supervision.decide_supervision import decide_about_live_run
-from sluice.supervision.stream_verdict import OrphanedRun, OrphanReason
+from sluice.supervision.orphaned_runs import OrphanedRun, OrphanReason
 from sluice.supervision.supervision_events import command_event
 from sluice.supervision.supervisor import SupervisionResult, Supervisor, act_on, has_ended_within, observe
 from sluice.supervision.time_limits import STOP_GRACE_SECONDS, STOPPED_WITHIN

@@ -18,6 +18,7 @@ from sluice.declarations.source_declarations import FilesSource
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import CheckpointError
 from sluice.settings import FilesConnection, Settings
+from sluice.sources.unread_input import is_same_time
 from sluice_spark.session.checkpoint_metadata import find_log_text
 from sluice_spark.session.jvm import jvm_of
 from sluice_spark.sources.files import location_below, require_declared_columns
@@ -79,7 +80,7 @@ class FilesWatch:
             files = path.getFileSystem(self.spark._jsparkSession.sessionState().newHadoopConf())
             if not files.exists(path):
                 continue
-            if int(files.getFileStatus(path).getModificationTime()) != read_ms:
+            if not is_same_time(int(files.getFileStatus(path).getModificationTime()), read_ms):
                 _log.warning("%s was written again after it was read: it stays, and its new content is not read", uri)
             elif source.afterwards == "delete":
                 files.delete(path, False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -123,12 +124,14 @@ class SupervisedRun:
         lease: the lease of the run; it is asked before each publication.
         hand_over: takes the observation of each batch, at once, and reports when the ledger has it.
         """
-        is_again = False
+        before = ""
         while True:
             try:
-                return self._work_on_plan(spark, stop=stop, lease=lease, hand_over=hand_over, is_again=is_again)
+                return self._work_on_plan(spark, stop=stop, lease=lease, hand_over=hand_over, is_again=bool(before))
             except InputChangedError as changed:
-                is_again = True
+                if str(changed) == before:  # a new plan does not help
+                    raise
+                before = str(changed)
                 _log.warning("%s: %s", self.run.stream, changed)
 
     def _work_on_plan(
@@ -152,7 +155,7 @@ class SupervisedRun:
         )
         declaration = self.stream.declaration
         pinning = Pinning(declaration, self.settings, self.ledger)
-        with start.plan.renewals.kept(), pinning, query.delivery.at_work():
+        with closing(context.controls.inputs), start.plan.renewals.kept(), pinning, query.delivery.at_work():
             start.require_unbroken_input()
             with start.naming_gaps():
                 if self.planned is not None:

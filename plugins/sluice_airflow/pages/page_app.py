@@ -6,7 +6,7 @@ import logging
 from http import HTTPStatus
 
 from airflow.api_fastapi.app import get_auth_manager
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse
 from starlette.exceptions import HTTPException
@@ -18,7 +18,7 @@ from sluice_airflow.composition import load_deployment
 from sluice_airflow.pages.action_routes import action_routes
 from sluice_airflow.pages.page_access import REQUIRES_LOGIN
 from sluice_airflow.pages.page_addresses import base_of
-from sluice_airflow.pages.page_guard import add_headers
+from sluice_airflow.pages.page_guard import add_headers, require_readable
 from sluice_airflow.pages.page_state import PageState
 from sluice_airflow.pages.spark_routes import spark_routes
 from sluice_airflow.pages.stream_routes import stream_routes
@@ -45,7 +45,12 @@ def pages_app() -> FastAPI:
     SettingsError: when the environment of the API server does not describe a deployment.
     """
     app = FastAPI(
-        title="Sluice", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[REQUIRES_LOGIN], debug=False
+        title="Sluice",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        dependencies=[REQUIRES_LOGIN, Depends(require_readable)],
+        debug=False,
     )
     app.state.pages = PageState.of(load_deployment())
     app.middleware("http")(add_headers)

@@ -12,9 +12,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from secrets import token_hex
-from urllib.parse import urlsplit
+from urllib.parse import unquote_to_bytes, urlsplit
 
 from itsdangerous import BadData, URLSafeTimedSerializer
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -45,6 +46,17 @@ async def add_headers(request: Request, call_next: Next) -> Response:
     for name, value in {**HEADERS, "Cache-Control": "no-store"}.items():
         answer.headers.setdefault(name, value)
     return answer
+
+
+def require_readable(request: Request) -> None:
+    """Refuse an address with NUL: no name, path or time has it, and neither files nor the ledger take it.
+
+    Raises
+    ------
+    HTTPException: 404.
+    """
+    if "\0" in request.scope["path"] or "\0" in unquote_to_bytes(request.url.query).decode(errors="replace"):
+        raise HTTPException(404, "There is no such page: the address holds NUL.")
 
 
 def spark_ui_policy(host: str, base: str) -> str:

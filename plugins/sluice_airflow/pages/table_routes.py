@@ -113,8 +113,6 @@ def _report_file(table: str, check: str, path: str, reader: ReaderDep, pages: St
 
 
 def _within(folder: Path, path: str) -> Path | None:
-    if "\0" in path:
-        return None
     root = folder.resolve()
     file = (root / path).resolve()
     return file if file.is_relative_to(root) else None

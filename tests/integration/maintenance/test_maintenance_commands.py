@@ -16,10 +16,13 @@ import yaml
 from tests.fixtures.stack import Stack
 
 from sluice.cli.app import main
+from sluice.ledger.airflow_owner import DagObservation
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.generations import current_generation, record_query_id
 from sluice.ledger.quality_checks import QualityObservation, QualityVerdict, record_quality
+from sluice.ledger.stream_troubles import clear_trouble
 from sluice.ledger.work_items import find_items
+from sluice.supervision.platform_troubles import note_paused_dags
 from sluice.tables.catalog import open_catalog
 
 
@@ -43,7 +46,11 @@ def deployment(services_environment: Stack, tmp_path: Path, monkeypatch: pytest.
     for name in (table, copies):
         policy = {"compaction": {"target_file_bytes": "64MiB", "min_input_files": 5}}
         declare(
-            pipelines / f"{name}.table.yaml", table=name, columns=[{"name": "id", "type": "long"}], maintenance=policy
+            pipelines / f"{name}.table.yaml",
+            table=name,
+            columns=[{"name": "id", "type": "long"}],
+            maintenance=policy,
+            quality={"expectations": [{"type": "expect_column_values_to_be_unique", "kwargs": {"column": "id"}}]},
         )
     declare(
         pipelines / f"{stream}.stream.yaml",
@@ -182,8 +189,18 @@ def write(deployment: Deployment, files: Mapping[str, str]) -> None:
 def test_quality_report(
     deployment: Deployment, verdict: QualityVerdict, exit_code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    failed = ("expect_column_values_to_be_unique",) if verdict is QualityVerdict.FAILED else ()
-    check = QualityObservation(
+    record_quality(deployment.ledger, a_check(deployment, verdict), sentence="It failed.")
+
+    assert ended(["quality", "report", deployment.table]) == exit_code
+
+    said = capsys.readouterr().out
+    assert f"{deployment.table}: {verdict}, 2026-11-20 12:00:00 UTC" in said
+    assert "/reports/rows/index.html" in said
+
+
+def a_check(deployment: Deployment, verdict: QualityVerdict) -> QualityObservation:
+    """A check of the table."""
+    return QualityObservation(
         table=deployment.table,
         checked_at=datetime(2026, 11, 20, 12, 0, tzinfo=UTC),
         launched_by="a test",
@@ -192,13 +209,31 @@ def test_quality_report(
         snapshot_committed_at=datetime(2026, 11, 20, 11, 0, tzinfo=UTC),
         rows=6,
         expectations=1,
-        failed_expectations=failed,
+        failed_expectations=("expect_column_values_to_be_unique",) if verdict is QualityVerdict.FAILED else (),
         report="/reports/rows/index.html",
     )
-    record_quality(deployment.ledger, check, sentence="It failed.")
 
-    assert ended(["quality", "report", deployment.table]) == exit_code
 
-    said = capsys.readouterr().out
-    assert f"{deployment.table}: {verdict}, 2026-11-20 12:00:00 UTC" in said
-    assert "/reports/rows/index.html" in said
+def test_the_status_of_streams_counts_failed_checks_and_names_paused_dags(
+    deployment: Deployment, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paused = DagObservation(airflow="ours", is_paused=True)
+    note_paused_dags(deployment.ledger, lambda dag: paused if dag == "data_quality" else None, by="a test")
+    try:
+        assert ended(["stream", "status"]) == 0, "a person has paused it"
+        assert "data_quality: dag paused: The DAG data_quality is paused. No table" in capsys.readouterr().out
+        record_quality(
+            deployment.ledger, a_check(deployment, QualityVerdict.FAILED), sentence="id is unique: 2 break it"
+        )
+        assert ended(["stream", "status"]) == 1
+        assert f"{deployment.table}: check failed: id is unique: 2 break it" in capsys.readouterr().out
+        assert ended(["stream", "status", "--json"]) == 1
+        troubles = json.loads(capsys.readouterr().out)["troubles"]
+        assert {(one["stream"], one["reason"]) for one in troubles} == {
+            ("data_quality", "dag paused"),
+            (deployment.table, "check failed"),
+        }
+        assert ended(["stream", "status", deployment.stream]) == 0, "of one stream only that is shown"
+    finally:
+        clear_trouble(deployment.ledger, "data_quality", by="a test")
+        clear_trouble(deployment.ledger, deployment.table, by="a test")

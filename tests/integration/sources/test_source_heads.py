@@ -227,3 +227,17 @@ def test_the_head_of_a_socket_is_not_known(settings: Settings) -> None:
     lag = SourceHeads(settings).observe_lag(reader(socket={"host": "h", "port": 1}).declaration, None)
     assert lag == LagObservation(rows=None, problem="the head of a socket source is unknown")
     assert lag.text == "?"
+
+
+def test_nothing_is_counted_at_a_source_that_is_another_one(settings: Settings, topic: str, table: Table) -> None:
+    heads, name = SourceHeads(settings), ".".join(table.name())
+    kafka = reader(kafka={"connection": "flights_kafka", "topics": [topic]}).declaration
+    iceberg = reader(iceberg={"table": name}).declaration
+
+    read = heads.observe_lag(kafka, None, known={f"topic {topic} of flights_kafka": "another"})
+    listed = heads.observe_lag(iceberg, None, known={f"input table {name}": "another"})
+
+    assert read.rows is None
+    assert f"topic {topic} of flights_kafka was deleted and created again" in read.problem
+    assert read.is_refused
+    assert f"input table {name} was deleted and created again" in listed.problem

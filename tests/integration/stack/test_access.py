@@ -68,14 +68,14 @@ def test_a_shell_that_evaluates_the_export_has_every_variable(services_stack: St
 
 def test_the_snippets_work_as_they_are_pasted(services_stack: Stack, lakehouse: Catalog) -> None:
     code = sluice(services_stack, "stack", "credentials", "--show-secrets").output
-    asked = 'print([b["Name"] for b in s3.list_buckets()["Buckets"]], len(producer.list_topics(timeout=20).brokers))'
+    asked = 'print(s3.list_objects_v2(Bucket="landing")["Name"], len(producer.list_topics(timeout=20).brokers))'
     tables = 'print(catalog.load_table("access.words").scan().to_arrow().num_rows)'
 
     ended = subprocess.run(
         [sys.executable, "-"], input=f"{code}\n{asked}\n{tables}\n", capture_output=True, text=True
     )  # our own
 
-    assert ended.stdout.splitlines() == ["['landing'] 1", "2"], ended.stderr
+    assert ended.stdout.splitlines() == ["landing 1", "2"], ended.stderr
 
 
 def test_a_topic_is_made_once(services_stack: Stack) -> None:
@@ -132,7 +132,7 @@ def test_the_reader_may_not_write_past_duckdb_either(
     catalog, files = open_catalog(settings), s3_client(settings.object_store)
 
     assert catalog.load_table("access.words").scan().to_arrow().num_rows == 2
-    with pytest.raises(OSError, match="ACCESS_DENIED"):
+    with pytest.raises(OSError, match=r"(?i)access.?denied"):
         catalog.load_table("access.words").append(ROWS)
     with pytest.raises(NoSuchTableError):
         catalog.drop_table("access.words")

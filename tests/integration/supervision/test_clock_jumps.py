@@ -31,6 +31,7 @@ NO_SIGNS = {
     "archived_runs": {"ended_at", "archived_at"},
     "backfill_attempts": {"interval_start", "interval_end", "started_at", "ended_at"},
     "batches": {"started_at", "watermark"},
+    "control_requests": {"requested_at", "used_at", "answered_at"},
     "checkpoint_checks": {"checked_at", "recorded_at"},
     "driver_uis": {"recorded_at"},
     "events": {"recorded_at"},

@@ -45,6 +45,6 @@ def test_a_word_that_only_a_newer_program_knows_keeps_no_other_stream_waiting(
     with suspended_by(ledger, "quota"):
         alerts = passed(supervisor, declared(newer, other))
     assert list(alerts) == ["newer"]
-    assert alerts["newer"].reason == "not reconciled"
-    assert "the word 'quota' as suspension of newer" in alerts["newer"].sentence
+    assert (alerts["newer"].reason, alerts["newer"].is_new) == ("not reconciled", True)
+    assert "the word 'quota' as suspension of stream newer" in alerts["newer"].sentence
     assert find_run(ledger, left.run_id).state is RunState.LOST, "the other one was looked after"

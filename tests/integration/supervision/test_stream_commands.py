@@ -111,6 +111,19 @@ def test_a_failure_count_is_reset_by_name(sluice: Sluice, ledger: Ledger, tmp_pa
     assert "to be started" in sluice("stream", "status", "flights")[1]
 
 
+def test_after_an_upgrade_the_streams_with_older_drivers_are_restarted(sluice: Sluice, ledger: Ledger) -> None:
+    sluice("stream", "start", "flights")
+    first = newest_run(ledger, "flights")
+    assert first is not None
+    assert document(sluice("stream", "restart", "--older-than", first.version, "--json"))["restarted"] == []
+    answer = document(sluice("stream", "restart", "--older-than", "99.0", "--at-once", "2", "--json"))
+    assert (answer["restarted"], answer["failed"]) == (["flights"], {})
+    second = newest_run(ledger, "flights")
+    assert second is not None
+    assert second.run_id != first.run_id
+    assert sluice("stream", "restart")[0] == 2, "neither a name nor a version"
+
+
 @pytest.mark.parametrize("verb", ["start", "stop", "restart", "reset-breaker"])
 def test_a_dry_run_changes_nothing(sluice: Sluice, ledger: Ledger, verb: str) -> None:
     exit_code, output, _ = sluice("stream", verb, "flights", "--dry-run")

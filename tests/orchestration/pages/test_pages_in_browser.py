@@ -159,6 +159,47 @@ def test_a_person_finds_in_the_lineage_what_a_stream_feeds_and_opens_it_by_keybo
     page.context.close()
 
 
+def test_an_analyst_sees_what_the_catalog_has_and_copies_a_query(airflow: RunningAirflow, browser: Browser) -> None:
+    page = with_cookie(airflow, browser, "viewer")
+    page.goto("/plugin/streams/sluice/tables/bronze.flights")
+    frame = page.frame_locator("iframe")
+    expect(frame.get_by_role("heading", name="bronze.flights", exact=True)).to_be_visible(timeout=PATIENCE)
+
+    expect(frame.locator("#live")).to_contain_text("no rows yet")
+    expect(frame.get_by_role("row", name="at timestamptz")).to_be_visible()
+    expect(frame.get_by_role("row", name="not checked id is not null")).to_be_visible()
+    copy = frame.locator("button[data-copy]").first
+    copy.click()
+    expect(copy).to_have_text("Copied")
+    page.context.close()
+
+
+def test_a_paused_dag_is_said_where_its_result_is_missed_with_the_way_to_it(
+    airflow: RunningAirflow, browser: Browser
+) -> None:
+    airflow.unpause("data_quality")
+    page = with_cookie(airflow, browser, "admin")
+    banner = page.frame_locator("iframe").get_by_text("the DAG data_quality is paused")
+    places = ("tables", "tables/bronze.flights", "streams")
+    try:
+        for is_paused in (False, True):
+            airflow.patch("dags/data_quality", {"is_paused": is_paused})
+            for place in places:
+                page.goto(f"/plugin/streams/sluice/{place}")
+                expect(page.frame_locator("iframe").locator("h1")).to_be_visible(timeout=PATIENCE)
+                expect(banner).to_have_count(int(is_paused))
+        screenshot(page, "paused-dag")
+        page.goto("/")
+        tile = page.locator("#sluice-tile").get_by_role("link", name="1 DAG of the platform paused")
+        expect(tile).to_be_visible(timeout=PATIENCE)
+        screenshot(page, "home-with-paused-dag")
+        tile.click()
+        page.wait_for_url("**/dags/data_quality", timeout=PATIENCE, wait_until="commit")
+    finally:
+        airflow.unpause("data_quality")
+    page.context.close()
+
+
 def test_a_viewer_sees_no_button(airflow: RunningAirflow, browser: Browser) -> None:
     page = with_cookie(airflow, browser, "viewer")
     page.goto("/sluice/streams/paged")

@@ -15,3 +15,9 @@ def folder(tmp_path: Path) -> Path:
     for table in ("bronze.flights", "silver.flights"):
         write_table(tmp_path, table)
     return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def _known_airflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The id of this Airflow, which its metadata database keeps otherwise: tasks ask who owns the ledger."""
+    monkeypatch.setenv("AIRFLOW_VAR_SLUICE_AIRFLOW_ID", "the-airflow-of-this-test")

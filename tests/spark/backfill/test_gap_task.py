@@ -29,6 +29,7 @@ def _airflows_environment(workshop: Workshop, services: Stack, monkeypatch: pyte
     for name, value in services.environment().items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("SLUICE_PIPELINES", str(workshop.folder))
+    monkeypatch.setenv("AIRFLOW_VAR_SLUICE_AIRFLOW_ID", "the-airflow-of-this-test")  # no database has it here
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(CONNECTION))
 
 

@@ -46,6 +46,11 @@ ANN = "ann@planted.org"
         ),
         ("[A_NEW_CONDITION] of {} without a state", f"[A_NEW_CONDITION] {IN_THE_LOG}"),
         ('java.lang.NumberFormatException: For input string: "{}"', f"java.lang.NumberFormatException: {IN_THE_LOG}"),
+        (
+            'It cannot be written: [TASK_WRITE_FAILED] It failed. SQLSTATE: 58030: For input string: "{}"',
+            f"It cannot be written: [TASK_WRITE_FAILED] It failed. SQLSTATE: 58030: {IN_THE_LOG}",
+        ),
+        ("a: invalid literal for int() with base 10: '{}'", f"a: {IN_THE_LOG}"),
         ("PythonException: ValueError: bad {}", f"PythonException: {IN_THE_LOG}"),
     ],
 )

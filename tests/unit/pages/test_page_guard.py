@@ -5,8 +5,17 @@ from __future__ import annotations
 import time
 
 import pytest
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 
-from sluice_airflow.pages.page_guard import PLAN_SECONDS, PlanTokens, ShownPlan, is_of_own_origin, use_of
+from sluice_airflow.pages.page_guard import (
+    PLAN_SECONDS,
+    PlanTokens,
+    ShownPlan,
+    is_of_own_origin,
+    require_readable,
+    use_of,
+)
 
 HOST = {"host": "airflow.example:8080"}
 PLAN = ShownPlan(user="ann", subject="clicks", verb="reset", number=3, digest="of the plan")
@@ -64,3 +73,23 @@ def test_a_token_is_good_for_ten_minutes(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(time, "time", lambda: later)
 
     assert tokens.plan_of(token, user="ann", subject="clicks", verb="reset") is None
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "is_refused"),
+    [
+        ("/streams/a\0b", b"", True),
+        ("/streams/a", b"start=%00", True),
+        ("/streams/a", b"start=2013-01-05%2b00:00&x=%ff", False),
+        ("/streams/%00", b"", False),  # a name that holds the characters %00
+    ],
+)
+def test_an_address_with_nul_is_not_found(path: str, query: bytes, is_refused: bool) -> None:
+    scope = {"type": "http", "method": "GET", "path": path, "query_string": query, "headers": []}
+    try:
+        require_readable(Request(scope))
+        refused = None
+    except HTTPException as error:
+        refused = error.status_code
+
+    assert refused == (404 if is_refused else None)

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from sluice.checkpoints.checkpoint_files import LocalCheckpointFiles
-from sluice.sources.unread_input import all_read_files, files_read_up_to
+from sluice.declarations.source_declarations import FilesSource
+from sluice.settings import ObjectStoreSettings
+from sluice.sources.unread_input import (
+    FolderObservation,
+    all_read_files,
+    files_read_up_to,
+    is_same_time,
+    observe_folder,
+)
 
 
 def log(*entries: tuple[str, int]) -> str:
@@ -60,3 +69,34 @@ def written(folder: Path, texts: dict[str, str]) -> LocalCheckpointFiles:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     return LocalCheckpointFiles(folder.as_uri())
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_same"),
+    [
+        (1_700_000_000_123, 1_700_000_000_123, True),
+        (1_700_000_000_123, 1_700_000_000_124, False),
+        (1_700_000_000_123, 1_700_000_000_000, True),
+        (1_700_000_001_000, 1_700_000_000_000, False),
+    ],
+)
+def test_times_of_change_are_compared_as_far_as_they_are_known(first: int, second: int, *, is_same: bool) -> None:
+    assert is_same_time(first, second) is is_same
+
+
+def test_a_file_that_was_written_again_is_changed_and_not_unread(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for name in ("same.json", "again.json", "new.json"):
+        (tmp_path / "in" / name).write_text("{}")
+        os.utime(tmp_path / "in" / name, (1_700_000_000, 1_700_000_000))
+    root = (tmp_path / "in").as_uri()
+    lines = [
+        json.dumps({"path": f"{root}/{name}", "timestamp": at, "batchId": 0})
+        for name, at in (("same.json", 1_700_000_000_000), ("again.json", 1_600_000_000_000))
+    ]
+    written(tmp_path / "c", {"sources/0/0": "\n".join(["v1", *lines])})
+    source = FilesSource.model_validate({"connection": "here", "format": "text"})
+
+    seen = observe_folder(source, root=root, checkpoint=(tmp_path / "c").as_uri(), object_store=ObjectStoreSettings())
+
+    assert seen == FolderObservation(unread=frozenset({f"{root}/new.json"}), changed=frozenset({f"{root}/again.json"}))

@@ -133,6 +133,7 @@ ADMITTED_LONG_AGO = a_run(state=RunState.LAUNCHING, process=None, heard=None, ag
 STARTING = a_run(state=RunState.LAUNCHING, heard=None, age=30 * SECOND)
 MUTE = a_run(state=RunState.LAUNCHING, heard=None, age=LAUNCHED_WITHIN + HEARD_WITHIN + SECOND)
 HEARD = a_run(heard=HEARD_WITHIN)
+AHEAD = a_run(heard=-DAY)
 SILENT = a_run(heard=HEARD_WITHIN + SECOND)
 NOTE = DriverExit(state=RunState.FAILED, exit_code=1, reason="broker gone")
 Action, Reason = SupervisionAction, SupervisionReason
@@ -258,6 +259,9 @@ WITH_UNKNOWN_DRIVER = (
     case("starting elsewhere", seen(STARTING, process=UNKNOWN), Action.ADOPT, Reason.STARTING, delay=LOOK_AGAIN_AFTER),
     case("heard elsewhere", seen(HEARD, process=UNKNOWN), Action.ADOPT, Reason.HEARTBEAT_FRESH, delay=LOOK_AGAIN_AFTER),
     case("silent elsewhere", seen(SILENT, process=UNKNOWN), Action.WAIT, Reason.DRIVER_UNKNOWN, delay=LOOK_AGAIN_AFTER),
+    case(
+        "heard in the future", seen(AHEAD, process=UNKNOWN), Action.WAIT, Reason.DRIVER_UNKNOWN, delay=LOOK_AGAIN_AFTER
+    ),
     case(
         "never heard elsewhere", seen(MUTE, process=UNKNOWN), Action.WAIT, Reason.DRIVER_UNKNOWN, delay=LOOK_AGAIN_AFTER
     ),

@@ -18,6 +18,7 @@ from sluice.supervision.supervision_decision import StreamObservation
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 HOURLY = ScheduleDeclaration(cron="@hourly")
+HALF_PAST = ScheduleDeclaration(cron="30 * * * *")
 EACH_MINUTE = ScheduleDeclaration(cron="* * * * *")
 BY_TABLES = ScheduleDeclaration(tables=("bronze.flights",))
 
@@ -81,6 +82,8 @@ def judged(
         pytest.param(HOURLY, 121 * MINUTE, True, id="its time, and the time after it, are over"),
         pytest.param(HOURLY, 61 * MINUTE, True, id="just so"),
         pytest.param(HOURLY, 59 * MINUTE, False, id="its time has just come"),
+        pytest.param(HALF_PAST, 75 * MINUTE, False, id="half an interval"),
+        pytest.param(HALF_PAST, 95 * MINUTE, True, id="an interval and a half"),
         pytest.param(EACH_MINUTE, 12 * MINUTE, True, id="an interval, and its patience"),
         pytest.param(EACH_MINUTE, 9 * MINUTE, False, id="a short interval waits for its patience"),
     ],
