@@ -175,7 +175,7 @@ def test_a_stream_that_was_begun_goes_on_whatever_is_declared_now(workshop: Work
     source.expire()
     stream = BegunStream.declare("append", source)
     with pytest.MonkeyPatch.context() as former:
-        former.setattr(BEGINNING, lambda _spark, _ledger, _plan, checkpoint, _settings: checkpoint)
+        former.setattr(BEGINNING, lambda _spark, _ledger, _plan, checkpoint, _settings, **_: checkpoint)
         stream.run()
     assert [row[0] for row in stream.got()] == [10, 11], "what the oldest snapshot added"
 
@@ -213,8 +213,8 @@ def test_a_delta_table_whose_log_no_longer_reaches_the_declared_time_is_refused(
 def _append_before_the_first_batch(monkeypatch: pytest.MonkeyPatch, *tables: PastTable) -> None:
     left = [True]
 
-    def begin_and_append(*arguments: Any) -> Any:
-        begun = begin_in_tables(*arguments)
+    def begin_and_append(*arguments: Any, **named: Any) -> Any:
+        begun = begin_in_tables(*arguments, **named)
         if left:
             left.clear()
             for table in tables:
