@@ -319,7 +319,8 @@ def one_page(ledger: Ledger, declared: DeclaredNow) -> object:
     """What the page of one stream reads beside the lines of all."""
     declarations, observe = declared.read(), partial(observe_streams, ledger, launcher=ObservingLauncher())
     observe(declarations, may_read=everything, with_history=False, among=["stream_7"])
-    return load_stream_page(ledger, declarations, "stream_7", hours=1, may_read=everything, may_read_log=True)
+    load = partial(load_stream_page, ledger, declarations, "stream_7", logs=declarations.folder)
+    return load(hours=1, may_read=everything, may_read_log=True)
 
 
 if __name__ == "__main__":
