@@ -44,7 +44,7 @@ def test_a_reset_shows_what_is_left_behind_and_what_is_read_and_published_again(
     steps = [line.partition(". ")[2] for line in output.splitlines()[1:-1]]
     assert steps[0] == (
         'Leave generation 1, its offsets. Its newest batch is 7, which ends at {"records": {"flights": {"0": '
-        "3000}}}; recorded batches stay recorded. Its checkpoint file:///checkpoints/flights/1 is kept."
+        "3000}}}; recorded batches stay recorded. Its checkpoint file:///checkpoints/flights/1 is not there any more."
     )
     assert steps[1].startswith("Staged batches are never published; how many they are is unknown: ")
     assert steps[2:] == [
@@ -86,7 +86,7 @@ def test_a_reset_is_refused_while_a_driver_lives_or_the_stream_is_to_run(sluice:
     assert exit_code == 1
     assert "or stop it first: `sluice stream stop flights`" in errors
     end_drivers(ledger)
-    exit_code, _, errors = sluice("stream", "reset", "flights", "--dry-run")
+    exit_code, _, errors = sluice("stream", "reset", "flights", "--yes")
     assert exit_code == 2
     assert "flights is to run" in errors
     sluice("stream", "stop", "flights")
