@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -175,16 +176,19 @@ def test_files_that_were_not_read(settings: Settings, tmp_path: Path) -> None:
         file = tmp_path / "in" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("x")
+        os.utime(file, (1_700_000_000, 1_700_000_000))
     assert heads.observe_lag(files, None) == LagObservation(rows=None, files=4)
 
     log = tmp_path / "checkpoints" / "flights" / "1" / "sources" / "0"
     log.mkdir(parents=True)
-    entry = json.dumps({"path": f"{here.root}/a/1.txt", "timestamp": 1, "batchId": 0})
-    other = json.dumps({"path": f"{here.root}/a/2%20%25.txt", "timestamp": 1, "batchId": 1})
+    entry = json.dumps({"path": f"{here.root}/a/1.txt", "timestamp": 1_700_000_000_000, "batchId": 0})
+    other = json.dumps({"path": f"{here.root}/a/2%20%25.txt", "timestamp": 1_700_000_000_000, "batchId": 1})
     (log / "0").write_text(f"v1\n{entry}")
     (log / "1.compact").write_text(f"v1\n{entry}\n{other}")
     lag = heads.observe_lag(files, read_up_to({"logOffset": 1}))
     assert (lag, lag.text) == (LagObservation(rows=None, files=2), "2 files")
+    os.utime(tmp_path / "in" / "a" / "1.txt", (1_700_000_060, 1_700_000_060))
+    assert "1 file was written again after being read" in heads.observe_lag(files, read_up_to(None)).problem
 
 
 def test_files_of_a_whole_bucket(settings: Settings) -> None:
