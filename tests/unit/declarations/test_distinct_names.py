@@ -26,7 +26,7 @@ def test_columns_of_values_and_of_files_are_compared_without_case() -> None:
 
 
 def test_fields_inside_of_others_are_compared_too() -> None:
-    with pytest.raises(ValueError, match="the field A is there twice"):
+    with pytest.raises(ValueError, match="has the field A twice"):
         parse_column_type("list<struct<a: int, b: struct<c: int>, A: string>>")
 
 
