@@ -31,7 +31,7 @@ STREAM = "daily"
 DAYS = tuple(
     Interval(start=datetime(2013, 1, day, tzinfo=UTC), end=datetime(2013, 1, day + 1, tzinfo=UTC)) for day in (5, 6)
 )
-ROWS = {"published": 3, "replaced": 0, "quarantined": 1, "duplicate": 0}
+ROWS = {"published": 3, "replaced": 0, "quarantined": 1, "duplicate": 0, "moved": 0}
 GAPS = ("stream", "gaps", STREAM)
 BACKFILL = ("backfill", STREAM, "--from", "2013-01-05", "--to", "2013-01-07", "--yes")
 REPLACED = Answer(
