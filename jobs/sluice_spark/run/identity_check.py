@@ -42,7 +42,8 @@ class CheckedIdentities:
 
 
 def check_identities(checkpoint: RunCheckpoint, settings: Settings, catalog: Catalog) -> CheckedIdentities:
-    """Compare the inputs and targets of a stream with those of its generation, and keep the ids of new ones.
+    """Compare the inputs and targets of a stream with those of its generation. Nothing is kept yet, since what follows
+    may refuse the start.
 
     Raises
     ------
@@ -56,16 +57,15 @@ def check_identities(checkpoint: RunCheckpoint, settings: Settings, catalog: Cat
     followed = tuple(one for one in replaced if checkpoint.state.newest_committed >= 0 and _is_counted(one, checkpoint))
     if refused := [one for one in replaced if one not in followed]:
         raise _refusal(checkpoint, refused)
-    if seen.items() - generation.identities.items() and not followed:
-        record_identities(checkpoint.ledger, generation.stream, generation.generation, seen, replacing=is_empty)
     return CheckedIdentities(seen=seen, followed=followed)
 
 
-def follow_recreated_topics(
+def keep_identities(
     spark: SparkSession, plan: StreamPlan, checkpoint: RunCheckpoint, checked: CheckedIdentities, settings: Settings
 ) -> RunCheckpoint:
-    """Let the next batch end before the first record of each topic that is followed. Repeated after a crash, it does
-    the same. A batch that was planned in the old topic and not committed is replaced: its records are gone.
+    """Keep the ids in the ledger, after the next batch was planned to end before the first record of each topic that is
+    followed. Repeated after a crash, it does the same. A batch that was planned in the old topic and not committed is
+    replaced: its records are gone.
 
     Returns
     -------
@@ -77,6 +77,7 @@ def follow_recreated_topics(
     CheckpointError: when the checkpoint cannot be read or written.
     """
     if not checked.followed:
+        _keep(checkpoint, checked.seen)
         return checkpoint
     committed = checkpoint.state.newest_committed
     entry = read_log_text(spark, checkpoint.location, "offsets", committed)
@@ -92,6 +93,13 @@ def follow_recreated_topics(
     write_planned_batch(spark, checkpoint.location, committed + 1, "\n".join(lines))
     _record(checkpoint, checked)
     return replace(checkpoint, state=read_checkpoint(spark, checkpoint.location))
+
+
+def _keep(checkpoint: RunCheckpoint, seen: Identities) -> None:
+    generation = checkpoint.generation
+    if seen.items() - generation.identities.items():
+        is_empty = checkpoint.state.newest_planned < 0
+        record_identities(checkpoint.ledger, generation.stream, generation.generation, seen, replacing=is_empty)
 
 
 def _at_beginning(line: str, source: KafkaSource, followed: Sequence[Replaced], settings: Settings) -> str:

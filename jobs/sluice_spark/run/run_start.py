@@ -35,7 +35,7 @@ from sluice.sources.source_identities import Identities
 from sluice.tables.catalog import open_catalog
 from sluice_spark.delivery.delivery_port import TablesAtStart
 from sluice_spark.query.stream_plan import StreamPlan, plan_stream
-from sluice_spark.run.identity_check import check_identities, follow_recreated_topics
+from sluice_spark.run.identity_check import check_identities, keep_identities
 from sluice_spark.run.job import failure_of_error
 from sluice_spark.run.run_checkpoint import RunCheckpoint, observe_checkpoint
 from sluice_spark.run.table_beginning import begin_in_tables, require_reachable_starts
@@ -146,7 +146,7 @@ def start_run(
     require_unchanged_files(stream.declaration, settings, checkpoint=found.location)
     plan = plan_stream(spark, stream, settings, checkpoint=found.location)
     found.bind(plan)
-    found = follow_recreated_topics(spark, plan, found, checked, settings)
+    found = keep_identities(spark, plan, found, checked, settings)
     require_reachable_starts(spark, found, settings)
     checkpoint = begin_in_tables(spark, ledger, plan, found, settings, until=until)
     if checkpoint.state.newest_planned > found.state.newest_planned:
