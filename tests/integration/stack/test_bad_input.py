@@ -203,7 +203,7 @@ def test_an_unknown_service(new_stack: Stack) -> None:
 )
 def test_a_ledger_of_another_version_of_sluice(new_stack: Stack, version: str, words: tuple[str, ...]) -> None:
     new_stack.up(("postgres",))
-    with open_ledger(new_stack.environment()["SLUICE_LEDGER_OWNER_URL"]) as ledger, ledger.transaction() as connection:
+    with open_ledger(new_stack.ledger_owner_url()) as ledger, ledger.transaction() as connection:
         connection.execute(text("UPDATE sluice.alembic_version SET version_num = :version"), {"version": version})
     new_stack.run("down")
 
