@@ -201,7 +201,7 @@ def test_a_recorded_port_that_was_taken_meanwhile_is_named(running: Stack) -> No
 
 def test_down_ends_everything_and_the_data_stays(new_stack: Stack) -> None:
     new_stack.up(PAIR)
-    url = new_stack.environment()["SLUICE_LEDGER_URL"].replace("+psycopg", "")
+    url = new_stack.ledger_owner_url().replace("+psycopg", "")
     with psycopg.connect(url) as connection:
         connection.execute("CREATE TABLE kept AS SELECT 1 AS answer")
 

@@ -215,7 +215,7 @@ def test_events_are_limited_by_number_and_time(sluice: Sluice) -> None:
     sluice("stream", "reset-breaker", "flights")
     assert len(document(sluice("stream", "events", "flights", "--limit", "1", "--json"))["events"]) == 1
     assert len(document(sluice("stream", "events", "flights", "--since", "1 hour", "--json"))["events"]) == 2
-    assert document(sluice("stream", "events", "flights", "--since", "2999-01-01T00:00", "--json"))["events"] == []
+    assert document(sluice("stream", "events", "flights", "--since", "2199-01-01T00:00", "--json"))["events"] == []
     exit_code, _, errors = sluice("stream", "events", "flights", "--since", "yesterday")
     assert exit_code == 2
     assert "--since is neither a duration nor a time, got 'yesterday'." in errors
