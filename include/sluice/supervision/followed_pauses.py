@@ -78,6 +78,12 @@ class _Look:
         """Whether a paused DAG suspends the stream."""
         return self.desired.suspension is SuspensionCause.PAUSED
 
+    @property
+    def is_at_stake(self) -> bool:
+        """Whether a paused DAG would stop the stream."""
+        is_continuous = self.wanted.declaration.mode == "continuous"
+        return is_continuous and self.desired.effective_state is DesiredState.RUNNING
+
     def decide(self, desired: DesiredStateObservation, *, is_among_many: bool) -> PauseEffect:
         """What follows, by what is requested of the stream."""
         return decide_about_pause(
@@ -169,7 +175,8 @@ def _follow(
     supervisor: Supervisor, looks: Sequence[_Look], problems: dict[str, Exception]
 ) -> tuple[dict[str, PauseEffect], dict[str, str]]:
     """Carry out what follows for each stream. Returns the effects and their sentences; what one raises is a problem."""
-    turned = [look for look in looks if look.decide(look.desired, is_among_many=False) is PauseEffect.SUSPEND]
+    would_stop = [look for look in looks if look.is_at_stake]
+    turned = [look for look in would_stop if look.decide(look.desired, is_among_many=False) is PauseEffect.SUSPEND]
     is_among_many = len(turned) >= MANY_PAUSES
     effects: dict[str, PauseEffect] = {}
     changes: dict[str, str] = {}

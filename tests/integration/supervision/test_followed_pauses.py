@@ -115,6 +115,15 @@ def test_many_dags_that_turn_paused_in_one_pass_stop_nothing(supervisor: Supervi
     assert {suspension(ledger, stream.name) for stream in few} == {SuspensionCause.PAUSED}, "a person may do that"
 
 
+def test_a_stream_that_is_stopped_already_is_not_among_the_many(supervisor: Supervisor, ledger: Ledger) -> None:
+    one, *others = streams(MANY_PAUSES)
+    look(supervisor, UNPAUSED, one, *others)
+    for stream in others:
+        set_desired_state(ledger, stream.name, DesiredState.STOPPED, requested_by="a person")
+    look(supervisor, PAUSED, one, *others)
+    assert suspension(ledger, one.name) is SuspensionCause.PAUSED
+
+
 def test_the_pause_of_a_person_stops_and_says_so(supervisor: Supervisor, ledger: Ledger) -> None:
     look(supervisor, UNPAUSED)
     assert look(supervisor, PAUSED).changes["flights"] == "its DAG was paused: the stream is to stop"
