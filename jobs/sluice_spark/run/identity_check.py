@@ -9,22 +9,24 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
 
 from sluice.declarations.source_declarations import KafkaSource
+from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import InputReplacedError, RolledBackError
 from sluice.ledger.events import Actor, Event, EventAction, record_event
 from sluice.ledger.generations import record_identities
 from sluice.maintenance.continued_checkpoint import next_batch_metadata
+from sluice.refresh.shadow_bound import input_of
 from sluice.settings import KafkaConnection, Settings
 from sluice.sources.source_identities import Identities, Replaced, find_replaced, observe_identities
 from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.run.run_checkpoint import RunCheckpoint
-from sluice_spark.session.checkpoint_metadata import read_checkpoint, read_log_text
+from sluice_spark.session.checkpoint_metadata import NO_OFFSET, read_checkpoint, read_log_text
 from sluice_spark.session.planned_batch import write_planned_batch
 
 _log = logging.getLogger(__name__)
@@ -84,15 +86,37 @@ def keep_identities(
     commit = read_log_text(spark, checkpoint.location, "commits", committed)
     lines = entry.splitlines()
     lines[_HEADER_LINES - 1] = next_batch_metadata(lines[_HEADER_LINES - 1], commit)
-    for number, name in enumerate(plan.sources):
-        source = plan.declaration.inputs[name.partition(" (")[0]].declared_source.source
-        if isinstance(source, KafkaSource):
-            lines[_HEADER_LINES + number] = _at_beginning(
-                lines[_HEADER_LINES + number], source, checked.followed, settings
-            )
+    moved = moved_offsets(
+        lines[_HEADER_LINES:],
+        plan.places,
+        plan.declaration,
+        lambda line, source: _at_beginning(line, source, checked.followed, settings),
+    )
+    lines[_HEADER_LINES:] = moved
     write_planned_batch(spark, checkpoint.location, committed + 1, "\n".join(lines))
     _record(checkpoint, checked)
     return replace(checkpoint, state=read_checkpoint(spark, checkpoint.location))
+
+
+def moved_offsets(
+    lines: Sequence[str],
+    places: Sequence[str],
+    declaration: StreamDeclaration,
+    move: Callable[[str, KafkaSource], str],
+) -> list[str]:
+    """The offsets of an entry with those of topics moved. A place without an offset stays without one.
+
+    Parameters
+    ----------
+    lines: one for each place of the plan; an entry from before a place was added has fewer. places: the source of each.
+    move: gives the offset that an offset of a topic becomes.
+    """
+    moved = list(lines)
+    for number, (line, name) in enumerate(zip(lines, places, strict=False)):
+        source = declaration.inputs[input_of(name)].declared_source.source
+        if isinstance(source, KafkaSource) and line != NO_OFFSET:
+            moved[number] = move(line, source)
+    return moved
 
 
 def _keep(checkpoint: RunCheckpoint, seen: Identities) -> None:

@@ -133,6 +133,34 @@ def test_with_counting_the_new_topic_is_read_from_its_first_record(workshop: Wor
     assert len(events) == 1
 
 
+TWICE = """
+def transform(r):
+    rows = r.selectExpr("decode(value, 'UTF-8') v", "offset off")
+    return {"main": rows, "quarantine": rows.where("v = 'bad'").selectExpr(
+        "'own' reason", "CAST(NULL AS STRING) position", "v payload")}
+"""
+
+
+def test_a_topic_that_several_outputs_read_is_followed_in_each_place(workshop: Workshop) -> None:
+    topic = Topic(workshop, on_data_loss="count")
+    source = {"connection": "flights_kafka", "topics": [topic.name], "on_data_loss": "count"}
+    workshop.declare_stream(
+        topic.stream,
+        python=TWICE,
+        quarantine=True,
+        inputs={"r": {"stream": {"kafka": source}}},
+        outputs={"main": {"iceberg": {"table": topic.target}}},
+    )
+    topic.send(OLD)
+    topic.run()
+    topic.recreate()
+    topic.send(NEW)
+
+    topic.run()
+
+    assert topic.values() == sorted([*NEW, *OLD])
+
+
 def test_a_batch_that_was_planned_in_the_old_topic_is_replaced(workshop: Workshop) -> None:
     topic = Topic(workshop, on_data_loss="count")
     topic.send(OLD)
