@@ -31,7 +31,7 @@ from sluice_spark.query.rejected_records import RejectedRecords
 from sluice_spark.query.stream_outputs import part, row_counts, unite
 from sluice_spark.session.columns import REJECTED_ROW, rejected_row, rejection_of
 from sluice_spark.session.jvm import first_line
-from sluice_spark.session.valid_text import MARK, has_invalid_text, named_columns, repaired
+from sluice_spark.session.valid_text import MARK, has_invalid_text, named_columns, repaired, valid_text
 from sluice_spark.sinks.iceberg import IcebergTarget
 
 _log = logging.getLogger(__name__)
@@ -239,12 +239,15 @@ class BatchStaging:
         commit_checked(PyIcebergCommitter(self.catalog), target.names.staging, plan, what=what)
 
     def _with_origin(self, refused: DataFrame, key: PublicationKey) -> DataFrame:
+        """The rows as the quarantine has them. What in them is not UTF-8 is repaired: they are there to be read, and
+        no row of the quarantine may stop the stream that it left.
+        """
         stream, generation = self.rejected_as or (key.stream, key.generation)
         return refused.select(
             fn.lit(stream).alias("stream"),
             fn.lit(generation).alias("generation"),
             fn.lit(key.batch).cast("long").alias("batch"),
-            *REJECTED_ROW.names,
+            *(valid_text(field) for field in REJECTED_ROW),
             fn.lit(self.now()).alias("refused_at"),
         )
 

@@ -7,7 +7,7 @@ from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
-from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
 from sluice_spark.session.columns import quoted
 
@@ -55,6 +55,12 @@ def require_valid_text(rows: DataFrame, *, place: str) -> DataFrame:
 def repaired(rows: DataFrame) -> Column:
     """A row as JSON in which what is not UTF-8 has the replacement character."""
     return fn.make_valid_utf8(fn.to_json(fn.struct(*(fn.col(quoted(name)) for name in rows.columns))))
+
+
+def valid_text(field: StructField) -> Column:
+    """A column; what is not UTF-8 in one of text has the replacement character."""
+    column = fn.col(quoted(field.name))
+    return fn.make_valid_utf8(column).alias(field.name) if isinstance(field.dataType, StringType) else column
 
 
 def _is_invalid(value: Column, kind: DataType) -> Column | None:
