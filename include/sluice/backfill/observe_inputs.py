@@ -22,7 +22,7 @@ from sluice.backfill.topic_bounds import bound_of_topics
 from sluice.checkpoints.checkpoint_files import open_checkpoint_files
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.source_declarations import FilesSource, IcebergSource, KafkaSource
-from sluice.ledger.batches import rejections_of
+from sluice.ledger.batches import rejections_in
 from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import find_generation
 from sluice.settings import FilesConnection, KafkaConnection, ObjectStoreSettings, Settings
@@ -55,13 +55,14 @@ class ObservedInputs:
         LakehouseError, CheckpointError, LedgerError: when a source, a table or the ledger cannot be reached.
         SettingsError: when the deployment lacks a connection.
         """
+        rejections = rejections_in(self.ledger, self.stream.name, generation=self.generation)
         for name in self.stream.declaration.inputs:
             bound = self._bound(name, published)
             if bound is not None and not bound.problem and not _is_read_evenly(name, published):
                 problem = "it is read twice, and not equally far."
                 bound = replace(bound, problem=problem)
             if bound is not None:
-                yield without_rejected(bound, rejections_of(self.ledger, self.stream.name))
+                yield without_rejected(bound, rejections)
 
     def _bound(self, name: str, published: PublishedBatch) -> InputBound | None:
         backfill, declared = self.stream.declaration.backfill, self.stream.declaration.inputs[name]
