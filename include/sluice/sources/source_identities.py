@@ -46,7 +46,7 @@ class Replaced:
     @property
     def is_output(self) -> bool:
         """Whether the stream writes it."""
-        return self.name.startswith(_OUTPUT)
+        return is_output_name(self.name)
 
     @property
     def is_kinesis(self) -> bool:
@@ -78,6 +78,11 @@ def input_table_name(table: str) -> str:
 def output_table_name(table: str) -> str:
     """The name under which the id of a table is kept that a stream writes."""
     return f"{_OUTPUT}{table}"
+
+
+def is_output_name(name: str) -> bool:
+    """Whether an id that is kept under a name is one of a table that a stream writes."""
+    return name.startswith(_OUTPUT)
 
 
 def kinesis_name(source: KinesisSource) -> str:
