@@ -9,7 +9,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
-from sluice_spark.session.columns import quoted
+from sluice.record_values.rejection import RejectionKind
+from sluice_spark.session.columns import quoted, rejected_row, rejection_of
 
 MARK = "text that is not UTF-8"
 """Stands in the message of each refusal."""
@@ -50,6 +51,13 @@ def require_valid_text(rows: DataFrame, *, place: str) -> DataFrame:
         fn.lit("; decode the bytes by their own encoding, `decode(value, 'ISO-8859-1')`, or keep them as binary"),
     )
     return rows.where(fn.when(found, fn.raise_error(message).cast("boolean")).otherwise(fn.lit(True)))
+
+
+def invalid_rows(rows: DataFrame, invalid: Column) -> DataFrame:
+    """Rows of the quarantine for those whose text is not UTF-8."""
+    rejection = rejection_of(RejectionKind.NOT_TEXT, path="", detail=named_columns(rows.schema))
+    columns = rejected_row(rejection, position=fn.lit(None).cast("string"), payload=repaired(rows))
+    return rows.where(invalid).select(*columns.values())
 
 
 def repaired(rows: DataFrame) -> Column:
