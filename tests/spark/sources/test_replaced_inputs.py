@@ -25,6 +25,10 @@ OLD = [f"old{number}" for number in range(5)]
 NEW = [f"new{number}" for number in range(8)]
 
 
+class _KilledError(Exception):
+    """In the place of a driver's end."""
+
+
 class Topic:
     """A topic of one partition, and the stream that copies its records."""
 
@@ -75,6 +79,18 @@ class Topic:
     def values(self) -> list[str]:
         """What the target holds."""
         return [row["v"] for row in self.workshop.rows(self.target)]
+
+
+def kill_next_run(workshop: Workshop, stream: str) -> None:
+    """Run a stream until a batch is planned."""
+
+    def die(*_: Any) -> None:
+        raise _KilledError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sluice.sources.input_watch.InputWatch.look", die)
+        with pytest.raises(_KilledError):
+            workshop.run(stream, is_recorded=True)
 
 
 def test_a_topic_that_was_recreated_and_outgrew_the_position_is_refused(workshop: Workshop) -> None:
@@ -167,16 +183,7 @@ def test_a_batch_that_was_planned_in_the_old_topic_is_replaced(workshop: Worksho
     topic.run()
     topic.send(["lost0", "lost1"])
 
-    class _KilledError(Exception):
-        pass
-
-    def die(*_: Any) -> None:
-        raise _KilledError
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sluice.sources.input_watch.InputWatch.look", die)
-        with pytest.raises(_KilledError):
-            topic.run()
+    kill_next_run(workshop, topic.stream)
     topic.recreate()
     topic.send(NEW)
     topic.run()
@@ -251,6 +258,39 @@ def test_a_target_that_was_dropped_and_created_again_is_refused(workshop: Worksh
     assert "--leave-out" in seen.value.next_step
     assert workshop.rows(target) == []
     assert workshop.table(target).metadata.snapshots == []  # it was not touched
+
+
+def test_a_target_that_was_created_again_before_anything_was_published_is_filled(workshop: Workshop) -> None:
+    stream, columns = f"s{workshop.namespace}", {"id": "long"}
+    source, target = (workshop.declare_table(name, columns) for name in ("source", "target"))
+    workshop.declare_stream(
+        stream,
+        sql="SELECT id FROM r",
+        inputs={"r": {"stream": {"iceberg": {"table": source}}}},
+        outputs={"main": {"iceberg": {"table": target}}},
+    )
+    workshop.append("source", [{"id": 1}])
+    kill_next_run(workshop, stream)
+    workshop.catalog.drop_table(target)
+    workshop.create_tables(only=target)
+
+    run_recorded(workshop, stream)
+    workshop.append("source", [{"id": 2}])
+    run_recorded(workshop, stream)
+
+    assert [row["id"] for row in workshop.rows(target)] == [1, 2]
+
+
+def test_a_topic_that_was_created_again_before_its_first_batch_was_published_is_followed(workshop: Workshop) -> None:
+    topic = Topic(workshop, on_data_loss="count")
+    topic.send(OLD)
+    kill_next_run(workshop, topic.stream)
+    topic.recreate()
+    topic.send(NEW)
+
+    topic.run()
+
+    assert topic.values() == NEW
 
 
 def test_a_source_that_was_dropped_and_created_again_is_refused(workshop: Workshop) -> None:

@@ -27,7 +27,7 @@ DECLARATION = StreamDeclaration.model_validate(
 
 def move(line: str, source: KafkaSource) -> str:
     """The offset of a topic, with its name."""
-    return f"{source.topics[0]} of {line}"
+    return f"{','.join(source.topics or ())} of {line}"
 
 
 @pytest.mark.parametrize(
