@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from tests.fixtures.backfills import backfill, search_gaps
 from tests.fixtures.continuations import go_on, run_recorded
+from tests.fixtures.refreshes import refresh
 from tests.fixtures.workshop import Workshop
 
-from sluice.errors import InputReplacedError, RolledBackError, UsageError
+from sluice.errors import InputReplacedError, RolledBackError, UnpublishableError, UsageError
 from sluice.ledger.batches import BatchObservation
 from sluice.ledger.events import EventAction, EventSubject, recent_events
 from sluice.ledger.generations import find_generation
@@ -388,3 +391,39 @@ def test_a_recreated_topic_is_continued_at_its_first_record(workshop: Workshop) 
 
     assert plan.seen.rows_read == len(NEW)
     assert topic.values() == sorted([*NEW, *OLD])
+
+
+@pytest.mark.parametrize("on_data_loss", ["fail", "count"])
+def test_a_refresh_of_a_recreated_topic_is_refused(workshop: Workshop, on_data_loss: str) -> None:
+    topic = Topic(workshop, on_data_loss=on_data_loss)
+    topic.send(OLD)
+    workshop.run_supervised(topic.stream)
+    topic.recreate()
+    topic.send(NEW)
+
+    with pytest.raises(UnpublishableError, match=f"topic {topic.name} of flights_kafka was deleted and created again"):
+        refresh(workshop, topic.stream)
+
+    assert topic.values() == OLD
+
+
+def test_a_backfill_and_a_search_for_gaps_of_a_recreated_source_are_refused(workshop: Workshop) -> None:
+    stream, columns = f"s{workshop.namespace}", {"id": "long", "at": "timestamptz"}
+    source, target = (workshop.declare_table(name, columns) for name in ("source", "target"))
+    workshop.declare_stream(
+        stream,
+        sql="SELECT id, at FROM r",
+        inputs={"r": {"stream": {"iceberg": {"table": source}}}},
+        outputs={"main": {"iceberg": {"table": target}}},
+        backfill={"column": "at", "interval": "day"},
+    )
+    workshop.append("source", [{"id": 1, "at": datetime(2013, 1, 5, tzinfo=UTC)}])
+    run_recorded(workshop, stream)
+    workshop.catalog.drop_table(source)
+    workshop.create_tables(only=source)
+
+    refusal = f"input table {source} was deleted and created again"
+    with pytest.raises(UnpublishableError, match=refusal):
+        backfill(workshop, stream, start="2013-01-05", end="2013-01-06")
+    with pytest.raises(UnpublishableError, match=refusal):
+        search_gaps(workshop, stream)
