@@ -22,15 +22,18 @@ from sluice.backfill.topic_bounds import bound_of_topics
 from sluice.checkpoints.checkpoint_files import open_checkpoint_files
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.source_declarations import FilesSource, IcebergSource, KafkaSource
-from sluice.ledger.batches import rejections_of
+from sluice.ledger.batches import rejections_in
 from sluice.ledger.connection import Ledger
-from sluice.ledger.generations import find_generation
+from sluice.ledger.generations import find_generation, find_numbered_generation
 from sluice.settings import FilesConnection, KafkaConnection, ObjectStoreSettings, Settings
+from sluice.sources.source_identities import NONE_KNOWN, replaced_inputs
 from sluice.sources.unread_input import files_read_up_to, present_files
 from sluice.tables.declared_tables import require_table
 
 _BEGINNING = -1
 """The snapshot id of an offset before the first snapshot. Source: Iceberg's `StreamingOffset.START_OFFSET`."""
+
+_READ_AGAIN = "The offsets of the stream are those of the old one: continue or reset it first."
 
 _MOST_NAMED = 3
 """How many files a message names."""
@@ -55,13 +58,23 @@ class ObservedInputs:
         LakehouseError, CheckpointError, LedgerError: when a source, a table or the ledger cannot be reached.
         SettingsError: when the deployment lacks a connection.
         """
+        rejections = rejections_in(self.ledger, self.stream.name, generation=self.generation)
+        another = self._replaced()
         for name in self.stream.declaration.inputs:
             bound = self._bound(name, published)
             if bound is not None and not bound.problem and not _is_read_evenly(name, published):
                 problem = "it is read twice, and not equally far."
                 bound = replace(bound, problem=problem)
+            if bound is not None and name in another:
+                bound = replace(bound, problem=f"{another[name]}.", is_gone=True, way_out=_READ_AGAIN)
             if bound is not None:
-                yield without_rejected(bound, rejections_of(self.ledger, self.stream.name))
+                yield without_rejected(bound, rejections)
+
+    def _replaced(self) -> Mapping[str, str]:
+        """Why inputs are not any more what the generation of the mark has read."""
+        generation = find_numbered_generation(self.ledger, self.stream.name, self.generation)
+        known = NONE_KNOWN if generation is None else generation.identities
+        return replaced_inputs(self.stream.declaration, known, self.settings, self.catalog)
 
     def _bound(self, name: str, published: PublishedBatch) -> InputBound | None:
         backfill, declared = self.stream.declaration.backfill, self.stream.declaration.inputs[name]

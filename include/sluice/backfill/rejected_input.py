@@ -21,7 +21,7 @@ def without_rejected(bound: InputBound, rejections: Sequence[BatchObservation]) 
 
     Parameters
     ----------
-    rejections: all of the stream.
+    rejections: those of the generation whose offsets the bound has, and of those that it continues.
     """
     reading = [one for one in rejections if one.start_offsets.get(bound.input) != one.end_offsets.get(bound.input)]
     if not reading:

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Index, Row, select
+from sqlalchemy import Index, Row, or_, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Mapped, mapped_column
 
 from sluice.ledger.connection import Ledger
+from sluice.ledger.generations import Generation
 from sluice.ledger.ledger_table import LedgerTable
 from sluice.ledger.stored_values import record_of, values_of
 from sluice.ledger.undeclared_fields import add_undeclared_fields
@@ -177,6 +178,25 @@ def rejections_of(ledger: Ledger, stream: str) -> tuple[BatchObservation, ...]:
         rows = connection.execute(
             select(*BATCH_COLUMNS)
             .where(Batch.stream == stream, Batch.is_rejected)
+            .order_by(Batch.generation, Batch.batch)
+        ).all()
+    return tuple(record_of(BatchObservation, row) for row in rows)
+
+
+def rejections_in(ledger: Ledger, stream: str, *, generation: int) -> tuple[BatchObservation, ...]:
+    """The batches that a person rejected in a generation and in those that it continues, whose checkpoints have its
+    query; oldest first. What was rejected before a reset was read again since.
+    """
+    query = select(Generation.query_id).where(Generation.stream == stream, Generation.generation == generation)
+    joined = select(Generation.generation).where(
+        Generation.stream == stream,
+        Generation.generation <= generation,
+        or_(Generation.generation == generation, Generation.query_id == query.scalar_subquery()),
+    )
+    with ledger.transaction() as connection:
+        rows = connection.execute(
+            select(*BATCH_COLUMNS)
+            .where(Batch.stream == stream, Batch.is_rejected, Batch.generation.in_(joined))
             .order_by(Batch.generation, Batch.batch)
         ).all()
     return tuple(record_of(BatchObservation, row) for row in rows)

@@ -73,6 +73,14 @@ def find_generation(ledger: Ledger, stream: str) -> GenerationObservation | None
     return None if row is None else record_of(GenerationObservation, row)
 
 
+def find_numbered_generation(ledger: Ledger, stream: str, number: int) -> GenerationObservation | None:
+    """A generation of a stream by its number, the newest or an earlier one; none when it was never opened."""
+    is_it = (Generation.stream == stream, Generation.generation == number)
+    with ledger.transaction() as connection:
+        row = connection.execute(select(*Generation.columns()).where(*is_it)).one_or_none()
+    return None if row is None else record_of(GenerationObservation, row)
+
+
 def checkpoint_of(stream: str, generation: int, *, checkpoints_root: str) -> str:
     """The URI at which the checkpoint of a generation is placed when it opens."""
     return f"{checkpoints_root.rstrip('/')}/{stream}/{generation}"

@@ -10,9 +10,10 @@ from sqlalchemy import Connection, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from sluice.ledger.batches import Batch, StreamTotals
-from sluice.ledger.generations import Generation
+from sluice.ledger.generations import Generation, select_newest_generation
 from sluice.ledger.run_table import Run
 from sluice.ledger.run_values import LIVE_STATES
+from sluice.sources.source_identities import is_output_name
 
 _COUNTED = ("input_rows", "refused_rows", "late_rows", "duplicate_rows")
 _SET = frozenset({*_COUNTED, "published_rows", "recorded_at"})
@@ -48,10 +49,19 @@ def hand_over_generation(
     ).one()
     taken = {**row._mapping, "stream": stream, "generation": generation, "opened_by": opened_by}
     del taken["opened_at"]
+    taken["identities"] = _identities(connection, stream, row.identities)
     connection.execute(insert(Generation).values(**taken).on_conflict_do_nothing())
     _copy_batch(connection, stream, generation, source)
     is_live = Run.state.in_(sorted(LIVE_STATES))
     connection.execute(update(Run).where(Run.stream == stream, is_live).values(generation=generation))
+
+
+def _identities(connection: Connection, stream: str, taken: Mapping[str, str]) -> Mapping[str, str]:
+    """The ids of what is read, as the other checkpoint knows them, and of the tables that the stream itself writes: a
+    shadow writes others."""
+    left = connection.execute(select_newest_generation(stream)).one_or_none()
+    own = {} if left is None else {name: known for name, known in left.identities.items() if is_output_name(name)}
+    return {**{name: known for name, known in taken.items() if not is_output_name(name)}, **own}
 
 
 def _copy_batch(connection: Connection, stream: str, generation: int, source: HandedOver) -> None:

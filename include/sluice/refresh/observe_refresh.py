@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from pyiceberg.catalog import Catalog
@@ -21,12 +22,13 @@ from sluice.errors import SluiceError
 from sluice.ledger.backfill_attempts import BackfillState, recent_attempts
 from sluice.ledger.batches import rejections_of
 from sluice.ledger.connection import Ledger, database_time
-from sluice.ledger.generations import find_generation
+from sluice.ledger.generations import GenerationObservation, find_generation
 from sluice.ledger.refreshes import newest_refresh
 from sluice.publication.marks import load_target_state
 from sluice.publication.staged_batch import StagedOutput, staged_outputs
 from sluice.refresh.refresh_plan import InputToRead, RefreshTargetObservation, not_yet
 from sluice.settings import KafkaConnection, Settings
+from sluice.sources.source_identities import NONE_KNOWN, replaced_inputs
 from sluice.sources.topic_starts import missing_from_beginning
 from sluice.supervision.observed_starts import ObservedStart, observe_starts
 from sluice.tables.catalog import catalog_refusals
@@ -79,6 +81,10 @@ def observe_refresh(
     state = load_target_state(catalog, output) if output is not None else None
     table = state.table if state is not None else None
     position = state.position(output) if state is not None and output is not None and state.mark is not None else None
+    inputs: tuple[InputToRead, ...] = ()
+    if is_handled:
+        another = _replaced(declaration, generation, settings, catalog)
+        inputs = tuple(_inputs(declaration, settings, now=database_time(ledger), another=another))
     return RefreshTargetObservation(
         declaration=declaration,
         digest=stream.digest,
@@ -89,7 +95,7 @@ def observe_refresh(
         rows=None if table is None else rows_of(table),
         merges_on_read=table is not None and merges_on_read(table, declaration),
         delete_files=0 if table is None else delete_files_of(table),
-        inputs=tuple(_inputs(declaration, settings, now=database_time(ledger))) if is_handled else (),
+        inputs=inputs,
         readers=tuple(_readers(declarations, declaration)) if is_handled else (),
         other_writers=_others(declarations, table, output),
         newest=newest_refresh(ledger, stream.name),
@@ -97,6 +103,16 @@ def observe_refresh(
         changed_inputs=() if generation is None else changed_inputs(declaration, generation.fingerprint),
         backfilled=tuple(_backfilled(ledger, stream.name)),
     )
+
+
+def _replaced(
+    declaration: StreamDeclaration, generation: GenerationObservation | None, settings: Settings, catalog: Catalog
+) -> Mapping[str, str]:
+    known = NONE_KNOWN if generation is None else generation.identities
+    try:
+        return replaced_inputs(declaration, known, settings, catalog)
+    except SluiceError:  # what an input that does not answer says is the problem of that input
+        return {}
 
 
 def _backfilled(ledger: Ledger, stream: str) -> list[Interval]:
@@ -132,11 +148,15 @@ def _others(declarations: Declarations, table: Table | None, output: StagedOutpu
     return () if table is None or output is None else tuple(other_writers_of(declarations, table, output))
 
 
-def _inputs(declaration: StreamDeclaration, settings: Settings, *, now: datetime) -> Iterator[InputToRead]:
+def _inputs(
+    declaration: StreamDeclaration, settings: Settings, *, now: datetime, another: Mapping[str, str]
+) -> Iterator[InputToRead]:
+    """another: why an input is not any more what the stream has read, by its name."""
     starts = observe_starts(declaration, settings, now=now)
     for name, declared in declaration.inputs.items():
         if declared.is_stream:
-            yield _input(name, declared, settings, starts)
+            found = _input(name, declared, settings, starts)
+            yield replace(found, problem=another[name]) if name in another else found
 
 
 def _input(

@@ -27,7 +27,9 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import find_generation
 from sluice.publication.marks import load_target_state
 from sluice.refresh.observe_refresh import changed_inputs, refreshed_output
+from sluice.settings import Settings
 from sluice.sources.iceberg_positions import BEGINNING, StreamOffset, TableStep, stream_offset_of
+from sluice.sources.source_identities import replaced_inputs
 
 _LOG_OFFSET = "logOffset"
 NO_ENTRY = -1
@@ -57,12 +59,13 @@ def input_of(source: str) -> str:
     return source.split(" (")[0]
 
 
-def observe_bound(catalog: Catalog, ledger: Ledger, stream: LoadedStream) -> ShadowBound | None:
+def observe_bound(catalog: Catalog, ledger: Ledger, stream: LoadedStream, settings: Settings) -> ShadowBound | None:
     """How far a stream has read; none when its inputs were changed since, so that this says nothing of them.
 
     Raises
     ------
-    UnpublishableError: when neither the table nor the ledger has the offsets of the newest published batch.
+    UnpublishableError: when neither the table nor the ledger has the offsets of the newest published batch, or an input
+        was created again, so that they are those of another one.
     DeliveryError, LakehouseError, LedgerError: when the mark, the table or the ledger cannot be read.
     """
     generation, output = find_generation(ledger, stream.name), refreshed_output(stream.declaration)
@@ -70,6 +73,12 @@ def observe_bound(catalog: Catalog, ledger: Ledger, stream: LoadedStream) -> Sha
     position = state.position(output)
     if generation is None or changed_inputs(stream.declaration, generation.fingerprint):
         return None
+    if another := replaced_inputs(stream.declaration, generation.identities, settings, catalog):
+        raise UnpublishableError(
+            f"{'; '.join(another.values())}. The offsets up to which a refresh of {stream.name} reads are those of "
+            "the old one.",
+            next_step=f"Continue the stream at the new one first: `sluice stream continue {stream.name}`.",
+        )
     published = published_batch(ledger, state, output, position)
     if published is None or position.generation != generation.generation:
         raise UnpublishableError(

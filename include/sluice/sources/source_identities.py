@@ -24,6 +24,7 @@ from sluice.tables.declared_tables import load_table
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
+    from sluice.declarations.input_declaration import InputDeclaration
     from sluice.declarations.stream_declaration import StreamDeclaration
     from sluice.sources.kafka_topics import KafkaTopics
 
@@ -46,7 +47,7 @@ class Replaced:
     @property
     def is_output(self) -> bool:
         """Whether the stream writes it."""
-        return self.name.startswith(_OUTPUT)
+        return is_output_name(self.name)
 
     @property
     def is_kinesis(self) -> bool:
@@ -80,6 +81,11 @@ def output_table_name(table: str) -> str:
     return f"{_OUTPUT}{table}"
 
 
+def is_output_name(name: str) -> bool:
+    """Whether an id that is kept under a name is one of a table that a stream writes."""
+    return name.startswith(_OUTPUT)
+
+
 def kinesis_name(source: KinesisSource) -> str:
     """The name under which the id of a Kinesis stream is kept."""
     return f"{_KINESIS}{source.stream} of {source.connection}"
@@ -105,6 +111,23 @@ def observe_identities(declaration: StreamDeclaration, settings: Settings, catal
     return dict([*_of_inputs(declaration, settings, catalog), *_of_outputs(declaration, catalog)])
 
 
+def replaced_inputs(
+    declaration: StreamDeclaration, known: Identities, settings: Settings, catalog: Catalog
+) -> Mapping[str, str]:
+    """A sentence without its stop for each input that is not any more what the stream has read, by its name.
+
+    Raises
+    ------
+    SettingsError: when the deployment does not have a connection.
+    LakehouseError: when a source or the catalog does not answer, or refuses.
+    """
+    found = {
+        name: "; ".join(map(str, find_replaced(known, dict(_of_input(declared, settings, catalog)))))
+        for name, declared in declaration.inputs.items()
+    }
+    return {name: sentence for name, sentence in found.items() if sentence}
+
+
 def topic_identities(source: KafkaSource, topics: KafkaTopics) -> Identities:
     """Read the ids of the topics of an input; those that do not exist are left out.
 
@@ -118,22 +141,26 @@ def topic_identities(source: KafkaSource, topics: KafkaTopics) -> Identities:
 
 def _of_inputs(declaration: StreamDeclaration, settings: Settings, catalog: Catalog) -> Iterator[tuple[str, str]]:
     for declared in declaration.inputs.values():
-        if not declared.is_stream:
-            continue
-        match declared.declared_source.source:
-            case KafkaSource() as source:
-                from sluice.sources.kafka_topics import KafkaTopics  # a native library, which others do not load
+        yield from _of_input(declared, settings, catalog)
 
-                topics = KafkaTopics(settings.connection(source.connection, KafkaConnection))
-                yield from topic_identities(source, topics).items()
-            case IcebergSource() as source:
-                if (table := load_table(catalog, source.table)) is not None:
-                    yield input_table_name(source.table), str(table.metadata.table_uuid)
-            case KinesisSource() as source:
-                from sluice.sources.kinesis_shards import kinesis_identity  # slow to import
 
-                connection = settings.connection(source.connection, KinesisConnection)
-                yield kinesis_name(source), kinesis_identity(source, connection)
+def _of_input(declared: InputDeclaration, settings: Settings, catalog: Catalog) -> Iterator[tuple[str, str]]:
+    if not declared.is_stream:
+        return
+    match declared.declared_source.source:
+        case KafkaSource() as source:
+            from sluice.sources.kafka_topics import KafkaTopics  # a native library, which others do not load
+
+            topics = KafkaTopics(settings.connection(source.connection, KafkaConnection))
+            yield from topic_identities(source, topics).items()
+        case IcebergSource() as source:
+            if (table := load_table(catalog, source.table)) is not None:
+                yield input_table_name(source.table), str(table.metadata.table_uuid)
+        case KinesisSource() as source:
+            from sluice.sources.kinesis_shards import kinesis_identity  # slow to import
+
+            connection = settings.connection(source.connection, KinesisConnection)
+            yield kinesis_name(source), kinesis_identity(source, connection)
 
 
 def _of_outputs(declaration: StreamDeclaration, catalog: Catalog) -> Iterator[tuple[str, str]]:

@@ -30,7 +30,8 @@ from sluice_spark.query.stream_plan import plan_stream
 from sluice_spark.query.transformation import transform
 from sluice_spark.session.columns import quoted
 from sluice_spark.session.row_content import row_hashes
-from sluice_spark.sinks.iceberg import one_row_per_key
+from sluice_spark.session.valid_text import has_invalid_text, invalid_rows, require_valid_text
+from sluice_spark.sinks.iceberg import IcebergTarget, one_row_per_key
 
 _OWN_STATE = "WithState"
 """Part of the name of each operator whose state is the user's own."""
@@ -114,8 +115,8 @@ class CountedSuperseded:
 class IntervalRows:
     """The computed rows; a context manager would release them, `release` does.
 
-    rows: of the interval, with the columns of the target. rejected: what the transformation rejected, and rows that are
-        too far ahead of the clock; unset without a quarantine.
+    rows: of the interval, with the columns of the target. rejected: what the transformation rejected, rows with
+        text that is not UTF-8, and rows that are too far ahead of the clock; unset without a quarantine.
     """
 
     rows: DataFrame
@@ -232,6 +233,7 @@ def compute_interval(
     }
     targets = open_targets(spark, stream, outputs, catalog=catalog)
     declared = targets[0].declared
+    outputs[name], invalid = _separated(outputs[name], targets[0], has_quarantine=stream.declaration.quarantine)
     is_timeless = fn.col(quoted(column)).isNull()
     timeless = unite_outputs(stream.declaration, outputs | {name: outputs[name].where(is_timeless)}, targets).rows
     is_beside = ~within(outputs[name], column, seen.interval)
@@ -244,7 +246,7 @@ def compute_interval(
     united = unite_outputs(stream.declaration, outputs, targets).rows.persist()
     columns = [quoted(field) for field in spark.table(targets[0].identifier).columns]
     own = [part(united, QUARANTINE_OUTPUT)] if QUARANTINE_OUTPUT in outputs else []
-    rejected = [*own, *inputs.rejected]
+    rejected = [*own, *invalid, *inputs.rejected]
     return IntervalRows(
         rows=part(united, name).select(*columns),
         rejected=reduce(DataFrame.unionByName, rejected).persist() if rejected else None,
@@ -259,3 +261,17 @@ def compute_interval(
         _reach=reach,
         _column=column,
     )
+
+
+def _separated(
+    rows: DataFrame, target: IcebergTarget, *, has_quarantine: bool
+) -> tuple[DataFrame, tuple[DataFrame, ...]]:
+    """The rows of an output whose text is UTF-8, and those of the quarantine for the others, as a batch of the stream
+    has them. Without a quarantine, such a row stops the computation with the names of its columns.
+    """
+    invalid = has_invalid_text(rows.schema)
+    if invalid is None:
+        return rows, ()
+    if not has_quarantine:
+        return require_valid_text(rows, place=f"output {target.output}, table {target.declared.table},"), ()
+    return rows.where(~invalid), (invalid_rows(rows, invalid),)

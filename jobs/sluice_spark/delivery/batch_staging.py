@@ -26,12 +26,11 @@ from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.publication.staged_batch import BatchSummary, PlannedBatch, StagedBatch, StagedOutput
 from sluice.publication.staging_table import load_staging_table, staged_batches
-from sluice.record_values.rejection import RejectionKind
 from sluice_spark.query.rejected_records import RejectedRecords
 from sluice_spark.query.stream_outputs import part, row_counts, unite
-from sluice_spark.session.columns import REJECTED_ROW, rejected_row, rejection_of
+from sluice_spark.session.columns import REJECTED_ROW
 from sluice_spark.session.jvm import first_line
-from sluice_spark.session.valid_text import MARK, has_invalid_text, named_columns, repaired
+from sluice_spark.session.valid_text import MARK, has_invalid_text, invalid_rows, valid_text
 from sluice_spark.sinks.iceberg import IcebergTarget
 
 _log = logging.getLogger(__name__)
@@ -176,7 +175,7 @@ class BatchStaging:
                 name: found for name, one in parts.items() if (found := has_invalid_text(one.schema)) is not None
             }
             rejected = [
-                _invalid_rows(parts[name], found) for name, found in invalid.items() if name != QUARANTINE_OUTPUT
+                invalid_rows(parts[name], found) for name, found in invalid.items() if name != QUARANTINE_OUTPUT
             ]
             own = [parts[QUARANTINE_OUTPUT]] if QUARANTINE_OUTPUT in parts else []
             valid = {
@@ -239,12 +238,15 @@ class BatchStaging:
         commit_checked(PyIcebergCommitter(self.catalog), target.names.staging, plan, what=what)
 
     def _with_origin(self, refused: DataFrame, key: PublicationKey) -> DataFrame:
+        """The rows as the quarantine has them. What in them is not UTF-8 is repaired: they are there to be read, and
+        no row of the quarantine may stop the stream that it left.
+        """
         stream, generation = self.rejected_as or (key.stream, key.generation)
         return refused.select(
             fn.lit(stream).alias("stream"),
             fn.lit(generation).alias("generation"),
             fn.lit(key.batch).cast("long").alias("batch"),
-            *REJECTED_ROW.names,
+            *(valid_text(field) for field in REJECTED_ROW),
             fn.lit(self.now()).alias("refused_at"),
         )
 
@@ -266,13 +268,6 @@ def log_difference(key: PublicationKey, staged: Mapping[str, StagedBatch], count
                 output,
                 counted[output],
             )
-
-
-def _invalid_rows(rows: DataFrame, invalid: Column) -> DataFrame:
-    """Rows of the quarantine for those whose text is not UTF-8."""
-    rejection = rejection_of(RejectionKind.NOT_TEXT, path="", detail=named_columns(rows.schema))
-    columns = rejected_row(rejection, position=fn.lit(None).cast("string"), payload=repaired(rows))
-    return rows.where(invalid).select(*columns.values())
 
 
 def _staged_in(table: Table, output: StagedOutput, batch: PlannedBatch) -> StagedBatch | None:

@@ -170,7 +170,7 @@ class RefreshRun:
         UnpublishableError: when it is unknown how far the stream has read.
         """
         before = totals(self.ledger, shadow.name).input_rows
-        bound = observe_bound(self._catalog, self.ledger, self.stream)
+        bound = observe_bound(self._catalog, self.ledger, self.stream, self.settings)
         batches = None
         if bound is not None:
             batches = ShadowBatches(

@@ -30,10 +30,10 @@ from sluice.tables.declared_tables import require_table
 from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.run.query_run import has_processor
 from sluice_spark.run.run_start import RunStart
+from sluice_spark.session.checkpoint_metadata import NO_OFFSET
 from sluice_spark.session.planned_batch import plan_first_batch, read_first_offset
 
 _FILE_LOG = re.compile(r"sources/(\d+)/(\d+(?:\.compact)?)")
-_NO_OFFSET = "-"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -161,7 +161,7 @@ class _Entry:
         if planned is None or commit is None:
             raise CheckpointError(f"The checkpoint {files.location} lacks the entries of its batch {batch}.")
         version, metadata, *lines = planned.splitlines()
-        offsets = tuple(None if line == _NO_OFFSET else json.loads(line) for line in lines)
+        offsets = tuple(None if line == NO_OFFSET else json.loads(line) for line in lines)
         return cls(batch=batch, version=version, metadata=metadata, offsets=offsets, commit=commit)
 
     @property
@@ -174,7 +174,7 @@ class _Entry:
         content: dict[str, Any] = json.loads(next_batch_metadata(self.metadata, self.commit))
         content["batchTimestampMs"] = round(now.timestamp() * 1000)
         metadata = json.dumps(content, separators=(",", ":"))
-        return "\n".join([self.version, metadata, *(line or _NO_OFFSET for line in lines)])
+        return "\n".join([self.version, metadata, *(line or NO_OFFSET for line in lines)])
 
 
 def _watermark(metadata: str) -> int:

@@ -9,22 +9,26 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
 
 from sluice.declarations.source_declarations import KafkaSource
+from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import InputReplacedError, RolledBackError
 from sluice.ledger.events import Actor, Event, EventAction, record_event
 from sluice.ledger.generations import record_identities
 from sluice.maintenance.continued_checkpoint import next_batch_metadata
+from sluice.publication.marks import load_target_state
+from sluice.publication.staged_batch import staged_outputs
+from sluice.refresh.shadow_bound import input_of
 from sluice.settings import KafkaConnection, Settings
 from sluice.sources.source_identities import Identities, Replaced, find_replaced, observe_identities
 from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.run.run_checkpoint import RunCheckpoint
-from sluice_spark.session.checkpoint_metadata import read_checkpoint, read_log_text
+from sluice_spark.session.checkpoint_metadata import NO_OFFSET, read_checkpoint, read_log_text
 from sluice_spark.session.planned_batch import write_planned_batch
 
 _log = logging.getLogger(__name__)
@@ -35,10 +39,15 @@ _HEADER_LINES = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedIdentities:
-    """What a start has compared. seen: the ids as they are. followed: the topics that are read from their beginning."""
+    """What a start has compared.
+
+    seen: the ids as they are. followed: the topics that are read from their beginning.
+    is_unpublished: whether the generation has published nothing yet, so that these ids are its own whatever it knew.
+    """
 
     seen: Identities
     followed: tuple[Replaced, ...] = ()
+    is_unpublished: bool = False
 
 
 def check_identities(checkpoint: RunCheckpoint, settings: Settings, catalog: Catalog) -> CheckedIdentities:
@@ -52,12 +61,17 @@ def check_identities(checkpoint: RunCheckpoint, settings: Settings, catalog: Cat
     """
     generation, declaration = checkpoint.generation, checkpoint.stream.declaration
     seen = observe_identities(declaration, settings, catalog)
-    is_empty = checkpoint.state.newest_planned < 0
-    replaced = () if is_empty else find_replaced(generation.identities, seen)
-    followed = tuple(one for one in replaced if checkpoint.state.newest_committed >= 0 and _is_counted(one, checkpoint))
+    state = checkpoint.state
+    replaced = () if state.newest_planned < 0 else find_replaced(generation.identities, seen)
+    is_unpublished = not _has_published(checkpoint, catalog) if replaced else state.newest_planned < 0
+    if is_unpublished:
+        replaced = tuple(one for one in replaced if not one.is_output)  # no row of this generation was in it
+    # The batch that is planned is replaced: one behind a commit, or the first one while no table has it.
+    is_planned_anew = state.newest_committed >= 0 or is_unpublished
+    followed = tuple(one for one in replaced if is_planned_anew and _is_counted(one, checkpoint))
     if refused := [one for one in replaced if one not in followed]:
         raise _refusal(checkpoint, refused)
-    return CheckedIdentities(seen=seen, followed=followed)
+    return CheckedIdentities(seen=seen, followed=followed, is_unpublished=is_unpublished)
 
 
 def keep_identities(
@@ -77,29 +91,69 @@ def keep_identities(
     CheckpointError: when the checkpoint cannot be read or written.
     """
     if not checked.followed:
-        _keep(checkpoint, checked.seen)
+        _keep(checkpoint, checked)
         return checkpoint
-    committed = checkpoint.state.newest_committed
-    entry = read_log_text(spark, checkpoint.location, "offsets", committed)
-    commit = read_log_text(spark, checkpoint.location, "commits", committed)
-    lines = entry.splitlines()
-    lines[_HEADER_LINES - 1] = next_batch_metadata(lines[_HEADER_LINES - 1], commit)
-    for number, name in enumerate(plan.sources):
-        source = plan.declaration.inputs[name.partition(" (")[0]].declared_source.source
-        if isinstance(source, KafkaSource):
-            lines[_HEADER_LINES + number] = _at_beginning(
-                lines[_HEADER_LINES + number], source, checked.followed, settings
-            )
-    write_planned_batch(spark, checkpoint.location, committed + 1, "\n".join(lines))
+    lines = _next_entry(spark, checkpoint)
+    moved = moved_offsets(
+        lines[_HEADER_LINES:],
+        plan.places,
+        plan.declaration,
+        lambda line, source: _at_beginning(line, source, checked.followed, settings),
+    )
+    lines[_HEADER_LINES:] = moved
+    write_planned_batch(spark, checkpoint.location, checkpoint.state.newest_committed + 1, "\n".join(lines))
     _record(checkpoint, checked)
     return replace(checkpoint, state=read_checkpoint(spark, checkpoint.location))
 
 
-def _keep(checkpoint: RunCheckpoint, seen: Identities) -> None:
-    generation = checkpoint.generation
+def _next_entry(spark: SparkSession, checkpoint: RunCheckpoint) -> list[str]:
+    """The lines of a next batch that reads nothing. The first batch has none before it: it ends where it is planned."""
+    committed = checkpoint.state.newest_committed
+    lines = read_log_text(spark, checkpoint.location, "offsets", max(committed, 0)).splitlines()
+    if committed >= 0:
+        commit = read_log_text(spark, checkpoint.location, "commits", committed)
+        lines[_HEADER_LINES - 1] = next_batch_metadata(lines[_HEADER_LINES - 1], commit)
+    return lines
+
+
+def moved_offsets(
+    lines: Sequence[str],
+    places: Sequence[str],
+    declaration: StreamDeclaration,
+    move: Callable[[str, KafkaSource], str],
+) -> list[str]:
+    """The offsets of an entry with those of topics moved. A place without an offset stays without one.
+
+    Parameters
+    ----------
+    lines: one for each place of the plan; an entry from before a place was added has fewer. places: the source of each.
+    move: gives the offset that an offset of a topic becomes.
+    """
+    moved = list(lines)
+    for number, (line, name) in enumerate(zip(lines, places, strict=False)):
+        source = declaration.inputs[input_of(name)].declared_source.source
+        if isinstance(source, KafkaSource) and line != NO_OFFSET:
+            moved[number] = move(line, source)
+    return moved
+
+
+def _has_published(checkpoint: RunCheckpoint, catalog: Catalog) -> bool:
+    """Whether the generation has published a batch: its checkpoint has the commit, or an output has the mark."""
+    if checkpoint.state.newest_committed >= 0:
+        return True
+    for output in staged_outputs(checkpoint.stream.declaration):
+        state = load_target_state(catalog, output)
+        mark = None if state.mark is None else state.position(output)
+        if mark is not None and mark.generation == checkpoint.generation.generation and mark.end_offsets_digest:
+            return True
+    return False
+
+
+def _keep(checkpoint: RunCheckpoint, checked: CheckedIdentities) -> None:
+    generation, seen = checkpoint.generation, checked.seen
     if seen.items() - generation.identities.items():
-        is_empty = checkpoint.state.newest_planned < 0
-        record_identities(checkpoint.ledger, generation.stream, generation.generation, seen, replacing=is_empty)
+        replacing = checked.is_unpublished
+        record_identities(checkpoint.ledger, generation.stream, generation.generation, seen, replacing=replacing)
 
 
 def _at_beginning(line: str, source: KafkaSource, followed: Sequence[Replaced], settings: Settings) -> str:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
 
 
-_NO_OFFSET = "-"
+NO_OFFSET = "-"
+"""The line of a place from which nothing was read, in an entry of the offset log. Source: Spark's `OffsetSeqLog`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +118,7 @@ def read_planned_offsets(
     files = folder.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
     texts = {batch: _offset_log_text(jvm, files, folder, batch) for batch in batches}
     return {
-        batch: tuple(None if line == _NO_OFFSET else line for line in text.split("\n")[2:])
+        batch: tuple(None if line == NO_OFFSET else line for line in text.split("\n")[2:])
         for batch, text in texts.items()
         if text is not None
     }

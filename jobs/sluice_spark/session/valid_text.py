@@ -7,9 +7,10 @@ from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
-from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
-from sluice_spark.session.columns import quoted
+from sluice.record_values.rejection import RejectionKind
+from sluice_spark.session.columns import quoted, rejected_row, rejection_of
 
 MARK = "text that is not UTF-8"
 """Stands in the message of each refusal."""
@@ -52,9 +53,22 @@ def require_valid_text(rows: DataFrame, *, place: str) -> DataFrame:
     return rows.where(fn.when(found, fn.raise_error(message).cast("boolean")).otherwise(fn.lit(True)))
 
 
+def invalid_rows(rows: DataFrame, invalid: Column) -> DataFrame:
+    """Rows of the quarantine for those whose text is not UTF-8."""
+    rejection = rejection_of(RejectionKind.NOT_TEXT, path="", detail=named_columns(rows.schema))
+    columns = rejected_row(rejection, position=fn.lit(None).cast("string"), payload=repaired(rows))
+    return rows.where(invalid).select(*columns.values())
+
+
 def repaired(rows: DataFrame) -> Column:
     """A row as JSON in which what is not UTF-8 has the replacement character."""
     return fn.make_valid_utf8(fn.to_json(fn.struct(*(fn.col(quoted(name)) for name in rows.columns))))
+
+
+def valid_text(field: StructField) -> Column:
+    """A column; what is not UTF-8 in one of text has the replacement character."""
+    column = fn.col(quoted(field.name))
+    return fn.make_valid_utf8(column).alias(field.name) if isinstance(field.dataType, StringType) else column
 
 
 def _is_invalid(value: Column, kind: DataType) -> Column | None:

@@ -6,11 +6,20 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import text, update
 from tests.fixtures.drivers import await_condition
 
 from sluice.errors import RunAlreadyLiveError, UsageError
-from sluice.ledger.batches import BatchObservation, PublicationKey, newest_batch, recent_batches, record_batch, totals
+from sluice.ledger.batches import (
+    Batch,
+    BatchObservation,
+    PublicationKey,
+    newest_batch,
+    recent_batches,
+    record_batch,
+    rejections_in,
+    totals,
+)
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.desired_states import SuspensionCause, resume, set_desired_state, suspend
 from sluice.ledger.generations import GenerationObservation, current_generation, find_generation, record_query_id
@@ -75,6 +84,24 @@ def test_batches_of_two_generations_are_distinguished_and_each_is_recorded_once(
     keys = [str(batch.key) for batch in recent_batches(stopped, "flights", limit=9)]
     assert keys == ["flights:2:0", "flights:1:1", "flights:1:0"]
     assert totals(stopped, "flights").input_rows == 30
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [("query-1", ["flights:1:1", "flights:2:2"]), ("query-2", ["flights:2:2"])],
+    ids=["goes on", "reset"],
+)
+def test_what_was_rejected_before_a_reset_is_read_again(stopped: Ledger, query: str, found: list[str]) -> None:
+    reset(stopped)
+    record_query_id(stopped, "flights", 2, query)
+    for generation, number in ((1, 1), (2, 2)):
+        record_batch(stopped, a_batch(number, generation=generation))
+        with stopped.transaction() as connection:
+            is_it = (Batch.generation == generation, Batch.batch == number)
+            connection.execute(update(Batch).where(*is_it).values(is_rejected=True))
+
+    assert [str(one.key) for one in rejections_in(stopped, "flights", generation=2)] == found
+    assert [str(one.key) for one in rejections_in(stopped, "flights", generation=1)] == ["flights:1:1"]
 
 
 def test_a_live_run_refuses_it(stopped: Ledger) -> None:

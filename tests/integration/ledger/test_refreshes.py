@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -12,7 +13,7 @@ from sluice.ledger.batches import BatchObservation, PublicationKey, newest_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.events import Actor, Event, EventAction
-from sluice.ledger.generations import current_generation, find_generation, record_query_id
+from sluice.ledger.generations import current_generation, find_generation, record_identities, record_query_id
 from sluice.ledger.ledger_table import SCHEMA
 from sluice.ledger.next_generation import open_next_generation
 from sluice.ledger.refreshes import (
@@ -32,6 +33,7 @@ from sluice.ledger.refreshes import (
 )
 from sluice.ledger.run_values import DesiredState
 from sluice.ledger.runs import admit_run, newest_runs
+from sluice.sources.source_identities import output_table_name, topic_name
 
 ROOT = "file:///checkpoints"
 PREVIOUS = {"generation": 1, "batch": 4, "end_offsets_digest": "d"}
@@ -108,6 +110,28 @@ def test_a_stream_goes_on_in_the_generation_of_the_shadow_and_back(running: Ledg
     assert (str(batch.key), batch.end_offsets) == ("flights:3:4", {"in": "flights 4"})
     assert totals(running, "flights").published_rows == {"main": 210}, "the earlier rows are counted once"
     assert kept_shadows(running) == frozenset()
+
+
+def test_a_stream_keeps_the_ids_of_its_own_tables(running: Ledger) -> None:
+    own, other = output_table_name("a.b"), output_table_name("refresh_staging.flights")
+    topic = topic_name("kafka", "t")
+    record_identities(running, "flights", 1, {topic: "old", own: "1"}, replacing=True)
+    refresh = begin(running)
+    record_identities(running, refresh.shadow, 1, {topic: "new", other: "2"}, replacing=True)
+    begin_swap(running, refresh.number, previous=PREVIOUS)
+
+    record_swap(running, refresh.number, batch=1, snapshot_ids={"main": 77}, rows=150)
+
+    assert _identities(running) == {topic: "new", own: "1"}
+    begin_taking_back(running, refresh.number, event=event(EventAction.TAKE_BACK))
+    record_taken_back(running, refresh.number, batch=4, snapshot_ids={"main": 78})
+    assert _identities(running) == {topic: "old", own: "1"}
+
+
+def _identities(ledger: Ledger) -> Mapping[str, str]:
+    generation = find_generation(ledger, "flights")
+    assert generation is not None
+    return generation.identities
 
 
 def test_a_stream_has_one_open_refresh(running: Ledger) -> None:

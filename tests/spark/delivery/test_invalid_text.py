@@ -74,6 +74,38 @@ def test_with_a_quarantine_the_rows_go_there(workshop: Workshop, distinct: str) 
     assert (batch.published_rows["main"], batch.refused_rows) == (2, 2)
 
 
+def test_what_a_transformation_rejects_itself_stops_no_batch(workshop: Workshop) -> None:
+    python = PYTHON.replace("id < 9", "id IN (0, 3)").replace("id = 9", "id IN (1, 2)")
+    stream = declare(workshop, {"id": "long", "v": "string"}, python=python.format(distinct=""), quarantine=True)
+
+    workshop.run(stream)
+
+    assert [row["id"] for row in workshop.rows("target")] == [0, 3]
+    rejected = workshop.rows(workshop.stream(stream).declaration.quarantine_table)
+    assert sorted(row["payload"] for row in rejected) == ["caf\ufffd", "\ufffd\ufffd"]
+
+
+def test_a_change_of_an_unknown_operation_stops_no_batch(workshop: Workshop) -> None:
+    stream = f"s{workshop.namespace}"
+    source = workshop.declare_table("source", {"id": "long", "value": "binary"})
+    target = workshop.declare_table("target", {"id": "long", "v": "string"})
+    merged = {"iceberg": {"table": target, "mode": "merge", "keys": ["id"], "operation_column": "op"}}
+    workshop.declare_stream(
+        stream,
+        sql="SELECT id, CAST(value AS STRING) v, IF(id = 1, 'x', 'u') op FROM r WHERE id IN (0, 1)",
+        inputs={"r": {"stream": {"iceberg": {"table": source}}}},
+        outputs={"main": merged},
+        quarantine=True,
+    )
+    workshop.append("source", [{"id": number, "value": value} for number, value in enumerate(VALUES)])
+
+    workshop.run(stream)
+
+    assert [row["id"] for row in workshop.rows("target")] == [0]
+    (rejected,) = workshop.rows(workshop.stream(stream).declaration.quarantine_table)
+    assert "caf\ufffd" in rejected["payload"]
+
+
 def test_a_batch_that_is_written_while_it_is_computed_is_written_again(workshop: Workshop, tmp_path: Path) -> None:
     """Its one output is staged as it comes; the first invalid text ends that, and the batch is taken apart."""
     folder = tmp_path / "in"

@@ -119,6 +119,26 @@ def test_a_batch_of_the_shadow_that_was_planned_and_not_run_is_run_by_the_next_t
     _goes_on(workshop, name)
 
 
+def test_a_shadow_that_was_planned_and_has_no_mark_is_made_again(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its table is created again, because nothing of a shadow is in it yet."""
+    name = run_wrong_copy(workshop)
+    with monkeypatch.context() as patched:
+
+        def die(*_: object, **__: object) -> None:
+            raise OSError("it dies here")
+
+        patched.setattr("sluice_spark.delivery.staged_delivery.take_stream_over", die)
+        with pytest.raises(OSError, match="it dies here"):
+            refresh(workshop, name)
+
+    refresh(workshop, name)
+
+    assert rows_by_duckdb(workshop) == right(ROWS)
+    _goes_on(workshop, name)
+
+
 @pytest.mark.parametrize("step", sampled(AFTER_THE_COMMIT, [CrashPoint.COMMITTED]), ids=str)
 def test_what_the_ledger_missed_is_recorded_by_the_next_run_of_the_stream(step: CrashPoint, workshop: Workshop) -> None:
     name = run_wrong_copy(workshop)

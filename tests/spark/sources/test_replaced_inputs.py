@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from tests.fixtures.backfills import backfill, search_gaps
 from tests.fixtures.continuations import go_on, run_recorded
+from tests.fixtures.refreshes import refresh
 from tests.fixtures.workshop import Workshop
 
-from sluice.errors import InputReplacedError, RolledBackError, UsageError
+from sluice.errors import InputReplacedError, RolledBackError, UnpublishableError, UsageError
 from sluice.ledger.batches import BatchObservation
 from sluice.ledger.events import EventAction, EventSubject, recent_events
 from sluice.ledger.generations import find_generation
@@ -23,6 +26,10 @@ from sluice.supervision.empty_increment import has_nothing_to_do, observe_increm
 
 OLD = [f"old{number}" for number in range(5)]
 NEW = [f"new{number}" for number in range(8)]
+
+
+class _KilledError(Exception):
+    """In the place of a driver's end."""
 
 
 class Topic:
@@ -75,6 +82,18 @@ class Topic:
     def values(self) -> list[str]:
         """What the target holds."""
         return [row["v"] for row in self.workshop.rows(self.target)]
+
+
+def kill_next_run(workshop: Workshop, stream: str) -> None:
+    """Run a stream until a batch is planned."""
+
+    def die(*_: Any) -> None:
+        raise _KilledError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sluice.sources.input_watch.InputWatch.look", die)
+        with pytest.raises(_KilledError):
+            workshop.run(stream, is_recorded=True)
 
 
 def test_a_topic_that_was_recreated_and_outgrew_the_position_is_refused(workshop: Workshop) -> None:
@@ -133,22 +152,41 @@ def test_with_counting_the_new_topic_is_read_from_its_first_record(workshop: Wor
     assert len(events) == 1
 
 
+TWICE = """
+def transform(r):
+    rows = r.selectExpr("decode(value, 'UTF-8') v", "offset off")
+    return {"main": rows, "quarantine": rows.where("v = 'bad'").selectExpr(
+        "'own' reason", "CAST(NULL AS STRING) position", "v payload")}
+"""
+
+
+def test_a_topic_that_several_outputs_read_is_followed_in_each_place(workshop: Workshop) -> None:
+    topic = Topic(workshop, on_data_loss="count")
+    source = {"connection": "flights_kafka", "topics": [topic.name], "on_data_loss": "count"}
+    workshop.declare_stream(
+        topic.stream,
+        python=TWICE,
+        quarantine=True,
+        inputs={"r": {"stream": {"kafka": source}}},
+        outputs={"main": {"iceberg": {"table": topic.target}}},
+    )
+    topic.send(OLD)
+    topic.run()
+    topic.recreate()
+    topic.send(NEW)
+
+    topic.run()
+
+    assert topic.values() == sorted([*NEW, *OLD])
+
+
 def test_a_batch_that_was_planned_in_the_old_topic_is_replaced(workshop: Workshop) -> None:
     topic = Topic(workshop, on_data_loss="count")
     topic.send(OLD)
     topic.run()
     topic.send(["lost0", "lost1"])
 
-    class _KilledError(Exception):
-        pass
-
-    def die(*_: Any) -> None:
-        raise _KilledError
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sluice.sources.input_watch.InputWatch.look", die)
-        with pytest.raises(_KilledError):
-            topic.run()
+    kill_next_run(workshop, topic.stream)
     topic.recreate()
     topic.send(NEW)
     topic.run()
@@ -223,6 +261,39 @@ def test_a_target_that_was_dropped_and_created_again_is_refused(workshop: Worksh
     assert "--leave-out" in seen.value.next_step
     assert workshop.rows(target) == []
     assert workshop.table(target).metadata.snapshots == []  # it was not touched
+
+
+def test_a_target_that_was_created_again_before_anything_was_published_is_filled(workshop: Workshop) -> None:
+    stream, columns = f"s{workshop.namespace}", {"id": "long"}
+    source, target = (workshop.declare_table(name, columns) for name in ("source", "target"))
+    workshop.declare_stream(
+        stream,
+        sql="SELECT id FROM r",
+        inputs={"r": {"stream": {"iceberg": {"table": source}}}},
+        outputs={"main": {"iceberg": {"table": target}}},
+    )
+    workshop.append("source", [{"id": 1}])
+    kill_next_run(workshop, stream)
+    workshop.catalog.drop_table(target)
+    workshop.create_tables(only=target)
+
+    run_recorded(workshop, stream)
+    workshop.append("source", [{"id": 2}])
+    run_recorded(workshop, stream)
+
+    assert [row["id"] for row in workshop.rows(target)] == [1, 2]
+
+
+def test_a_topic_that_was_created_again_before_its_first_batch_was_published_is_followed(workshop: Workshop) -> None:
+    topic = Topic(workshop, on_data_loss="count")
+    topic.send(OLD)
+    kill_next_run(workshop, topic.stream)
+    topic.recreate()
+    topic.send(NEW)
+
+    topic.run()
+
+    assert topic.values() == NEW
 
 
 def test_a_source_that_was_dropped_and_created_again_is_refused(workshop: Workshop) -> None:
@@ -320,3 +391,39 @@ def test_a_recreated_topic_is_continued_at_its_first_record(workshop: Workshop) 
 
     assert plan.seen.rows_read == len(NEW)
     assert topic.values() == sorted([*NEW, *OLD])
+
+
+@pytest.mark.parametrize("on_data_loss", ["fail", "count"])
+def test_a_refresh_of_a_recreated_topic_is_refused(workshop: Workshop, on_data_loss: str) -> None:
+    topic = Topic(workshop, on_data_loss=on_data_loss)
+    topic.send(OLD)
+    workshop.run_supervised(topic.stream)
+    topic.recreate()
+    topic.send(NEW)
+
+    with pytest.raises(UnpublishableError, match=f"topic {topic.name} of flights_kafka was deleted and created again"):
+        refresh(workshop, topic.stream)
+
+    assert topic.values() == OLD
+
+
+def test_a_backfill_and_a_search_for_gaps_of_a_recreated_source_are_refused(workshop: Workshop) -> None:
+    stream, columns = f"s{workshop.namespace}", {"id": "long", "at": "timestamptz"}
+    source, target = (workshop.declare_table(name, columns) for name in ("source", "target"))
+    workshop.declare_stream(
+        stream,
+        sql="SELECT id, at FROM r",
+        inputs={"r": {"stream": {"iceberg": {"table": source}}}},
+        outputs={"main": {"iceberg": {"table": target}}},
+        backfill={"column": "at", "interval": "day"},
+    )
+    workshop.append("source", [{"id": 1, "at": datetime(2013, 1, 5, tzinfo=UTC)}])
+    run_recorded(workshop, stream)
+    workshop.catalog.drop_table(source)
+    workshop.create_tables(only=source)
+
+    refusal = f"input table {source} was deleted and created again"
+    with pytest.raises(UnpublishableError, match=refusal):
+        backfill(workshop, stream, start="2013-01-05", end="2013-01-06")
+    with pytest.raises(UnpublishableError, match=refusal):
+        search_gaps(workshop, stream)
