@@ -23,6 +23,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from sluice.declarations.iceberg_output import IcebergOutput
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.errors import LedgerError, LedgerUnreachableError
 from sluice.ledger.airflow_owner import (
@@ -31,7 +32,7 @@ from sluice.ledger.airflow_owner import (
 from sluice.ledger.desired_states import (
     find_desired_state,
 )
-from sluice.ledger.increments import rows_since
+from sluice.ledger.increments import TableWriter, rows_since
 from sluice.ledger.run_values import DesiredState
 from sluice.ledger.runs import newest_runs
 from sluice.ledger.stream_records import StreamRecords
@@ -182,12 +183,15 @@ def _read_each(
     return known, unreadable
 
 
-def _writers(declarations: Declarations) -> Mapping[str, list[str]]:
-    """The streams that write each table."""
-    writers: dict[str, list[str]] = {}
+def _writers(declarations: Declarations) -> Mapping[str, list[TableWriter]]:
+    """What writes each table."""
+    writers: dict[str, list[TableWriter]] = {}
     for name, stream in declarations.streams.items():
-        for table in stream.declaration.tables_written:
-            writers.setdefault(table, []).append(name)
+        is_incremental = stream.declaration.mode == "incremental"
+        for output, declared in stream.declaration.outputs.items():
+            if isinstance(declared.output, IcebergOutput):
+                writer = TableWriter(stream=name, output=output, is_incremental=is_incremental)
+                writers.setdefault(declared.output.table, []).append(writer)
     return writers
 
 
@@ -220,7 +224,7 @@ def _step(
     stream: LoadedStream,
     known: StreamRecords,
     looks: DagLooks,
-    writers: Mapping[str, Sequence[str]],
+    writers: Mapping[str, Sequence[TableWriter]],
 ) -> partial[Alert | None]:
     """What is done for one stream in a pass."""
     if stream.declaration.mode == "incremental":
@@ -233,7 +237,7 @@ def _look_at_increment(
     stream: LoadedStream,
     known: StreamRecords,
     looks: DagLooks,
-    writers: Mapping[str, Sequence[str]],
+    writers: Mapping[str, Sequence[TableWriter]],
 ) -> Alert | None:
     """Judge an incremental stream, which its DAG starts: the reconciler notices when it does not."""
     schedule, since = stream.declaration.schedule, waiting_from(known)
