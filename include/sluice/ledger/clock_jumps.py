@@ -39,7 +39,7 @@ SIGNS: Mapping[type[LedgerTable], Sequence[str]] = {
     Run: ("launched_at", "heartbeat_at", "ended_at", "end_asked_at"),
     Lease: ("renewed_at",),
     NewestIncrement: ("ended_at",),
-    ReconcilerPass: ("began_at", "ended_at"),
+    ReconcilerPass: ("began_at", "up_since", "ended_at"),
     Trouble: ("since", "reported_at"),
     WorkRow: ("asked_at", "claimed_at"),
 }

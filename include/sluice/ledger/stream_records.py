@@ -35,6 +35,7 @@ from sluice.ledger.generations import Generation
 from sluice.ledger.increments import NewestIncrement
 from sluice.ledger.leases import Lease, LeaseObservation
 from sluice.ledger.progress_samples import ProgressSample, SourceSample, select_recent_samples
+from sluice.ledger.reconciler_passes import ReconcilerPass
 from sluice.ledger.run_table import Run
 from sluice.ledger.run_values import RunObservation
 from sluice.ledger.stored_values import record_of
@@ -74,6 +75,7 @@ class StreamRecords:
     identities: the ids of what that generation reads and writes; empty before its first start.
     increment_at: when an increment last ended well, also without a run; unset before the first.
     dag_pause: what Airflow last said of its DAG. trouble: what is wrong with it; unset when nothing is.
+    up_since: since when the reconciler makes passes without a standstill; unset before its first.
     """
 
     stream: str
@@ -89,6 +91,7 @@ class StreamRecords:
     increment_at: datetime | None = None
     dag_pause: DagPause | None = None
     trouble: StreamTrouble | None = None
+    up_since: datetime | None = None
 
     @property
     def newest_run(self) -> RunObservation | None:
@@ -190,6 +193,7 @@ def _records(
         increment_at=None if increment is None else increment["ended_at"],
         dag_pause=None if pause is None else record_of(DagPause, pause),
         trouble=None if trouble is None else record_of(StreamTrouble, trouble | {"observed_at": single.now}),
+        up_since=single.up_since,
     )
     if generation is None or known.current_batch is None:
         return known
@@ -214,7 +218,8 @@ def _select_single_rows(asked: TableValuedAlias) -> Select[Any]:
     joined: FromClause = asked.outerjoin(generation, true())
     for table in tables.values():
         joined = joined.outerjoin(table, table.c.stream == asked.c.stream)
-    return select(asked.c.stream, func.clock_timestamp().label("now"), *columns).select_from(joined)
+    up_since = select(ReconcilerPass.up_since).scalar_subquery().label("up_since")
+    return select(asked.c.stream, func.clock_timestamp().label("now"), up_since, *columns).select_from(joined)
 
 
 class _Singles:
@@ -222,6 +227,7 @@ class _Singles:
 
     def __init__(self, row: Row[Any]) -> None:
         self.now: datetime = row.now
+        self.up_since: datetime | None = row.up_since
         self._values = row._mapping
 
     def values(self, table: str) -> dict[str, Any] | None:
