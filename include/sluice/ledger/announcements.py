@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import (
     BigInteger,
@@ -75,7 +75,7 @@ async def observe_unannounced(
     ----------
     output: the stream's output that writes the table.
     """
-    query = _unannounced(table=table, stream=stream, output=output, is_visible=Batch.snapshot_ids.has_key(output))
+    query = _unannounced(table=table, stream=stream, output=output, is_visible=is_published(output, by="snapshot"))
     return _publications(await query_row(ledger_url, query), table=table, stream=stream)
 
 
@@ -89,7 +89,7 @@ def find_unannounced(ledger: Ledger, *, table: str, stream: str, output: str) ->
     ----------
     output: the stream's output that writes the table.
     """
-    is_visible = and_(_rows_of(output) > 0, Batch.is_rejected.is_(False))
+    is_visible = is_published(output, by="rows")
     with ledger.transaction() as connection:
         row = connection.execute(
             _unannounced(table=table, stream=stream, output=output, is_visible=is_visible)
@@ -140,6 +140,17 @@ def _unannounced(*, table: str, stream: str, output: str, is_visible: ColumnElem
         .order_by(Batch.generation.desc(), Batch.batch.desc())
         .limit(1)
     )
+
+
+def is_published(output: str, *, by: Literal["snapshot", "rows"]) -> ColumnElement[bool]:
+    """Whether a batch has published something by an output: what is announced to those who read its table.
+
+    Parameters
+    ----------
+    by: the snapshot of a continuous stream's batch, which it reports once it is visible; the rows of an increment's.
+    """
+    is_there = Batch.snapshot_ids.has_key(output) if by == "snapshot" else _rows_of(output) > 0
+    return and_(is_there, Batch.is_rejected.is_(False))
 
 
 def _rows_of(output: str) -> ColumnElement[int]:

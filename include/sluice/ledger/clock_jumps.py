@@ -16,6 +16,7 @@ from sqlalchemy import Connection, case, delete, func, select, update
 from sluice.ledger.airflow_owner import DagPauseSeen
 from sluice.ledger.batches import Batch
 from sluice.ledger.connection import Ledger
+from sluice.ledger.control_requests import ControlRequestRow
 from sluice.ledger.desired_states import StreamDesiredState
 from sluice.ledger.increments import NewestIncrement
 from sluice.ledger.leases import LEASE_SECONDS, Lease
@@ -32,16 +33,19 @@ TOLERANCE = timedelta(seconds=5)
 SIGNS: Mapping[type[LedgerTable], Sequence[str]] = {
     Application: ("started_at", "heartbeat_at", "claimed_at"),
     Batch: ("recorded_at",),
+    ControlRequestRow: ("requested_at",),
     DagPauseSeen: ("observed_at", "since"),
     StreamDesiredState: ("requested_at", "suspended_at"),
+    Run: ("launched_at", "heartbeat_at", "ended_at", "end_asked_at"),
     Lease: ("renewed_at",),
     NewestIncrement: ("ended_at",),
-    ReconcilerPass: ("began_at", "ended_at"),
-    Run: ("launched_at", "heartbeat_at", "ended_at", "end_asked_at"),
+    ReconcilerPass: ("began_at", "up_since", "ended_at"),
     Trouble: ("since", "reported_at"),
     WorkRow: ("asked_at", "claimed_at"),
 }
-"""The times by which something is decided, by table. The samples of progress are left out: those ahead are deleted."""
+"""The times by which something is decided, by table. The samples of progress are left out: those ahead are deleted.
+
+They are locked in this order, which is that of a heartbeat: the run, then its lease."""
 
 
 _NEWEST = (

@@ -44,6 +44,9 @@ _NO_TABLES = frozenset({"42P01", "3F000", "42703"})
 _TOOK_TOO_LONG = frozenset({"57014", "55P03"})
 """The SQLSTATEs of a statement that took longer than it may, and of a lock that did not become free in time."""
 
+_MAY_NOT = "42501"
+"""The SQLSTATE of what a role lacks the privilege for: a migration, or a table that was made without admitting it."""
+
 _READ_ONLY = "25006"
 """The SQLSTATE of a write that a standby refuses: while a database fails over, clients still reach the old server."""
 
@@ -158,8 +161,8 @@ def ledger_errors(url: URL) -> Iterator[None]:
     ------
     LedgerUnreachableError: when the ledger does not answer, or not in time, takes no writes while it fails over, or
         has no connection free in time.
-    LedgerError: when its schema is older than this program. Other errors of the database are defects of the caller and
-        stay as they are.
+    LedgerError: when its schema is older than this program, or its role may not do this. Other errors of the database
+        are defects of the caller and stay as they are.
     KeyboardInterrupt: when a Ctrl-C came while the driver pinged its connection.
     """
     try:
@@ -189,6 +192,12 @@ def ledger_errors(url: URL) -> Iterator[None]:
             raise LedgerUnreachableError(
                 f"The ledger at {_place(url)} takes no writes now: {_first_line(error)}.",
                 next_step="Wait for its fail-over; see that SLUICE_LEDGER_URL leads to the primary server.",
+            ) from error
+        if sqlstate == _MAY_NOT:
+            raise LedgerError(
+                f"The ledger at {_place(url)} does not allow this to the role of the URL: {_first_line(error)}.",
+                next_step="Migrate as the owner: `sluice ledger upgrade` with SLUICE_LEDGER_OWNER_URL; for the local "
+                "stack `sluice stack up`, in compose `docker compose up`.",
             ) from error
         if sqlstate not in _NO_TABLES:
             raise

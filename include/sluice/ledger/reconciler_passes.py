@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import func, select, update
+from sqlalchemy import case, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -19,14 +19,18 @@ MISSING_AFTER = timedelta(minutes=5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassObservation:
-    """The newest pass. dag_run: the DAG run that made it. ended_at: unset while it runs, or when it broke off."""
+    """The newest pass. dag_run: the DAG run that made it. ended_at: unset while it runs, or when it broke off.
+
+    up_since: the first pass after the last standstill, in which the reconciler was missing; Airflow may have been down.
+    """
 
     dag_run: str
     began_at: datetime
+    up_since: datetime
     ended_at: datetime | None = None
 
 
-class ReconcilerPass(LedgerTable, record=PassObservation, now=("began_at",)):
+class ReconcilerPass(LedgerTable, record=PassObservation, now=("began_at", "up_since")):
     """The newest pass of the reconciler: at most one row."""
 
     __tablename__ = "reconciler_passes"
@@ -35,12 +39,14 @@ class ReconcilerPass(LedgerTable, record=PassObservation, now=("began_at",)):
 
 
 _NEWEST = "newest"
-_COLUMNS = (ReconcilerPass.dag_run, ReconcilerPass.began_at, ReconcilerPass.ended_at)
+_COLUMNS = (ReconcilerPass.dag_run, ReconcilerPass.began_at, ReconcilerPass.up_since, ReconcilerPass.ended_at)
 
 
 def begin_pass(ledger: Ledger, dag_run: str) -> PassObservation | None:
     """Record that a pass begins. Returns the one before it; none before the first."""
-    begun = {"dag_run": dag_run, "began_at": func.now(), "ended_at": None}
+    stood_still = func.now() - ReconcilerPass.began_at > MISSING_AFTER
+    up_since = case((stood_still, func.now()), else_=ReconcilerPass.up_since)
+    begun = {"dag_run": dag_run, "began_at": func.now(), "up_since": up_since, "ended_at": None}
     with ledger.transaction() as connection:
         before = connection.execute(select(*_COLUMNS).with_for_update()).one_or_none()
         connection.execute(

@@ -35,6 +35,7 @@ from sluice.ledger.generations import Generation
 from sluice.ledger.increments import NewestIncrement
 from sluice.ledger.leases import Lease, LeaseObservation
 from sluice.ledger.progress_samples import ProgressSample, SourceSample, select_recent_samples
+from sluice.ledger.reconciler_passes import ReconcilerPass
 from sluice.ledger.run_table import Run
 from sluice.ledger.run_values import RunObservation
 from sluice.ledger.stored_values import record_of
@@ -74,6 +75,8 @@ class StreamRecords:
     identities: the ids of what that generation reads and writes; empty before its first start.
     increment_at: when an increment last ended well, also without a run; unset before the first.
     dag_pause: what Airflow last said of its DAG. trouble: what is wrong with it; unset when nothing is.
+    refusing_digests: of runs before the newest ones, by run: the declaration by which they refused all rows of a batch.
+    up_since: since when the reconciler makes passes without a standstill; unset before its first.
     """
 
     stream: str
@@ -89,11 +92,18 @@ class StreamRecords:
     increment_at: datetime | None = None
     dag_pause: DagPause | None = None
     trouble: StreamTrouble | None = None
+    up_since: datetime | None = None
+    refusing_digests: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def newest_run(self) -> RunObservation | None:
         """The newest run, live or ended; none before the first."""
         return self.runs[0] if self.runs else None
+
+    def digest_of(self, run_id: str) -> str | None:
+        """The declaration of a run that refused all rows of a batch, or is one of the newest; unset: not known."""
+        newest = {run.run_id: run.declaration_digest for run in self.runs}
+        return newest.get(run_id, self.refusing_digests.get(run_id))
 
     @property
     def newest_batch(self) -> BatchObservation | None:
@@ -161,12 +171,14 @@ def read_streams(
             if with_progress
             else asked.newest(SourceSample, SourceSample.columns(), SourceSample.observed_at.desc(), limit=1)
         )
+        refusing = asked.refusing_digests(runs, batches)
         # Last: its time is that of the look, and no age is negative.
         alone = asked.rows(_select_single_rows(asked.names))
-    return {
+    known = {
         name: _records(name, _Singles(alone[name][0]), runs.get(name, ()), batches.get(name, ()), samples.get(name, ()))
         for name in names
     }
+    return known | {name: replace(known[name], refusing_digests=digests) for name, digests in refusing.items()}
 
 
 def _records(
@@ -190,6 +202,7 @@ def _records(
         increment_at=None if increment is None else increment["ended_at"],
         dag_pause=None if pause is None else record_of(DagPause, pause),
         trouble=None if trouble is None else record_of(StreamTrouble, trouble | {"observed_at": single.now}),
+        up_since=single.up_since,
     )
     if generation is None or known.current_batch is None:
         return known
@@ -214,7 +227,8 @@ def _select_single_rows(asked: TableValuedAlias) -> Select[Any]:
     joined: FromClause = asked.outerjoin(generation, true())
     for table in tables.values():
         joined = joined.outerjoin(table, table.c.stream == asked.c.stream)
-    return select(asked.c.stream, func.clock_timestamp().label("now"), *columns).select_from(joined)
+    up_since = select(ReconcilerPass.up_since).scalar_subquery().label("up_since")
+    return select(asked.c.stream, func.clock_timestamp().label("now"), up_since, *columns).select_from(joined)
 
 
 class _Singles:
@@ -222,6 +236,7 @@ class _Singles:
 
     def __init__(self, row: Row[Any]) -> None:
         self.now: datetime = row.now
+        self.up_since: datetime | None = row.up_since
         self._values = row._mapping
 
     def values(self, table: str) -> dict[str, Any] | None:
@@ -255,6 +270,22 @@ class _Asked:
     def _runs(self, names: TableValuedAlias, *, limit: int) -> dict[str, tuple[RunObservation, ...]]:
         rows = self.rows(select_newest(names, Run, Run.columns(), (Run.number.desc(),), limit=limit))
         return {name: tuple(record_of(RunObservation, row) for row in found) for name, found in rows.items()}
+
+    def refusing_digests(
+        self, runs: Mapping[str, Sequence[RunObservation]], batches: Mapping[str, Sequence[Row[Any]]]
+    ) -> Mapping[str, Mapping[str, str]]:
+        """The declarations by which earlier runs than these refused all rows of a batch: asked for only where one did,
+        which is seldom."""
+        wanted = {row.run_id for rows in batches.values() for row in rows if 0 < row.input_rows <= row.refused_rows}
+        wanted -= {run.run_id for of_stream in runs.values() for run in of_stream}
+        if not wanted:
+            return {}
+        found: dict[str, dict[str, str]] = {}
+        for row in self.connection.execute(
+            select(Run.stream, Run.run_id, Run.declaration_digest).where(Run.run_id.in_(wanted))
+        ):
+            found.setdefault(row.stream, {})[row.run_id] = row.declaration_digest
+        return found
 
     def newest(self, table: Any, columns: Sequence[Any], *order: Any, limit: int) -> Mapping[str, list[Row[Any]]]:
         """The newest rows of each stream in a table."""

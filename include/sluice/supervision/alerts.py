@@ -126,7 +126,14 @@ def report_good_increment(ledger: Ledger, stream: str, *, by: str) -> None:
     if verdict.is_healthy:
         clear_trouble(ledger, stream, by=by)
     else:
-        record_trouble(ledger, stream, reason=verdict.state, explanation=verdict.explanation, by=by)
+        record_trouble(
+            ledger,
+            stream,
+            reason=verdict.state,
+            explanation=verdict.explanation,
+            occasion=verdict.occasion,
+            by=by,
+        )
 
 
 def is_of_increment(trouble: StreamTrouble) -> bool:

@@ -9,6 +9,9 @@ The newest increment is the one that ended well last, also without anything to r
 when a person last asked something of the stream, or when its DAG was first seen unpaused. While one runs or has
 failed, that is the state of the stream. Airflow starts increments, and nothing else says when it does not: a paused
 DAG, a pool without a free slot, a scheduler that is down.
+
+After a standstill of the reconciler it counts from when that was up again: Airflow was down with it, as a stack is
+overnight, and starts what is due now.
 """
 
 from __future__ import annotations
@@ -48,8 +51,15 @@ def find_overdue(
     known = waiting_from(seen)
     if known is None:
         return None
-    found = [_by_cron(schedule.cron, known, seen.observed_at) if schedule.cron is not None else None]
-    if rows_since is not None and seen.observed_at - rows_since > TABLES_PATIENCE:
+    up_since = seen.up_since
+    counts_from = known if up_since is None else max(known, up_since)
+    found = [_by_cron(schedule.cron, counts_from, seen.observed_at) if schedule.cron is not None else None]
+    may_be_read_from = rows_since if rows_since is None or up_since is None else max(rows_since, up_since)
+    if (
+        rows_since is not None
+        and may_be_read_from is not None
+        and seen.observed_at - may_be_read_from > TABLES_PATIENCE
+    ):
         waiting = in_words(seen.observed_at - rows_since)
         tables = ", ".join(schedule.tables)
         text = f"New rows in {tables} have waited for {waiting}, and no increment has begun since."

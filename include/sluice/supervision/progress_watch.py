@@ -68,6 +68,7 @@ def sample_increments(
     *,
     at_once: int,
     deadline: Deadline,
+    step_seconds: float,
 ) -> None:
     """Record how far incremental streams are behind, as far as the time suffices. A lag that was not observed is no
     alert: the next pass observes it, or the increment itself fails.
@@ -75,6 +76,7 @@ def sample_increments(
     Parameters
     ----------
     known: the records of each. at_once: how many streams are observed at a time.
+    step_seconds: after which one that is slow no longer counts among them (`run_each`).
     """
     if supervisor.heads is None:
         return
@@ -83,7 +85,7 @@ def sample_increments(
         for one in increments
         if (generation := known[one.name].generation) is not None  # it has run
     }
-    for name, result in run_each(steps, at_once=at_once, deadline=deadline).items():
+    for name, result in run_each(steps, at_once=at_once, deadline=deadline, step_seconds=step_seconds).items():
         if isinstance(result, Exception):
             _log.warning("stream=%s its sources were not observed: %s", name, result)
 

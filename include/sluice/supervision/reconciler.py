@@ -12,7 +12,8 @@ batch, against which its sources are read, and its sample.
 
 One stream never keeps another one waiting: whatever its step raises is reported for that stream, a step that takes too
 long is left behind and reported, and each pass begins with another stream, so that no pass leaves out the same ones.
-Each part has its share of the pass, so that a slow Airflow leaves time for the drivers.
+Each part has its share of the pass, so that a slow Airflow leaves time for the drivers. The sources of increments come
+last: nothing waits for them, and they may answer slowly for as long as they like.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from sluice.declarations.iceberg_output import IcebergOutput
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.errors import LedgerError, LedgerUnreachableError
 from sluice.ledger.airflow_owner import (
@@ -30,7 +32,7 @@ from sluice.ledger.airflow_owner import (
 from sluice.ledger.desired_states import (
     find_desired_state,
 )
-from sluice.ledger.increments import rows_since
+from sluice.ledger.increments import TableWriter, rows_since
 from sluice.ledger.run_values import DesiredState
 from sluice.ledger.runs import newest_runs
 from sluice.ledger.stream_records import StreamRecords
@@ -77,6 +79,9 @@ PASS_SECONDS = 50.0
 ASKING_SHARE = 0.3
 """Of a pass, for asking Airflow about the DAGs; the rest of the DAGs count as they were last seen."""
 
+REST_SHARE = 0.1
+"""Of a pass, what is left for the DAGs of the platform, and as much again for the sources of increments."""
+
 STEP_SHARE = 0.2
 """Of a pass, for one stream: one that takes longer keeps its thread, and another thread takes the others."""
 
@@ -114,7 +119,7 @@ def reconcile_all(
     ----------
     observe_dag: asks Airflow about the DAG of a stream; it is called from one thread at a time.
     number: of the pass, for example its minute; it decides with which stream the pass begins.
-    pass_seconds: after which no stream is begun and none is waited for.
+    pass_seconds: how long the pass may take; no stream is begun and none is waited for in its last `REST_SHARE`.
 
     Returns
     -------
@@ -137,11 +142,14 @@ def reconcile_all(
         if stream.name in known
     }
     steps |= {orphan.stream: partial(_look_after, supervisor, orphan) for orphan in orphans}
-    done = run_each(steps, at_once=AT_ONCE, deadline=deadline, step_seconds=pass_seconds * STEP_SHARE)
+    step_seconds = pass_seconds * STEP_SHARE
+    of_streams = Deadline(deadline.at - pass_seconds * REST_SHARE)
+    done = run_each(steps, at_once=AT_ONCE, deadline=of_streams, step_seconds=step_seconds)
     _clear_others(supervisor, declarations, (*steps, *unreadable))
-    increments = [one for one in streams if one.declaration.mode == "incremental" and one.name in known]
-    sample_increments(supervisor, increments, known, at_once=AT_ONCE, deadline=deadline)
     note_paused_dags(supervisor.ledger, observe_dag, by=supervisor.launched_by, deadline=deadline)
+    increments = [one for one in streams if one.declaration.mode == "incremental" and one.name in known]
+    of_sources = max(deadline, Deadline.after(pass_seconds * REST_SHARE), key=lambda one: one.at)
+    sample_increments(supervisor, increments, known, at_once=AT_ONCE, deadline=of_sources, step_seconds=step_seconds)
     problems: dict[str, Alert] = {}
     # One alert of a stream in a pass: a second one would no longer be new.
     found = {name: result for name, result in done.items() if result is not None}
@@ -175,12 +183,15 @@ def _read_each(
     return known, unreadable
 
 
-def _writers(declarations: Declarations) -> Mapping[str, list[str]]:
-    """The streams that write each table."""
-    writers: dict[str, list[str]] = {}
+def _writers(declarations: Declarations) -> Mapping[str, list[TableWriter]]:
+    """What writes each table."""
+    writers: dict[str, list[TableWriter]] = {}
     for name, stream in declarations.streams.items():
-        for table in stream.declaration.tables_written:
-            writers.setdefault(table, []).append(name)
+        is_incremental = stream.declaration.mode == "incremental"
+        for output, declared in stream.declaration.outputs.items():
+            if isinstance(declared.output, IcebergOutput):
+                writer = TableWriter(stream=name, output=output, is_incremental=is_incremental)
+                writers.setdefault(declared.output.table, []).append(writer)
     return writers
 
 
@@ -213,7 +224,7 @@ def _step(
     stream: LoadedStream,
     known: StreamRecords,
     looks: DagLooks,
-    writers: Mapping[str, Sequence[str]],
+    writers: Mapping[str, Sequence[TableWriter]],
 ) -> partial[Alert | None]:
     """What is done for one stream in a pass."""
     if stream.declaration.mode == "incremental":
@@ -226,7 +237,7 @@ def _look_at_increment(
     stream: LoadedStream,
     known: StreamRecords,
     looks: DagLooks,
-    writers: Mapping[str, Sequence[str]],
+    writers: Mapping[str, Sequence[TableWriter]],
 ) -> Alert | None:
     """Judge an incremental stream, which its DAG starts: the reconciler notices when it does not."""
     schedule, since = stream.declaration.schedule, waiting_from(known)

@@ -16,6 +16,7 @@ from sluice.declarations.stream_declaration import ScheduleDeclaration
 from sluice.failure_reasons import Failure, describe_failure, next_step
 from sluice.failures.classification import failure_of_run
 from sluice.ledger.airflow_owner import DagObservation, PauseOrigin
+from sluice.ledger.batches import BatchObservation
 from sluice.ledger.desired_states import SuspensionCause
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.stream_records import StreamRecords
@@ -195,16 +196,47 @@ def with_trouble(
 
 def with_rejections(verdict: StreamVerdict, seen: StreamRecords) -> StreamVerdict:
     """The verdict, when every row of the newest batch with rows was rejected: the stream does well, and nothing of what
-    is sent arrives. What a person rejected does not count; a batch without rows says nothing."""
+    is sent arrives. What a person rejected does not count; a batch without rows says nothing.
+
+    On a quiet topic one bad record would be the newest for ever: it is settled by a later request, as to start the
+    stream, or by a run of another declaration.
+    """
     newest = next((batch for batch in seen.batches if batch.input_rows), None)
     if newest is None or newest.is_rejected or verdict.state not in _DOES_WELL:
         return verdict
     if newest.refused_rows < newest.input_rows or any(newest.published_rows.values()):
         return verdict
+    if _is_settled(newest, seen):
+        return verdict
     number = f"{newest.key.generation}:{newest.key.batch}"
     text = f"It rejected all {newest.input_rows:,} rows of batch {number}, so nothing of what is sent arrives."
-    step = "See the reasons in its quarantine: has the sender changed its format, or is the declaration wrong?"
-    return StreamVerdict(state=StreamState.ALL_REJECTED, is_healthy=False, explanation=text, next_step=step)
+    step = (
+        "See the reasons in its quarantine: has the sender changed its format, or is the declaration wrong? "
+        f"`sluice stream start {seen.stream}` settles it."
+    )
+    return StreamVerdict(
+        state=StreamState.ALL_REJECTED,
+        is_healthy=False,
+        explanation=text,
+        next_step=step,
+        occasion=_refused_since(number, seen),
+    )
+
+
+def _refused_since(number: str, seen: StreamRecords) -> str:
+    """The batch with which it began: the next refused one of a stream that has a batch each second is no news."""
+    trouble, asked_at = seen.trouble, seen.desired.changed_at
+    if trouble is None or trouble.reason != StreamState.ALL_REJECTED or not trouble.occasion:
+        return number
+    return number if asked_at is not None and asked_at > trouble.since else trouble.occasion
+
+
+def _is_settled(refused: BatchObservation, seen: StreamRecords) -> bool:
+    """Whether a person has asked something of the stream since it refused a batch, or has changed its declaration."""
+    asked_at, digest = seen.desired.changed_at, seen.digest_of(refused.run_id)
+    if asked_at is not None and refused.recorded_at is not None and asked_at > refused.recorded_at:
+        return True
+    return digest is not None and seen.newest_run is not None and seen.newest_run.declaration_digest != digest
 
 
 def verdict_of(decision: SupervisionDecision, progress: ProgressJudgement | None = None) -> StreamVerdict:

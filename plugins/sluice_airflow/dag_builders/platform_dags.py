@@ -145,8 +145,8 @@ _CHECKPOINTS_PAGE = """\
 Looks at the checkpoint of every stream without Spark: whether it is the stream's own, whether its logs are readable and
 without gaps, and how old its newest commit is. What Spark would notice at the next start, or never, is noticed here.
 
-Before that it looks whether the reconciler has made a pass in the last five minutes: no other DAG reports that it is
-paused, or that its pool `supervision` does not exist or has no free slot.
+After that it looks whether the reconciler has made a pass in the last five minutes, and waits two minutes for one: no
+other DAG reports that it is paused, or that its pool `supervision` does not exist or has no free slot.
 
 ## How to operate it
 - It runs every ten minutes. **Trigger** it to check now, and choose the streams in the form; none chosen means all.
@@ -182,8 +182,11 @@ def checkpoint_health_dag(declarations: Declarations) -> DAG:
             """Check the chosen checkpoints, record what was found, and fail when one is not healthy."""
             from sluice_airflow.tasks.reconcile_task import require_reconciler
 
-            require_reconciler(by=f"airflow: {CHECKPOINTS_DAG}")
-            check_streams(chosen(STREAMS_CHOICE, wanted=list((params or {}).get(STREAMS_CHOICE) or []), among=streams))
+            wanted = list((params or {}).get(STREAMS_CHOICE) or [])
+            try:
+                check_streams(chosen(STREAMS_CHOICE, wanted=wanted, among=streams))
+            finally:  # a damaged checkpoint hides no reconciler that is missing
+                require_reconciler(by=f"airflow: {CHECKPOINTS_DAG}")
 
         check()
     return dag

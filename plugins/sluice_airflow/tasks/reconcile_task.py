@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from datetime import timedelta
 from functools import partial
 
 from airflow.sdk import get_current_context
@@ -17,6 +18,7 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.reconciler_passes import begin_pass, end_pass, missing_for
 from sluice.ledger.stream_troubles import clear_trouble, record_report, record_trouble
 from sluice.messages.durations import in_words
+from sluice.processes.deadline import wait_until
 from sluice.supervision.alerts import Alert
 from sluice.supervision.reconciler import reconcile_all
 from sluice_airflow.adapters.airflow_id import owning_airflow
@@ -85,8 +87,20 @@ def _begin(ledger: Ledger, *, airflow: str, dag_run: str) -> None:
         )
 
 
+def await_pass(ledger: Ledger, *, seconds: float, poll_seconds: float = 5.0) -> timedelta | None:
+    """How long the reconciler is missing when it was waited for; none when it is there. One that is there is not waited
+    for."""
+    return wait_until(
+        lambda: missing_for(ledger), lambda missing: missing is None, seconds=seconds, poll_seconds=poll_seconds
+    )
+
+
 THE_RECONCILER = "the reconciler"
 """The subject of its own trouble; no stream can have this name."""
+
+
+PASS_WITHIN_SECONDS = 120.0
+"""How long a reconciler that is missing is waited for: after a start of Airflow both DAGs are due at once."""
 
 
 def require_reconciler(*, by: str) -> None:
@@ -94,10 +108,10 @@ def require_reconciler(*, by: str) -> None:
 
     Raises
     ------
-    StreamsUnhealthyError: when its newest pass began too long ago.
+    StreamsUnhealthyError: when its newest pass began too long ago, and none begins in `PASS_WITHIN_SECONDS`.
     """
     with load_deployment().open_owned_ledger() as ledger:
-        missing = missing_for(ledger)
+        missing = await_pass(ledger, seconds=PASS_WITHIN_SECONDS)
         if missing is None:
             clear_trouble(ledger, THE_RECONCILER, by=by)
             return

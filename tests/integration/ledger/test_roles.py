@@ -11,8 +11,9 @@ from sqlalchemy import make_url, text
 from sqlalchemy.exc import ProgrammingError
 from tests.fixtures.ledger import administer
 
+from sluice.errors import LedgerError
 from sluice.ledger.connection import Ledger, open_ledger
-from sluice.ledger.control_requests import record_control_request
+from sluice.ledger.control_requests import find_control_request, record_control_request
 from sluice.ledger.control_values import Person
 from sluice.ledger.events import REQUESTED, Actor, Event, EventAction, EventSubject, record_event
 from sluice.ledger.ledger_table import LedgerTable
@@ -73,6 +74,39 @@ def test_it_changes_no_table(working: Ledger, statement: str) -> None:
         working.engine.begin() as connection,
     ):
         connection.execute(text(statement))
+
+
+def test_an_owner_that_is_named_as_worker_still_migrates(empty_database_url: str) -> None:
+    upgrade(empty_database_url, worker=make_url(empty_database_url).username)
+    with open_ledger(empty_database_url) as opened, opened.transaction() as connection:
+        may = text("SELECT relacl IS NULL FROM pg_class WHERE oid = 'sluice.alembic_version'::regclass")
+        assert connection.execute(may).scalar_one() is True, "nothing was granted to it or taken from it"
+
+
+@pytest.fixture
+def stranger_url(empty_database_url: str) -> Iterator[str]:
+    """The URL of an empty database for a role that may make nothing in it, and that no migration has admitted."""
+    owner = make_url(empty_database_url)
+    role = f"stranger_{uuid4().hex[:8]}"
+    administer(owner, f"CREATE ROLE {role} LOGIN PASSWORD 'worker-password'")
+    url = owner.set(username=role, password="worker-password")  # noqa: S106  # of this test alone
+    yield url.render_as_string(hide_password=False)
+    administer(owner, f"DROP ROLE {role}")
+
+
+def test_a_migration_by_a_role_that_may_not_is_refused_with_the_way_to_do_it(stranger_url: str) -> None:
+    with pytest.raises(LedgerError, match="permission denied for database") as refused:
+        upgrade(stranger_url)
+    assert "SLUICE_LEDGER_OWNER_URL" in refused.value.next_step
+
+
+def test_tables_that_a_role_was_not_admitted_to_are_refused_with_the_way_to_do_it(
+    empty_database_url: str, stranger_url: str
+) -> None:
+    upgrade(empty_database_url)
+    with open_ledger(stranger_url) as opened, pytest.raises(LedgerError, match="permission denied") as refused:
+        find_control_request(opened, "r")
+    assert "SLUICE_LEDGER_OWNER_URL" in refused.value.next_step
 
 
 def test_a_ledger_that_is_current_admits_another_role(empty_database_url: str) -> None:

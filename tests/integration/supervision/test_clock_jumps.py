@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 
-from sqlalchemy import DateTime, text
+from sqlalchemy import DateTime, func, text, update
 from tests.fakes.launcher import FakeLauncher
 from tests.fixtures.streams import continuous_stream
 from tests.integration.supervision.test_reconcile_all import declared, passed, started
 
 from sluice import ledger
+from sluice.ledger import leases
 from sluice.ledger.clock_jumps import SIGNS, follow_clock
 from sluice.ledger.connection import Ledger, database_time
+from sluice.ledger.control_requests import find_control_request, record_control_request
+from sluice.ledger.control_values import Person
 from sluice.ledger.desired_states import find_desired_state, set_desired_state
 from sluice.ledger.ledger_table import LedgerTable
+from sluice.ledger.run_table import Run
 from sluice.ledger.run_values import DesiredState, RunState
 from sluice.ledger.runs import beat, find_run
+from sluice.processes.deadline import wait_until
 from sluice.supervision.supervisor import Supervisor, plan_supervision
 from sluice.supervision.time_limits import HEARD_WITHIN
 
@@ -31,7 +37,7 @@ NO_SIGNS = {
     "archived_runs": {"ended_at", "archived_at"},
     "backfill_attempts": {"interval_start", "interval_end", "started_at", "ended_at"},
     "batches": {"started_at", "watermark"},
-    "control_requests": {"requested_at", "used_at", "answered_at"},
+    "control_requests": {"used_at", "answered_at"},
     "checkpoint_checks": {"checked_at", "recorded_at"},
     "driver_uis": {"recorded_at"},
     "events": {"recorded_at"},
@@ -110,3 +116,35 @@ def test_a_driver_that_lives_hides_no_request_that_lies_ahead(supervisor: Superv
     requested_at = find_desired_state(ledger, "flights").requested_at
     assert requested_at is not None
     assert requested_at <= database_time(ledger)
+
+
+def test_a_request_of_a_person_does_not_stay_good_for_longer(supervisor: Supervisor, ledger: Ledger) -> None:
+    started(supervisor)
+    record_control_request(ledger, "r", stream="flights", verb="stop", by=Person(person_id="1", name="ann"))
+    set_back(ledger, HOUR)
+    with ledger.transaction() as connection:
+        connection.execute(text("UPDATE sluice.control_requests SET requested_at = now() + interval '1 hour'"))
+    assert follow_clock(ledger) > timedelta(minutes=59)
+    request = find_control_request(ledger, "r")
+    assert request is not None
+    assert request.requested_at <= database_time(ledger)
+
+
+def test_it_takes_its_locks_in_the_order_of_a_heartbeat(supervisor: Supervisor, ledger: Ledger) -> None:
+    """In the other order each waits for the other, and PostgreSQL ends one of the two as a deadlock."""
+    run = started(supervisor)
+    set_back(ledger, HOUR)
+    with ThreadPoolExecutor(1) as pool:
+        with ledger.transaction() as connection:  # the two statements of `beat`
+            connection.execute(update(Run).where(Run.run_id == run.run_id).values(heartbeat_at=func.now()))
+            following = pool.submit(follow_clock, ledger)
+            assert wait_until(lambda: waits_for_a_lock(ledger), bool, seconds=10)
+            assert leases.renew(connection, run_id=run.run_id)
+        assert following.result(timeout=10) > timedelta(minutes=59)
+
+
+def waits_for_a_lock(ledger: Ledger) -> bool:
+    """Whether a connection to this ledger waits for a lock."""
+    waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    with ledger.transaction() as connection:
+        return bool(connection.execute(text(waits)).scalar_one())

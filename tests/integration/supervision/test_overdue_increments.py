@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
+import pytest
 from sqlalchemy import text
 from tests.fixtures.streams import continuous_stream
-from tests.integration.supervision.test_reconcile_all import WANTED, _alert_events, declared, let_pass, passed, started
+from tests.integration.supervision.test_reconcile_all import WANTED, _alert_events, declared, let_pass, passed
 
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.stream_declaration import ScheduleDeclaration
 from sluice.ledger.batches import BatchObservation, PublicationKey, record_batch
-from sluice.ledger.connection import Ledger
+from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import admit_run, record_end
 from sluice.supervision.alerts import report_good_increment
@@ -40,25 +42,39 @@ def test_an_increment_that_never_runs_again_is_alerted_once(supervisor: Supervis
     assert _alert_events(ledger) == [("recover", "late"), ("alert", "late")]
 
 
-def test_rows_that_no_increment_reads_are_alerted(supervisor: Supervisor, ledger: Ledger) -> None:
+@pytest.mark.parametrize(
+    ("mode", "batch", "is_late"),
+    [
+        ("continuous", {"snapshot_ids": {"rows": 7}}, True),
+        ("continuous", {}, False),
+        ("continuous", {"snapshot_ids": {"another": 7}}, False),
+        ("continuous", {"snapshot_ids": {"rows": 7}, "is_rejected": True}, False),
+        ("incremental", {"published_rows": {"rows": 1}}, True),
+        ("incremental", {"published_rows": {"rows": 0}, "snapshot_ids": {"rows": 7}}, False),
+    ],
+    ids=["a snapshot", "nothing visible", "another table's", "rejected", "rows of an increment", "an empty increment"],
+)
+def test_rows_that_no_increment_reads_are_alerted(
+    supervisor: Supervisor, ledger: Ledger, mode: str, batch: dict[str, Any], is_late: bool
+) -> None:
+    """What is announced to Airflow counts: nothing else would start the increment."""
     wanted = incremental(tables=["bronze.clicks"])
-    clicks = continuous_stream("clicks")
-    run = started(supervisor, clicks)
+    writer = continuous_stream("clicks")
+    if mode == "incremental":
+        writer = continuous_stream("clicks", mode="incremental", trigger=None, schedule={"cron": "@yearly"})
     report_good_increment(ledger, "flights", by="airflow: flights, r1")
+    assert passed(supervisor, declared(wanted)) == {}, "there is nothing to read"
+    key = PublicationKey(stream="clicks", generation=1, batch=0)
+    parts: dict[str, Any] = {"input_rows": 1, "published_rows": {}, **batch}
+    record_batch(
+        ledger, BatchObservation(key=key, run_id="r", started_at=database_time(ledger), duration_ms=1, **parts)
+    )
     with ledger.transaction() as connection:
         connection.execute(text("UPDATE sluice.newest_increments SET ended_at = ended_at - interval '2 hours'"))
         connection.execute(text("UPDATE sluice.dag_pauses SET since = since - interval '2 hours'"))
-    declarations = declared(wanted, clicks)
-    assert passed(supervisor, declarations) == {}, "there is nothing to read"
-    key = PublicationKey(stream="clicks", generation=1, batch=0)
-    batch = BatchObservation(
-        key=key, run_id=run.run_id, started_at=run.launched_at, duration_ms=1, input_rows=1, published_rows={}
-    )
-    record_batch(ledger, batch)
-    with ledger.transaction() as connection:
-        connection.execute(text("UPDATE sluice.dag_pauses SET since = since - interval '2 hours'"))
         connection.execute(text("UPDATE sluice.batches SET recorded_at = recorded_at - interval '1 hour'"))
-    assert passed(supervisor, declarations)["flights"].reason == "late"
+    alert = passed(supervisor, declared(wanted, writer)).get("flights")
+    assert (None if alert is None else alert.reason) == ("late" if is_late else None)
 
 
 def test_a_failed_increment_that_its_task_could_not_report_is_reported_by_the_reconciler(

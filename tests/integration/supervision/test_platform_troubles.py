@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import text
 from tests.fakes.launcher import FakeLauncher
+from tests.fixtures.streams import continuous_stream
 from tests.integration.ledger.test_upkeep import QUALITY
 from tests.integration.supervision.test_reconcile_all import UNPAUSED, declared
 
 from sluice.ledger.airflow_owner import DagObservation
 from sluice.ledger.connection import Ledger
+from sluice.ledger.generations import current_generation
+from sluice.ledger.progress_samples import LagObservation
 from sluice.ledger.quality_checks import QualityVerdict, record_quality
 from sluice.ledger.stream_troubles import all_troubles
+from sluice.sources.source_heads import SourceHeads
 from sluice.supervision.platform_dags import MISSED_WHILE_PAUSED
 from sluice.supervision.platform_troubles import troubles_beside_streams
 from sluice.supervision.reconciler import reconcile_all
 from sluice.supervision.supervisor import Supervisor
 
+NOTHING: Any = None
 PAUSED = DagObservation(airflow="ours", is_paused=True)
 
 
@@ -49,6 +56,29 @@ def test_a_paused_dag_is_a_trouble_until_it_is_unpaused(
     one_pass(supervisor, "data_quality")
     assert all_troubles(ledger)[0].since == trouble.since, "a pass does not begin it again"
     one_pass(supervisor)
+    assert all_troubles(ledger) == ()
+
+
+class SilentSources(SourceHeads):
+    """Sources that do not answer."""
+
+    def observe_lag(self, *_: Any, **__: Any) -> LagObservation:
+        """Wait for longer than a pass of these tests takes, unless the test ends."""
+        self.is_over.wait(30)
+        raise RuntimeError("no answer")
+
+    is_over = threading.Event()
+
+
+def test_sources_that_do_not_answer_keep_no_dag_from_being_looked_at(supervisor: Supervisor, ledger: Ledger) -> None:
+    one_pass(supervisor, "table_maintenance")
+    current_generation(ledger, "flights", checkpoints_root="file:///checkpoints")
+    increment = continuous_stream(mode="incremental", trigger=None, schedule={"cron": "@daily"})
+    watching = replace(supervisor, heads=SilentSources(NOTHING))
+    try:
+        reconcile_all(watching, declared(increment), observe_dag=lambda _: UNPAUSED, number=0, pass_seconds=2)
+    finally:
+        SilentSources.is_over.set()
     assert all_troubles(ledger) == ()
 
 

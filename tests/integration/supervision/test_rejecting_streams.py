@@ -12,10 +12,11 @@ from tests.integration.supervision.test_reconcile_all import declared, passed, s
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.ledger.batches import BatchObservation, PublicationKey, record_batch
 from sluice.ledger.connection import Ledger
+from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.events import EventSubject, recent_events
 from sluice.ledger.generations import current_generation
 from sluice.ledger.progress_samples import LagObservation
-from sluice.ledger.run_values import RunObservation, RunState
+from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import admit_run, record_end
 from sluice.ledger.stream_records import read_stream
 from sluice.ledger.stream_troubles import all_troubles
@@ -45,11 +46,9 @@ def deliver(ledger: Ledger, run: RunObservation, number: int, *, refused: int) -
     assert record_batch(ledger, batch)
 
 
-def ended_increment(ledger: Ledger) -> RunObservation:
+def ended_increment(ledger: Ledger, *, digest: str = INCREMENT.digest) -> RunObservation:
     """An increment that ended well."""
-    admitted = admit_run(
-        ledger, stream="flights", mode="incremental", declaration_digest=INCREMENT.digest, launched_by="a test"
-    )
+    admitted = admit_run(ledger, stream="flights", mode="incremental", declaration_digest=digest, launched_by="a test")
     return record_end(ledger, admitted.run_id, state=RunState.FINISHED, exit_code=0, reason="no more input")
 
 
@@ -70,6 +69,34 @@ def test_a_person_is_alerted_until_a_row_is_good(
     deliver(ledger, run, 2, refused=29)
     assert passed(supervisor, declared(CONTINUOUS)) == {}
     assert all_troubles(ledger) == ()
+
+
+def test_one_bad_record_of_a_quiet_topic_is_settled_by_a_request(supervisor: Supervisor, ledger: Ledger) -> None:
+    run = started(supervisor, CONTINUOUS)
+    deliver(ledger, run, 0, refused=30)
+    assert passed(supervisor, declared(CONTINUOUS))["flights"].reason == "all rejected"
+
+    set_desired_state(ledger, "flights", DesiredState.RUNNING, requested_by="ann")
+
+    assert passed(supervisor, declared(CONTINUOUS)) == {}
+    assert all_troubles(ledger) == ()
+    for number in (1, 2):
+        deliver(ledger, run, number, refused=30)
+        assert passed(supervisor, declared(CONTINUOUS))["flights"].is_new is (number == 1), "one alert, not one a batch"
+    assert [trouble.occasion for trouble in all_troubles(ledger)] == ["1:1"]
+
+
+def test_one_bad_record_of_a_quiet_topic_is_settled_by_another_declaration(ledger: Ledger) -> None:
+    """However many runs of it there were since."""
+    deliver(ledger, ended_increment(ledger), 0, refused=30)
+    for _ in range(3):
+        report_good_increment(ledger, "flights", by="its task")
+        assert [trouble.occasion for trouble in all_troubles(ledger)] == ["1:0"]
+        ended_increment(ledger)
+    for _ in range(3):
+        ended_increment(ledger, digest="another")
+        report_good_increment(ledger, "flights", by="its task")
+        assert all_troubles(ledger) == ()
 
 
 def states(ledger: Ledger, launcher: FakeLauncher, stream: LoadedStream) -> set[StreamState]:

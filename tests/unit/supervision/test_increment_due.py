@@ -54,7 +54,10 @@ def paused(origin: PauseOrigin | None, *, since_ago: timedelta = 30 * DAY) -> Da
 
 
 def seen(
-    *runs: RunObservation, pause: DagPause | None = None, increment_ago: timedelta | None = None
+    *runs: RunObservation,
+    pause: DagPause | None = None,
+    increment_ago: timedelta | None = None,
+    up_ago: timedelta | None = None,
 ) -> StreamObservation:
     """A stream at noon."""
     return StreamObservation(
@@ -64,6 +67,7 @@ def seen(
         runs=runs,
         dag_pause=pause,
         increment_at=None if increment_ago is None else NOON - increment_ago,
+        up_since=None if up_ago is None else NOON - up_ago,
     )
 
 
@@ -132,3 +136,19 @@ def test_each_overdue_increment_is_an_occasion_of_its_own() -> None:
     overdue = find_overdue(HOURLY, records)
     assert overdue is not None
     assert first.occasion == overdue.due_at.isoformat()
+
+
+@pytest.mark.parametrize(("up_ago", "is_late"), [(MINUTE, False), (59 * MINUTE, False), (61 * MINUTE, True)])
+def test_after_a_standstill_its_time_counts_from_when_the_reconciler_was_up_again(
+    up_ago: timedelta, is_late: bool
+) -> None:
+    observed = seen(a_run(ended_ago=9 * HOUR), up_ago=up_ago)
+    assert judged(HOURLY, observed).state is (StreamState.LATE if is_late else StreamState.FINISHED)
+
+
+def test_rows_of_before_a_standstill_wait_from_when_the_reconciler_was_up_again() -> None:
+    ended = a_run(ended_ago=9 * HOUR)
+    assert judged(BY_TABLES, seen(ended, up_ago=MINUTE), rows_ago=8 * HOUR).state is StreamState.FINISHED
+    late = judged(BY_TABLES, seen(ended, up_ago=TABLES_PATIENCE + MINUTE), rows_ago=8 * HOUR)
+    assert late.state is StreamState.LATE
+    assert "waited for 8 h" in late.explanation

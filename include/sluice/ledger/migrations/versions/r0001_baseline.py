@@ -108,6 +108,7 @@ def _create_streams() -> None:
         sa.Column("kind", sa.Text(), nullable=False),
         sa.Column("dag_run", sa.Text(), nullable=False),
         sa.Column("began_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.Column("up_since", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
         sa.Column("ended_at", sa.DateTime(timezone=True), nullable=True),
         sa.PrimaryKeyConstraint("kind", name=op.f("pk_reconciler_passes")),
         schema=SCHEMA,
