@@ -17,6 +17,9 @@ from sluice.ledger.events import Actor, Event, EventAction, add_event
 from sluice.ledger.ledger_table import LedgerTable
 from sluice.ledger.stored_values import record_of
 
+OUTPUT_TABLE = "output table "
+"""How the name begins under which a generation keeps the id of a table that it writes."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationObservation:

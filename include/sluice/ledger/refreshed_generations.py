@@ -10,10 +10,9 @@ from sqlalchemy import Connection, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from sluice.ledger.batches import Batch, StreamTotals
-from sluice.ledger.generations import Generation, select_newest_generation
+from sluice.ledger.generations import OUTPUT_TABLE, Generation, select_newest_generation
 from sluice.ledger.run_table import Run
 from sluice.ledger.run_values import LIVE_STATES
-from sluice.sources.source_identities import is_output_name
 
 _COUNTED = ("input_rows", "refused_rows", "late_rows", "duplicate_rows")
 _SET = frozenset({*_COUNTED, "published_rows", "recorded_at"})
@@ -60,8 +59,9 @@ def _identities(connection: Connection, stream: str, taken: Mapping[str, str]) -
     """The ids of what is read, as the other checkpoint knows them, and of the tables that the stream itself writes: a
     shadow writes others."""
     left = connection.execute(select_newest_generation(stream)).one_or_none()
-    own = {} if left is None else {name: known for name, known in left.identities.items() if is_output_name(name)}
-    return {**{name: known for name, known in taken.items() if not is_output_name(name)}, **own}
+    known = {} if left is None else left.identities
+    own = {name: one for name, one in known.items() if name.startswith(OUTPUT_TABLE)}
+    return {**{name: one for name, one in taken.items() if not name.startswith(OUTPUT_TABLE)}, **own}
 
 
 def _copy_batch(connection: Connection, stream: str, generation: int, source: HandedOver) -> None:

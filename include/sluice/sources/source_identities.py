@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from sluice.declarations.source_declarations import IcebergSource, KafkaSource, KinesisSource
+from sluice.ledger.generations import OUTPUT_TABLE
 from sluice.settings import KafkaConnection, KinesisConnection, Settings
 from sluice.tables.declared_tables import load_table
 
@@ -33,7 +34,7 @@ Identities = Mapping[str, str]
 
 NONE_KNOWN: Identities = MappingProxyType({})
 
-_TOPIC, _INPUT, _KINESIS, _OUTPUT = "topic ", "input table ", "Kinesis stream ", "output table "
+_TOPIC, _INPUT, _KINESIS = "topic ", "input table ", "Kinesis stream "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +48,7 @@ class Replaced:
     @property
     def is_output(self) -> bool:
         """Whether the stream writes it."""
-        return is_output_name(self.name)
+        return self.name.startswith(OUTPUT_TABLE)
 
     @property
     def is_kinesis(self) -> bool:
@@ -78,12 +79,7 @@ def input_table_name(table: str) -> str:
 
 def output_table_name(table: str) -> str:
     """The name under which the id of a table is kept that a stream writes."""
-    return f"{_OUTPUT}{table}"
-
-
-def is_output_name(name: str) -> bool:
-    """Whether an id that is kept under a name is one of a table that a stream writes."""
-    return name.startswith(_OUTPUT)
+    return f"{OUTPUT_TABLE}{table}"
 
 
 def kinesis_name(source: KinesisSource) -> str:

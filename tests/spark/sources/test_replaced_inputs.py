@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 from tests.fixtures.backfills import backfill, search_gaps
 from tests.fixtures.continuations import go_on, run_recorded
+from tests.fixtures.recreated_topics import Topic
 from tests.fixtures.refreshes import refresh
 from tests.fixtures.workshop import Workshop
 
@@ -19,8 +16,6 @@ from sluice.errors import InputReplacedError, RolledBackError, UnpublishableErro
 from sluice.ledger.batches import BatchObservation
 from sluice.ledger.events import EventAction, EventSubject, recent_events
 from sluice.ledger.generations import find_generation
-from sluice.settings import KafkaConnection
-from sluice.sources.kafka_clients import ClientSettings, client_settings
 from sluice.sources.source_heads import SourceHeads
 from sluice.supervision.empty_increment import has_nothing_to_do, observe_increment
 
@@ -30,58 +25,6 @@ NEW = [f"new{number}" for number in range(8)]
 
 class _KilledError(Exception):
     """In the place of a driver's end."""
-
-
-class Topic:
-    """A topic of one partition, and the stream that copies its records."""
-
-    def __init__(self, workshop: Workshop, **source: Any) -> None:
-        self.workshop, self.name, self.stream = workshop, f"t{workshop.namespace}", f"s{workshop.namespace}"
-        self.target = workshop.declare_table("raw", {"v": "string", "off": "long"})
-        workshop.declare_stream(
-            self.stream,
-            sql="SELECT decode(value, 'UTF-8') v, offset off FROM r",
-            inputs={"r": {"stream": {"kafka": {"connection": "flights_kafka", "topics": [self.name]} | source}}},
-            outputs={"main": {"iceberg": {"table": self.target}}},
-        )
-        self.admin = AdminClient(self._client())
-        self.create()
-
-    def _client(self) -> ClientSettings:
-        return client_settings(self.workshop.settings.connection("flights_kafka", KafkaConnection))
-
-    def create(self) -> None:
-        """Create the topic; a broker removes a deleted one in the background."""
-        for _ in range(100):
-            try:
-                self.admin.create_topics([NewTopic(self.name, num_partitions=1, replication_factor=1)])[
-                    self.name
-                ].result()
-                return
-            except Exception as error:
-                if "exists" not in str(error) and "deletion" not in str(error):
-                    raise
-                self.admin.list_topics(timeout=5)
-
-    def recreate(self) -> None:
-        """Delete the topic and create it again under its name."""
-        self.admin.delete_topics([self.name])[self.name].result()
-        self.create()
-
-    def send(self, values: Sequence[str]) -> None:
-        """Send records."""
-        producer = Producer(self._client())
-        for value in values:
-            producer.produce(self.name, value=value.encode(), partition=0)
-        assert producer.flush(30) == 0
-
-    def run(self, **how: Any) -> None:
-        """Run the stream over what is there, and record its batches as its driver does."""
-        self.workshop.run(self.stream, is_recorded=True, **how)
-
-    def values(self) -> list[str]:
-        """What the target holds."""
-        return [row["v"] for row in self.workshop.rows(self.target)]
 
 
 def kill_next_run(workshop: Workshop, stream: str) -> None:
