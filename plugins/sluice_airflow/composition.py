@@ -52,7 +52,7 @@ class Deployment:
         ledger = self.open_ledger()
         try:
             owning_airflow(ledger)
-        except BaseException:
+        except BaseException:  # whatever it is, it is raised again; no connection stays open
             ledger.close()
             raise
         return ledger

@@ -73,7 +73,7 @@ def upgrade(ledger_url: str, *, worker: str | None = None) -> LedgerVersion:
 def _migrates(ledger_url: str) -> bool:
     """Carry the next migration out, trying again while a lock does not become free. Returns whether there was one."""
     for _ in range(_TRIES - 1):
-        with suppress(LedgerUnreachableError):
+        with suppress(LedgerUnreachableError):  # the last try raises it
             return _migrate_once(ledger_url)
         time.sleep(_PAUSE_SECONDS)
     return _migrate_once(ledger_url)
