@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import AlwaysTrue, And, EqualTo, IsNull
-from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
+from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.snapshots import Operation
@@ -24,6 +24,7 @@ from pyiceberg.table.snapshots import Operation
 from sluice.errors import UnpublishableError
 from sluice.publication.checked_commit import DEFAULT_POLICY, NothingToCommit, RacePolicy, TableChange, commit_checked
 from sluice.publication.crash_points import Reached, unnoticed
+from sluice.publication.file_preparation import write_files
 from sluice.publication.marks import refuse_unpublishable
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.stored_keys import PUBLICATION_KEY
@@ -156,11 +157,7 @@ class _Marking:
             column = rows.schema.field(name)
             marked = pc.if_else(pa.array(chosen), pa.scalar(value, column.type), rows[name])
             rows = rows.set_column(rows.schema.get_field_index(name), column, marked)
-        files = []
-        for written in _dataframe_to_data_files(table.metadata, rows, table.io):
-            written.spec_id = table.metadata.default_spec_id
-            files.append(written)
-        return _Written(files=tuple(files), rows=sum(chosen))
+        return _Written(files=tuple(write_files(table.metadata, table.io, rows)), rows=sum(chosen))
 
     def _is_chosen(self, row: Mapping[str, Any]) -> bool:
         place = row["position"]
