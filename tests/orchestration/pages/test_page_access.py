@@ -28,6 +28,9 @@ READ = (
     "/sluice/streams/acted_on?hours=24",
     "/sluice/tables",
     "/sluice/tables/silver.acted_on",
+    "/sluice/tables/silver.acted_on/quality",
+    "/sluice/quality",
+    "/sluice/quality?show=failed&q=acted",
     "/sluice/lineage",
     "/sluice/lineage?of=acted_on&only=1",
     "/sluice/api/streams",
@@ -49,7 +52,8 @@ SAMPLES = "/sluice/streams/refusing/quarantine"
 MAINTAIN = "/sluice/tables/silver.acted_on/do/maintain"
 BACKFILL = "/sluice/streams/asked_back/do/backfill"
 REJECT = "/sluice/streams/acted_on/do/reject-batch"
-JOBS = (MAINTAIN, BACKFILL, REJECT, "/sluice/streams/acted_on/do/reset")
+UNPAUSE = "/sluice/dags/ledger_upkeep/do/unpause"
+JOBS = (UNPAUSE, MAINTAIN, BACKFILL, REJECT, "/sluice/streams/acted_on/do/reset")
 FOREIGN: tuple[dict[str, str], ...] = (
     {},
     {"Sec-Fetch-Site": "cross-site"},
@@ -205,6 +209,30 @@ def test_maintenance_is_run_by_its_dag_for_the_person_and_the_one_table(
     assert (event.action, event.actor.name) == ("maintain_table", "airflow: pages, admin")
 
 
+def test_a_paused_dag_of_the_platform_is_unpaused_as_the_person(
+    as_admin: httpx.Client, airflow: RunningAirflow
+) -> None:
+    airflow.wait(lambda: airflow.client.get("/api/v2/dags/ledger_upkeep").is_success, within_seconds=180)
+    airflow.patch("dags/ledger_upkeep", {"is_paused": True})
+    shown = {**shown_to_admin(airflow, subject="ledger_upkeep", verb="unpause"), "here": "tables"}
+    of_another = shown_to_admin(airflow, subject="data_quality", verb="unpause")
+    same_site = {"Sec-Fetch-Site": "same-origin"}
+    for headers in FOREIGN:
+        assert as_admin.post(UNPAUSE, data=shown, headers=headers).status_code == 403
+    for data in ({"token": "made up"}, of_another, {**shown, "here": "//evil.example"}):
+        assert as_admin.post(UNPAUSE, data=data, headers=same_site).status_code in (403, 422)
+    elsewhere = shown_to_admin(airflow, subject="acted_on", verb="unpause")
+    refused = as_admin.post("/sluice/dags/acted_on/do/unpause", data=elsewhere, headers=same_site)
+    assert refused.status_code == 403, "a stream is started by its own page"
+    assert airflow.get("dags/ledger_upkeep")["is_paused"] is True
+
+    done = as_admin.post(UNPAUSE, data=shown, headers=same_site)
+
+    assert (done.status_code, done.url.path) == (200, "/sluice/tables"), done.text
+    assert airflow.get("dags/ledger_upkeep")["is_paused"] is False
+    assert as_admin.post(UNPAUSE, data=shown, headers=same_site).status_code == 403, "used"
+
+
 def test_a_backfill_becomes_runs_of_its_dag_for_the_person(as_admin: httpx.Client, airflow: RunningAirflow) -> None:
     dag = "asked_back__backfill"
     airflow.wait(lambda: airflow.client.get(f"/api/v2/dags/{dag}").is_success, within_seconds=180)
@@ -324,7 +352,7 @@ def test_a_report_is_behind_the_login_and_none_of_its_scripts_runs(
 ) -> None:
     result = f"{report}/validations/silver.acted_on/result.html"
     assert as_stranger.get(result).status_code == 401
-    assert f'href="{result}"' in as_viewer.get("/sluice/tables/silver.acted_on").text, "the result, and not a list"
+    assert f'href="{result}"' in as_viewer.get("/sluice/tables/silver.acted_on/quality").text, "and not a list"
     shown = as_viewer.get(result)
 
     assert (shown.status_code, shown.text) == (200, REPORT)
@@ -366,9 +394,9 @@ TIMES = (
     *("2013-W01", "1970-01-01", "2013-13-01", "now", "\0", "2013-01-05T25:00"),
 )
 ADDRESSES = (
-    *("streams", "lineage", "api/streams", "api/unhealthy", "tables", "streams/{}", "streams/{}/quarantine"),
+    *("streams", "lineage", "api/streams", "api/unhealthy", "tables", "quality", "streams/{}", "streams/{}/quarantine"),
     *("streams/{}/plan/{}", "streams/{}/backfill", "streams/{}/spark", "streams/{}/spark/proxy/{}/{}", "tables/{}"),
-    *("tables/{}/plan/maintain", "tables/{}/reports/{}/{}", "static/{}"),
+    *("tables/{}/quality", "tables/{}/plan/maintain", "tables/{}/reports/{}/{}", "static/{}"),
 )
 
 
