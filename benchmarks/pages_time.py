@@ -42,7 +42,7 @@ from sluice.pages.page_templates import render
 from sluice.pages.quality_report import SUMMARY_CHECKS, charts_of_report, quality_line, summary_figures
 from sluice.pages.stream_lines import HISTORY_HOURS, ObservingLauncher, observe_streams
 from sluice.pages.stream_page import load_stream_page
-from sluice.pages.table_lines import observe_tables
+from sluice.pages.table_lines import TableLine, observe_tables
 from sluice.pages.table_looks import TableLook
 from sluice.pages.table_page import load_table_page
 from sluice.pages.table_selection import TableSelection, counts_of
@@ -54,6 +54,7 @@ MOST_REFRESH_MS = 150.0
 MOST_SUMMARY_MS = 300.0
 MOST_KILOBYTES = 300.0
 MOST_GROWTH_MB = 20.0
+OF_EVERY_PAGE = {"base": "/sluice", "airflow": "/", "paused": ()}
 LARGE_TABLES = frozenset({"batches", "progress_samples", "runs", "events", "maintenance_runs", "quality_results"})
 """What grows with time. A table of a row for each stream is read whole where that is quicker."""
 
@@ -172,15 +173,15 @@ def run_as_declared(ledger: Ledger, declared: DeclaredNow) -> None:
 
 @contextmanager
 def heard_from(ledger: Ledger) -> Iterator[None]:
-    """Let every live run be heard from every few seconds while the block runs, as its driver is."""
+    """Let every live run be heard from every few seconds while the block runs, as its driver is: by connections of its
+    own, since the queries of the pages are watched."""
     over = threading.Event()
 
     def beat() -> None:
-        while True:
-            with ledger.transaction() as connection:
-                connection.execute(text("UPDATE sluice.runs SET heartbeat_at = now() WHERE ended_at IS NULL"))
-            if over.wait(_HEARTBEAT_SECONDS):
-                return
+        with open_ledger(ledger.engine.url.render_as_string(hide_password=False)) as apart:
+            while not over.wait(_HEARTBEAT_SECONDS):
+                with apart.transaction() as connection:
+                    connection.execute(text("UPDATE sluice.runs SET heartbeat_at = now() WHERE ended_at IS NULL"))
 
     drivers = threading.Thread(target=beat)
     drivers.start()
@@ -215,68 +216,53 @@ def streams_page(ledger: Ledger, declared: DeclaredNow) -> str:
 
 def tables_page(ledger: Ledger, declared: DeclaredNow) -> str:
     """The page of all tables, as its route makes it."""
-    declarations = declared.read()
-    lines = observe_tables(ledger, declarations, readable_streams=declarations.streams, looks=looked_at)
+    lines = table_lines(ledger, declared)
     selection = TableSelection()
     values = {
-        "base": "/sluice",
-        "airflow": "/",
         "lines": selection.select(lines),
         "counts": counts_of(lines),
         "selection": selection,
-        "paused": (),
         "may_see_quality": True,
         "link_to_sort": lambda key: f"sort={key}",
         "link_to_show": lambda kind: f"show={kind}",
     }
-    return render("tables", values)
+    return render("tables", OF_EVERY_PAGE | values)
+
+
+def table_lines(ledger: Ledger, declared: DeclaredNow, *, only: str | None = None) -> tuple[TableLine, ...]:
+    """The lines of all tables, or of one."""
+    streams = declared.read().streams
+    return observe_tables(ledger, declared.read(), readable_streams=streams, looks=looked_at, only=only)
 
 
 def one_table(ledger: Ledger, declared: DeclaredNow) -> object:
     """What the page of one table reads."""
-    declarations = declared.read()
-    streams = declarations.streams
-    (line,) = observe_tables(ledger, declarations, readable_streams=streams, looks=looked_at, only="silver.t7")
-    return load_table_page(ledger, line, declarations.tables["silver.t7"].declaration.maintenance)
+    (line,) = table_lines(ledger, declared, only="silver.t7")
+    return load_table_page(ledger, line, declared.read().tables["silver.t7"].declaration.maintenance)
 
 
 def quality_page(ledger: Ledger, declared: DeclaredNow) -> str:
     """The summary of the quality of all tables, as its route makes it."""
-    declarations = declared.read()
-    lines = observe_tables(ledger, declarations, readable_streams=declarations.streams, looks=looked_at)
+    lines = table_lines(ledger, declared)
     found = checks_of_tables(ledger, [line.table for line in lines], limit=SUMMARY_CHECKS)
     shown = [quality_line(line, found.get(line.table, ()), ()) for line in lines]
     values = {
-        "base": "/sluice",
-        "airflow": "/",
         "shown": shown,
         "counts": counts_of(lines),
         "figures": summary_figures(shown),
         "selection": TableSelection(),
         "most_checks": SUMMARY_CHECKS,
-        "paused": (),
         "link_to_show": lambda kind: f"show={kind}",
     }
-    return render("quality", values)
+    return render("quality", OF_EVERY_PAGE | values)
 
 
 def one_report(ledger: Ledger, declared: DeclaredNow) -> str:
     """The report of one table, as its route makes it."""
-    declarations = declared.read()
-    streams = declarations.streams
-    (line,) = observe_tables(ledger, declarations, readable_streams=streams, looks=looked_at, only="silver.t7")
-    report = read_report(ledger, declarations.tables["silver.t7"].declaration, masked=())
-    values = {
-        "base": "/sluice",
-        "airflow": "/",
-        "line": line,
-        "report": report,
-        "charts": charts_of_report(report),
-        "run_link": "",
-        "data_docs": {},
-        "paused": (),
-    }
-    return render("table_quality", values)
+    (line,) = table_lines(ledger, declared, only="silver.t7")
+    report = read_report(ledger, declared.read().tables["silver.t7"].declaration, masked=())
+    values = {"line": line, "report": report, "charts": charts_of_report(report), "run_link": "", "data_docs": {}}
+    return render("table_quality", OF_EVERY_PAGE | values)
 
 
 def milliseconds(work: Callable[[], object], *, times: int) -> float:

@@ -180,6 +180,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "sluice_airflow.operators": (
         "sluice",
         "sluice_airflow.composition",
+        "sluice_airflow.pages",
         "sluice_airflow.tasks",
         "sluice_airflow.triggers",
     ),

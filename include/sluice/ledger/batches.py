@@ -27,8 +27,13 @@ class PublicationKey:
     generation: int
     batch: int
 
+    @property
+    def number(self) -> str:
+        """The batch within its stream: `1:7`."""
+        return f"{self.generation}:{self.batch}"
+
     def __str__(self) -> str:
-        return f"{self.stream}:{self.generation}:{self.batch}"
+        return f"{self.stream}:{self.number}"
 
 
 MOST_REJECTED_FILES = 20
@@ -81,6 +86,12 @@ class BatchObservation:
     state_bytes: int | None = None
     undeclared_fields: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     recorded_at: datetime | None = None
+
+    @property
+    def is_all_refused(self) -> bool:
+        """Whether every row was refused, and not by a person."""
+        is_refused = not self.is_rejected and self.refused_rows >= self.input_rows
+        return is_refused and not any(self.published_rows.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,8 +151,7 @@ def record_batch(ledger: Ledger, batch: BatchObservation) -> bool:
             insert(Batch).values(**values).on_conflict_do_nothing(index_elements=_KEY_FIELDS).returning(Batch.batch)
         ).one_or_none()
         if recorded is not None:
-            number = f"{batch.key.generation}:{batch.key.batch}"
-            add_undeclared_fields(connection, batch.key.stream, batch.undeclared_fields, batch=number)
+            add_undeclared_fields(connection, batch.key.stream, batch.undeclared_fields, batch=batch.key.number)
     return recorded is not None
 
 

@@ -120,9 +120,7 @@ def read_report(
     return report_of(declared, recent_quality(ledger, declared.table, limit=limit), masked)
 
 
-def report_of(
-    declared: TableDeclaration, checks: Sequence[QualityObservation], masked: Collection[str]
-) -> TableReport:
+def report_of(declared: TableDeclaration, checks: Sequence[QualityObservation], masked: Collection[str]) -> TableReport:
     """The report of a table from what is recorded, the newest first. Pure."""
     rules = sorted(_histories(declared, checks, masked), key=_comes_later)
     return TableReport(table=declared.table, owner=declared.owner, checks=tuple(checks), rules=tuple(rules))

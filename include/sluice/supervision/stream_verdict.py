@@ -205,11 +205,11 @@ def with_rejections(verdict: StreamVerdict, seen: StreamRecords) -> StreamVerdic
     newest = next((batch for batch in seen.batches if batch.input_rows), None)
     if verdict.state not in _DOES_WELL:
         return verdict
-    if newest is not None and _is_all_rejected(newest) and not _is_settled(newest, seen):
-        number = _number_of(newest)
+    if newest is not None and newest.is_all_refused and not _is_settled(newest, seen):
+        number = newest.key.number
         text = f"It rejected all {newest.input_rows:,} rows of batch {number}, so nothing of what is sent arrives."
     elif (refusing := _file_refused(seen)) is not None:
-        number, text = _number_of(refusing), _rejected_files_text(refusing)
+        number, text = refusing.key.number, _rejected_files_text(refusing)
     else:
         return verdict
     step = (
@@ -225,11 +225,6 @@ def with_rejections(verdict: StreamVerdict, seen: StreamRecords) -> StreamVerdic
     )
 
 
-def _is_all_rejected(batch: BatchObservation) -> bool:
-    is_refused = not batch.is_rejected and batch.refused_rows >= batch.input_rows
-    return is_refused and not any(batch.published_rows.values())
-
-
 def _file_refused(seen: StreamRecords) -> BatchObservation | None:
     """The newest batch with a file of which no record was good, while that counts: a reset reads the file again."""
     batch = seen.refusing
@@ -238,14 +233,10 @@ def _file_refused(seen: StreamRecords) -> BatchObservation | None:
     return batch
 
 
-def _number_of(batch: BatchObservation) -> str:
-    return f"{batch.key.generation}:{batch.key.batch}"
-
-
 def _rejected_files_text(batch: BatchObservation) -> str:
     files, count = batch.rejected_files, len(batch.rejected_files)
     more = "" if count == 1 else f", and of {count - 1}{' or more' if count == MOST_REJECTED_FILES else ''} other files"
-    return f"It rejected every record of the file {files[0]}{more}, in batch {_number_of(batch)}."
+    return f"It rejected every record of the file {files[0]}{more}, in batch {batch.key.number}."
 
 
 def _refused_since(number: str, seen: StreamRecords) -> str:

@@ -156,8 +156,9 @@ says what was checked, when, and on which snapshot. One task for each table; the
 
 ## What to do when it is red
 The link *Quality report* of the task shows the rules that do not hold, with values and their history; the end of the
-task's log names them, too. Bad data is the business of the table's owner: repair the source or the transformation. A check that could not be made is named as such: repair
-its cause and clear the task. Checking only reads, so clearing is always safe.
+task's log names them, too. Bad data is the business of the table's owner: repair the source or the transformation. A
+check that could not be made is named as such: repair its cause and clear the task. Checking only reads, so clearing is
+always safe.
 """
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -66,33 +65,6 @@ FOREIGN: tuple[dict[str, str], ...] = (
 """What other sites can make a browser send, and what a program without a browser sends."""
 
 NOT_THERE = ("/sluice/docs", "/sluice/redoc", "/sluice/openapi.json", "/sluice/static/..%2fframe.html.j2")
-
-
-@pytest.fixture(scope="module")
-def as_viewer(airflow: RunningAirflow) -> Iterator[httpx.Client]:
-    """A client with the cookie of a viewer, as a browser has it."""
-    with client_of(airflow, "viewer") as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def as_admin(airflow: RunningAirflow) -> Iterator[httpx.Client]:
-    """A client with the cookie of an administrator."""
-    with client_of(airflow, "admin") as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def as_stranger(airflow: RunningAirflow) -> Iterator[httpx.Client]:
-    """A client without a login."""
-    with httpx.Client(base_url=airflow.client.base_url, timeout=30) as client:
-        yield client
-
-
-def client_of(airflow: RunningAirflow, user: str) -> httpx.Client:
-    """A client that is logged in by cookie."""
-    cookies = {"_token": airflow.token(user)}
-    return httpx.Client(base_url=airflow.client.base_url, cookies=cookies, timeout=30, follow_redirects=True)
 
 
 def token_of(client: httpx.Client, verb: str = "stop") -> str:
