@@ -110,8 +110,9 @@ def _migrate_once(ledger_url: str) -> bool:
         config = _config()
         config.attributes["connection"] = connection
         command.upgrade(config, following)
-        oldest = _scripts().get_revision(following).module.oldest_reader
-        connection.execute(text(f"COMMENT ON TABLE {SCHEMA}.alembic_version IS '{OLDEST_READER}{oldest}'"))
+        oldest = getattr(_scripts().get_revision(following).module, "oldest_reader", None)
+        if oldest is not None:  # else older programs may go on
+            connection.execute(text(f"COMMENT ON TABLE {SCHEMA}.alembic_version IS '{OLDEST_READER}{oldest}'"))
     return True
 
 

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "drivers_0_2_0"
-down_revision = "baseline_0_2_0"
+down_revision = "rejected_files"
 oldest_reader = "0.2.0"
 
 SCHEMA = "sluice"
