@@ -111,7 +111,7 @@ def _migrate_once(ledger_url: str) -> bool:
         config.attributes["connection"] = connection
         command.upgrade(config, following)
         oldest = getattr(_scripts().get_revision(following).module, "oldest_reader", None)
-        if oldest is not None:  # else older programs may go on
+        if oldest is not None:  # else those that may read it now still may
             connection.execute(text(f"COMMENT ON TABLE {SCHEMA}.alembic_version IS '{OLDEST_READER}{oldest}'"))
     return True
 
