@@ -266,9 +266,7 @@ def test_secrets_travel_in_a_private_file_that_is_gone_afterwards(
     assert settings["fake.environment.SLUICE_RUN_ID"] == run.run_id
     assert settings["spark.driver.memory"] == "512m"
     assert "SLUICE_STACK" not in taken
-    assert not any(nasty in value or ledger_url in value for value in settings.values()), (
-        "settings are no secret"
-    )
+    assert not any(nasty in value or ledger_url in value for value in settings.values()), "settings are no secret"
     assert {name for name in settings if "SLUICE" in name} == {
         "fake.environment.SLUICE_RUN_ID", "fake.environment.SLUICE_SETTINGS_FILE"
     }  # fmt: skip

@@ -234,7 +234,7 @@ class Supervision(RuleBasedStateMachine):
     def a_person_starts_or_stops_the_increment(self, state: DesiredState) -> None:
         """By a command."""
         if self.world.ledger_is_up:
-            self.world.ask_increment(state)
+            self.world.increment.ask(state, self.world.now)
 
     @event(is_noticed=st.booleans())
     def the_increments_dag_is_deleted_and_made_again(self, is_noticed: bool) -> None:
