@@ -15,6 +15,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import Generation
 from sluice.ledger.ledger_table import LedgerTable
+from sluice.ledger.rule_results import RuleResult, add_rule_results
 from sluice.ledger.stored_values import record_of, values_of
 from sluice.ledger.undeclared_fields import add_undeclared_fields
 
@@ -53,6 +54,7 @@ class BatchObservation:
         executors, as Spark reports it. Both unset for a query without state.
     undeclared_fields: how often each field was sent that no column takes, by input name and field. The ledger adds them
         to the sums of the stream and does not keep them with the batch.
+    rule_results: what the rules of its outputs found; the ledger has them in a table of their own.
     """
 
     key: PublicationKey
@@ -74,6 +76,7 @@ class BatchObservation:
     state_rows: int | None = None
     state_bytes: int | None = None
     undeclared_fields: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    rule_results: tuple[RuleResult, ...] = ()
     recorded_at: datetime | None = None
 
 
@@ -90,9 +93,10 @@ class StreamTotals:
     duplicate_rows: int
 
 
-class Batch(
-    LedgerTable, record=BatchObservation, key=("stream", "generation", "batch"), without=("undeclared_fields",)
-):
+_ELSEWHERE = ("undeclared_fields", "rule_results")
+
+
+class Batch(LedgerTable, record=BatchObservation, key=("stream", "generation", "batch"), without=_ELSEWHERE):
     """A delivered batch, under its publication key."""
 
     __tablename__ = "batches"
@@ -124,7 +128,7 @@ def record_batch(ledger: Ledger, batch: BatchObservation) -> bool:
     -------
     Whether the batch was new to the ledger.
     """
-    values = values_of(batch, without=("undeclared_fields",))
+    values = values_of(batch, without=_ELSEWHERE)
     with ledger.transaction() as connection:
         recorded = connection.execute(
             insert(Batch).values(**values).on_conflict_do_nothing(index_elements=_KEY_FIELDS).returning(Batch.batch)
@@ -132,6 +136,7 @@ def record_batch(ledger: Ledger, batch: BatchObservation) -> bool:
         if recorded is not None:
             number = f"{batch.key.generation}:{batch.key.batch}"
             add_undeclared_fields(connection, batch.key.stream, batch.undeclared_fields, batch=number)
+            add_rule_results(connection, batch.rule_results)
     return recorded is not None
 
 

@@ -42,6 +42,7 @@ from sluice.ledger.leases import Lease
 from sluice.ledger.ledger_table import LedgerTable
 from sluice.ledger.maintenance_runs import MaintenanceRun
 from sluice.ledger.quality_checks import QualityResult
+from sluice.ledger.rule_results import StoredRuleResult
 from sluice.ledger.run_table import Run
 from sluice.ledger.run_values import LIVE_STATES
 from sluice.ledger.work_items import remove_old_work
@@ -73,6 +74,7 @@ RETAINED: Mapping[str, str] = {
     "events": "events",
     "checkpoint_checks": "batches",
     "quality_results": "runs",
+    "rule_results": "batches",
     "maintenance_runs": "runs",
     "work_items": "by itself",
     "applications": "by itself",
@@ -195,6 +197,7 @@ def _old_records(retention: Retention) -> Sequence[tuple[Any, Select[Any]]]:
         (ArchivedRun.run_id, archived),
         (CheckpointCheck.number, _all_but_newest(CheckpointCheck, "stream", retention.batches)),
         (QualityResult.number, _all_but_newest(QualityResult, "table", retention.runs)),
+        (StoredRuleResult.number, _all_but_newest(StoredRuleResult, "stream", retention.batches)),
         (MaintenanceRun.number, _all_but_newest(MaintenanceRun, "table", retention.runs)),
     )
 

@@ -79,6 +79,7 @@ def observe_batch(progress: Mapping[str, Any], delivered: DeliveredBatch, origin
         state_rows=_sum_over(operators, "numRowsTotal"),
         state_bytes=_sum_over(operators, "memoryUsedBytes"),
         undeclared_fields=undeclared_fields(progress),
+        rule_results=delivered.rule_results,
     )
 
 
