@@ -41,7 +41,7 @@ def test_the_same_rows_are_rejected_and_a_batch_that_fails_replaces_nothing(work
     declare_target(workshop, "fail")
     (workshop.folder / f"{stream}.py").write_text(
         "def transform(r):\n    return {'main': r, 'quarantine': r.where('id > 9').selectExpr("
-        "\"'x' reason\", \"CAST(NULL AS STRING) position\", \"'' payload\")}"
+        '"\'x\' reason", "CAST(NULL AS STRING) position", "\'\' payload")}'
     )
     with pytest.raises(VerificationError, match="break price_is_positive by 1 of 2 rows of main"):
         backfill(workshop, stream, start="2013-01-05", end="2013-01-06")

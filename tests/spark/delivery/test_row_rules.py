@@ -124,6 +124,7 @@ AS_GREAT_EXPECTATIONS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore")  # of the library itself, when it is imported
 def test_expectations_count_what_great_expectations_counts(spark: SparkSession, tmp_path: Path) -> None:
     rows = spark.createDataFrame(VALUES, "id long, a string, b string")
     rules = [
