@@ -12,10 +12,10 @@ from sqlalchemy import Index, Row, or_, select, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Mapped, mapped_column
 
+from sluice.ledger.batch_rules import RuleResult, add_rule_results
 from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import Generation
 from sluice.ledger.ledger_table import LedgerTable
-from sluice.ledger.rule_results import RuleResult, add_rule_results
 from sluice.ledger.stored_values import record_of, values_of
 from sluice.ledger.undeclared_fields import add_undeclared_fields
 

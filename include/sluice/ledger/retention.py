@@ -34,6 +34,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, aliased, mapped_column
 
 from sluice.errors import LedgerError, SluiceError
+from sluice.ledger.batch_rules import StoredRuleResult
 from sluice.ledger.batches import Batch
 from sluice.ledger.checkpoint_checks import CheckpointCheck
 from sluice.ledger.connection import Ledger
@@ -42,7 +43,6 @@ from sluice.ledger.leases import Lease
 from sluice.ledger.ledger_table import LedgerTable
 from sluice.ledger.maintenance_runs import MaintenanceRun
 from sluice.ledger.quality_checks import QualityResult
-from sluice.ledger.rule_results import StoredRuleResult
 from sluice.ledger.run_table import Run
 from sluice.ledger.run_values import LIVE_STATES
 from sluice.ledger.work_items import remove_old_work

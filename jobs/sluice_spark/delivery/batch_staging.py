@@ -20,8 +20,8 @@ from sluice.declarations.rule_declaration import RuleDeclaration
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import DeliveryError
 from sluice.failure_reasons import FailureReason
+from sluice.ledger.batch_rules import RuleResult
 from sluice.ledger.batches import PublicationKey
-from sluice.ledger.rule_results import RuleResult
 from sluice.publication.chain import counting_twin
 from sluice.publication.checked_commit import NothingToCommit, TableChange, commit_checked
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed

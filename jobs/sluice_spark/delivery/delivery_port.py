@@ -26,9 +26,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sluice.errors import CheckpointError
+from sluice.ledger.batch_rules import RuleResult
 from sluice.ledger.batches import PublicationKey
 from sluice.ledger.connection import Ledger
-from sluice.ledger.rule_results import RuleResult
 from sluice.publication.crash_points import Reached
 from sluice.publication.staged_batch import canonical_offsets
 from sluice.settings import Settings

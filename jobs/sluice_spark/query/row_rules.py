@@ -20,7 +20,7 @@ from sluice.declarations.iceberg_output import IcebergOutput, OperationsDeclarat
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.rule_declaration import RuleDeclaration
 from sluice.errors import DeclarationError
-from sluice.ledger.rule_results import RuleCount
+from sluice.ledger.batch_rules import RuleCount
 from sluice.record_values.rejection import RejectionKind
 from sluice_spark.query.logical_plan import analyzed_plan, python_list
 from sluice_spark.session.columns import quoted, rejection_of

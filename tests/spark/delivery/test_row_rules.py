@@ -13,7 +13,7 @@ from tests.fixtures.workshop import Workshop
 from sluice.declarations.rule_declaration import ROW_EXPECTATIONS, RuleDeclaration
 from sluice.declarations.table_declaration import ExpectationDeclaration
 from sluice.errors import DeclarationError
-from sluice.ledger.rule_results import RuleCount, recent_rule_results
+from sluice.ledger.batch_rules import RuleCount, recent_rule_results
 from sluice_spark.delivery.batch_staging import RuleBrokenError
 from sluice_spark.quality.expectation_results import evaluate
 from sluice_spark.query.row_rules import counts_of, found_by_rules, marks_of
