@@ -7,7 +7,7 @@ from alembic import op
 from sqlalchemy.dialects import postgresql
 
 revision = "rule_results"
-down_revision = "baseline_0_2_0"
+down_revision = "drivers_0_2_0"
 
 SCHEMA = "sluice"
 
