@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from sqlalchemy import Connection, Identity, Index, select
@@ -45,7 +45,7 @@ class RuleResult:
     output: str
     table: str
     rows: int
-    rules: Mapping[str, RuleCount]
+    rules: Mapping[str, RuleCount] = field(hash=False)
     recorded_at: datetime | None = None
 
     @property
