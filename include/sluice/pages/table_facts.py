@@ -57,8 +57,11 @@ def _python(declared: TableDeclaration, catalog: CatalogSettings) -> Iterator[st
     yield "from pyiceberg.catalog import load_catalog"
     yield ""
     yield "catalog = load_catalog("
-    yield f'    "{catalog.name}", type="rest", warehouse="{catalog.warehouse}",'
-    yield f'    uri="{catalog.uri}", credential="…",'
+    yield f'    "{catalog.name}",'
+    yield '    type="rest",'
+    yield f'    uri="{catalog.uri}",'
+    yield f'    warehouse="{catalog.warehouse}",'
+    yield '    credential="…",'
     yield ")"
     yield f'table = catalog.load_table("{declared.table}")'
     yield "rows = table.scan(limit=20).to_pandas()"

@@ -127,7 +127,10 @@ def report_of(declared: TableDeclaration, checks: Sequence[QualityObservation], 
 
 
 def broken_rules(check: QualityObservation, masked: Collection[str]) -> Iterator[str]:
-    """What a check found that is not as it should be, a sentence for each rule."""
+    """What a check found that is not as it should be, a sentence for each rule; the names alone where a program has
+    recorded no more."""
+    if not check.details:
+        yield from dict.fromkeys(check.failed_expectations)
     for found in check.details:
         if not found.success:
             yield expectation_sentence(without_masked_values(found, masked))
