@@ -34,8 +34,8 @@ def columns_shown(declared: TableDeclaration, look: TableLook) -> tuple[LookedCo
 
 def queries_of(declared: TableDeclaration, catalog: CatalogSettings) -> tuple[ShownQuery, ...]:
     """Queries of the newest rows; no secret is in them."""
-    spark = _sql(declared, of=f"{catalog.name}.{declared.table}", quote="`", now="current_timestamp()")
-    duckdb = _sql(declared, of=declared.table, quote='"', now="now()")
+    spark = _sql(declared, of=f"{catalog.name}.{declared.table}", quote="`")
+    duckdb = _sql(declared, of=declared.table, quote='"')
     return (
         ShownQuery(language="Command line (DuckDB)", text=f"sluice sql '{duckdb}'"),
         ShownQuery(language="Spark SQL", text=spark),
@@ -43,13 +43,15 @@ def queries_of(declared: TableDeclaration, catalog: CatalogSettings) -> tuple[Sh
     )
 
 
-def _sql(declared: TableDeclaration, *, of: str, quote: str, now: str) -> str:
+def _sql(declared: TableDeclaration, *, of: str, quote: str) -> str:
+    """The rows of the last day that the table has: it may hold times of years ago alone."""
     by_name = {column.name: kind_of(column.column_type) for column in declared.columns}
     candidates = (*(part.column for part in declared.partitioning), *by_name)
     time = next((name for name in candidates if by_name.get(name) in _TIMES), None)
     lines = ["SELECT *", f"FROM {of}"]
     if time is not None:
-        lines += [f"WHERE {quote}{time}{quote} >= {now} - INTERVAL 1 DAY", f"ORDER BY {quote}{time}{quote} DESC"]
+        column = f"{quote}{time}{quote}"
+        lines += [f"WHERE {column} >= (SELECT max({column}) FROM {of}) - INTERVAL 1 DAY", f"ORDER BY {column} DESC"]
     return "\n".join((*lines, "LIMIT 20"))
 
 

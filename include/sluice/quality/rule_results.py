@@ -5,6 +5,7 @@ A new kind of rule is added to `_histories`; the pages and the command show it a
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -169,7 +170,8 @@ def _histories(
 
 
 def _key(name: str, arguments: Mapping[str, Any]) -> str:
-    return repr((name, arguments))
+    """The ledger returns the arguments in another order than that of the declaration."""
+    return json.dumps([name, arguments], sort_keys=True, default=str)
 
 
 def _result(check: QualityObservation, found: ExpectationObservation) -> RuleResult:

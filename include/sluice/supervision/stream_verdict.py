@@ -364,6 +364,8 @@ def judge_increment(
             return _overdue(seen, overdue)
     if run is None:
         text = "It has never run; it runs by its schedule."
+        if pause is not None and pause.is_paused:
+            text = "It has never run: its DAG is paused, as every new one is. Unpause it in Airflow."
         return StreamVerdict(state=StreamState.NEVER_STARTED, is_healthy=True, explanation=text)
     reason = (run.reason or "without a reason").rstrip(".")
     if run.state is RunState.FINISHED or is_repaired:

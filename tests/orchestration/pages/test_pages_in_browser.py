@@ -254,7 +254,7 @@ def test_a_paused_dag_is_said_where_its_result_is_missed_and_unpaused_there(
     page.context.close()
 
 
-def test_from_the_red_task_one_click_leads_to_the_broken_rule_and_its_values(
+def test_from_the_red_task_two_clicks_lead_to_the_broken_rule_and_its_values(
     airflow: RunningAirflow, browser: Browser, checked: None
 ) -> None:
     tell_drivers(airflow.behaviours, "gold.third", Behaviour(fails_with="UnhealthyError: id is not null: 3 rows"))
@@ -263,6 +263,7 @@ def test_from_the_red_task_one_click_leads_to_the_broken_rule_and_its_values(
     airflow.wait(lambda: airflow.task("data_quality", "gold.third", run)["state"] == "failed", within_seconds=200)
     page = with_cookie(airflow, browser, "viewer")
     page.goto(f"/dags/data_quality/runs/{quote(run)}/tasks/gold.third")
+    page.get_by_role("link", name="Details").click(timeout=PATIENCE)
     page.get_by_role("link", name="Quality report").click(timeout=PATIENCE)
 
     frame = page.frame_locator("iframe")

@@ -35,7 +35,7 @@ def check(*, broken: int = 0, ago: int = 0, samples: Sequence[Any] = (5.3, 6.1))
     held = ExpectationObservation(expectation=NOT_NULL.type, arguments=NOT_NULL.kwargs, success=True, unexpected_rows=0)
     bounds = ExpectationObservation(
         expectation=BETWEEN.type,
-        arguments=BETWEEN.kwargs,
+        arguments=dict(reversed(BETWEEN.kwargs.items())),  # as PostgreSQL may return it
         success=not broken,
         observed={"element_count": 318, "samples": list(samples)} if broken else {"element_count": 318},
         unexpected_rows=broken,
