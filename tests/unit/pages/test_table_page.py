@@ -271,7 +271,8 @@ def test_a_query_can_be_copied_and_holds_no_secret() -> None:
         "ORDER BY `at` DESC\nLIMIT 20"
     )
     assert command.text.startswith(
-        'sluice sql \'SELECT *\nFROM silver.clicks\nWHERE "at" >= (SELECT max("at") FROM silver.clicks) - INTERVAL 1 DAY\n'
+        "sluice sql 'SELECT *\nFROM silver.clicks\n"
+        'WHERE "at" >= (SELECT max("at") FROM silver.clicks) - INTERVAL 1 DAY\n'
     )
     assert 'load_table("silver.clicks")' in python.text
     shown = page_of(LINE, EMPTY)
