@@ -270,7 +270,7 @@ def test_from_the_red_task_two_clicks_lead_to_the_broken_rule_and_its_values(
     rule = frame.get_by_role("row", name="id is not null")
     expect(rule).to_contain_text("broken", timeout=PATIENCE)
     expect(rule).to_contain_text("3")
-    expect(rule).to_contain_text("broken since")
+    expect(rule).to_contain_text("in 2 of 4 checks")
     expect(rule.get_by_text("sample-7")).to_be_visible()
     screenshot(page, "quality-report")
     frame.get_by_role("link", name="← Quality").click()
