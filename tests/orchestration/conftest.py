@@ -21,9 +21,11 @@ from tests.fixtures.sample_declarations import (
 from tests.fixtures.stack import stack_in
 from tests.fixtures.supervised_streams import SECOND_WAIT_SECONDS
 
+from sluice.declarations.load_declarations import load_declarations
 from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.run_values import DesiredState
 from sluice.ledger.runs import newest_runs
+from sluice.tables.declared_tables import create_or_evolve_table
 
 IMPATIENT = f"supervision: {{restart: {{attempts: 1, first_delay: {SECOND_WAIT_SECONDS} seconds}}}}\n"
 """A restart policy for tests: one restart, then a person is asked. What a signal ends is restarted more often."""
@@ -48,8 +50,17 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
 
 
 @pytest.fixture(scope="session")
-def catalog_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The settings of a real catalog and its store, which hold the table that the continuous streams read."""
+def pipelines(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The declarations of the ring."""
+    folder = tmp_path_factory.mktemp("declared")
+    _declare(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def catalog_environment(tmp_path_factory: pytest.TempPathFactory, pipelines: Path) -> Iterator[dict[str, str]]:
+    """The settings of a real catalog and its store, which hold the table that the continuous streams read, and all that
+    are declared: a missing one is a red task of two tries each hour, and 36 of them took 80 s of a processor."""
     with stack_in(tmp_path_factory.mktemp("lakehouse") / "data") as stack:
         stack.up(["seaweedfs"])
         ours = ("SLUICE_CATALOG__", "SLUICE_OBJECT_STORE__")
@@ -57,18 +68,21 @@ def catalog_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[di
         catalog = open_catalog_at(CatalogPlace(environment=stack.environment()))
         catalog.create_namespace_if_not_exists("bronze")
         catalog.create_table("bronze.flights", pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))]))
+        for name, table in load_declarations(pipelines).tables.items():
+            if name != "bronze.flights":
+                create_or_evolve_table(catalog, table.declaration)
         yield settings
 
 
 @pytest.fixture(scope="session")
 def airflow(
-    tmp_path_factory: pytest.TempPathFactory, postgres_url: URL, catalog_environment: dict[str, str]
+    tmp_path_factory: pytest.TempPathFactory,
+    postgres_url: URL,
+    pipelines: Path,
+    catalog_environment: dict[str, str],
 ) -> Iterator[RunningAirflow]:
     """A real Airflow whose Spark applications are fakes."""
     folder = tmp_path_factory.mktemp("orchestration")
-    pipelines = folder / "pipelines"
-    pipelines.mkdir()
-    _declare(pipelines)
     with running_airflow(folder, postgres_url, pipelines=pipelines, settings=catalog_environment) as running:
         yield running
 
