@@ -21,11 +21,9 @@ from tests.fixtures.sample_declarations import (
 from tests.fixtures.stack import stack_in
 from tests.fixtures.supervised_streams import SECOND_WAIT_SECONDS
 
-from sluice.declarations.load_declarations import load_declarations
 from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.run_values import DesiredState
 from sluice.ledger.runs import newest_runs
-from sluice.tables.declared_tables import create_or_evolve_table
 
 IMPATIENT = f"supervision: {{restart: {{attempts: 1, first_delay: {SECOND_WAIT_SECONDS} seconds}}}}\n"
 """A restart policy for tests: one restart, then a person is asked. What a signal ends is restarted more often."""
@@ -37,9 +35,6 @@ STREAMS = ("launched", "cleared", "triggered_twice", "killed", "given_up", "queu
 APART = (("asked_for_twice",), ("orphaned",), ("outlasting",), ("never_begun",), ("called_back", "neighbour"),
          ("together_one", "together_two", "together_three"))  # fmt: skip
 """Incremental streams that have applications of their own, because no others have the same memory."""
-
-READ_BY_INCREMENTS = ("bronze.flights", "gold.first", "gold.second", "gold.third", "silver.announced")
-"""Tables that only fakes write: an increment that reads one without rows would have nothing to do."""
 
 PATIENT = "supervision: {restart: {first_delay: 30 minutes, longest_delay: 30 minutes}}\n"
 """A restart policy that leaves a stream whose driver was killed twice down for as long as a test looks at it."""
@@ -53,17 +48,8 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
 
 
 @pytest.fixture(scope="session")
-def pipelines(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The declarations of the ring."""
-    folder = tmp_path_factory.mktemp("declared")
-    _declare(folder)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def catalog_environment(tmp_path_factory: pytest.TempPathFactory, pipelines: Path) -> Iterator[dict[str, str]]:
-    """The settings of a real catalog and its store, which hold the table that the continuous streams read, and those
-    that they write: a missing one is a red task of two tries each hour, and 36 of them took 80 s of a processor."""
+def catalog_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The settings of a real catalog and its store, which hold the table that the continuous streams read."""
     with stack_in(tmp_path_factory.mktemp("lakehouse") / "data") as stack:
         stack.up(["seaweedfs"])
         ours = ("SLUICE_CATALOG__", "SLUICE_OBJECT_STORE__")
@@ -71,21 +57,18 @@ def catalog_environment(tmp_path_factory: pytest.TempPathFactory, pipelines: Pat
         catalog = open_catalog_at(CatalogPlace(environment=stack.environment()))
         catalog.create_namespace_if_not_exists("bronze")
         catalog.create_table("bronze.flights", pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))]))
-        for name, table in load_declarations(pipelines).tables.items():
-            if name not in READ_BY_INCREMENTS:
-                create_or_evolve_table(catalog, table.declaration)
         yield settings
 
 
 @pytest.fixture(scope="session")
 def airflow(
-    tmp_path_factory: pytest.TempPathFactory,
-    postgres_url: URL,
-    pipelines: Path,
-    catalog_environment: dict[str, str],
+    tmp_path_factory: pytest.TempPathFactory, postgres_url: URL, catalog_environment: dict[str, str]
 ) -> Iterator[RunningAirflow]:
     """A real Airflow whose Spark applications are fakes."""
     folder = tmp_path_factory.mktemp("orchestration")
+    pipelines = folder / "pipelines"
+    pipelines.mkdir()
+    _declare(pipelines)
     with running_airflow(folder, postgres_url, pipelines=pipelines, settings=catalog_environment) as running:
         yield running
 
