@@ -1,5 +1,4 @@
-"""The demo as a person runs it: interrupted, continued, in the drill stopped and repeated, and caught when a row is
-wrong."""
+"""The demo as a person runs it: interrupted, stopped, gone on with, repeated, and caught when a row is wrong."""
 
 from __future__ import annotations
 
@@ -125,12 +124,11 @@ class Demos:
 
 @pytest.fixture(scope="module")
 def demos(full_stack: Stack) -> Demos:
-    """An interrupted demo and one that continues it; in the drill after a stop, and with one of the next days."""
+    """An interrupted demo; after a stop, one that continues it; in the drill, one of the next days. On one stack."""
     interrupted = _interrupt_while_sending(full_stack)
     processes = len(processes_of(full_stack))
-    if IS_REPEATED:
-        assert full_stack.run("down").exit_code == 0
-        assert_nothing_is_left(full_stack)
+    assert full_stack.run("down").exit_code == 0
+    assert_nothing_is_left(full_stack)
     completed = [_report(full_stack, "--days", "2", "--pace", "0")]
     if IS_REPEATED:
         completed.append(_report(full_stack, "--days", "2"))
@@ -150,7 +148,7 @@ def test_ctrl_c_leaves_the_stack_running_and_says_how_to_stop_it(demos: Demos) -
 
 @of_each_demo
 def test_an_interrupted_replay_is_completed_and_the_next_days_follow_it(demos: Demos, number: int) -> None:
-    """Its drivers go on, in the drill after a stop of the stack; nothing is lost and nothing is sent twice."""
+    """The stack was stopped in between; nothing is lost and nothing is sent twice."""
     demo = demos.completed[number]
     assert demo["verified"] is True
     assert demo["days"] == SPANS[number]
@@ -317,7 +315,7 @@ def test_failed_dag_run_is_reported_with_the_end_of_its_log(demos: Demos) -> Non
 
 
 def test_down_after_every_service_was_killed_leaves_nothing(demos: Demos) -> None:
-    """Drivers run as well, and the scheduler has workers."""
+    """Drivers run as well, and the scheduler has workers. What was stopped in order left nothing either (`demos`)."""
     for service in demos.stack.status().values():
         os.kill(service["pid"], signal.SIGKILL)
 
