@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
 
 from sluice.declarations.error_messages import did_you_mean
+from sluice.declarations.rule_declaration import RuleDeclaration
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.declarations.yaml_document import Document, KeyPath
@@ -25,29 +26,20 @@ def declared_name(file: Path) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _LoadedFile:
-    """Where a declaration was read. digest: SHA-256 over the bytes that it depends on, in hexadecimal."""
+class LoadedStream:
+    """A stream's declaration and where it was read.
 
+    declaration: as it was written, with the columns that its schema files describe.
+    digest: SHA-256 over the bytes of the declaration, of the code beside it that a run executes and of its schema
+        files, and over the rules of its tables, in hexadecimal.
+    rules: by output, the rules of its table and those of the stream. Outputs without rules are not among them.
+    """
+
+    declaration: StreamDeclaration
     file: Path
     digest: str
     document: Document = field(repr=False, compare=False)
-
-    @property
-    def folder(self) -> Path:
-        """The folder of the declaration; the transformation of a stream lies in it."""
-        return self.file.parent
-
-    def location(self, path: KeyPath = ()) -> Location:
-        """File and line of the key at `path`."""
-        return self.document.location(path)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedStream(_LoadedFile):
-    """A stream's declaration as it was written, with the columns that its schema files describe. The digest is that of
-    the file, of the code beside it that a run executes and of its schema files."""
-
-    declaration: StreamDeclaration
+    rules: Mapping[str, tuple[RuleDeclaration, ...]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -55,21 +47,59 @@ class LoadedStream(_LoadedFile):
         return self.declaration.stream
 
     @property
+    def folder(self) -> Path:
+        """The folder of the declaration; the transformation lies in it."""
+        return self.file.parent
+
+    @property
     def transformation_file(self) -> Path:
         """The file that holds the transformation."""
         return self.folder / self.declaration.transformation.file_name
 
+    def location(self, path: KeyPath = ()) -> Location:
+        """File and line of the key at `path`."""
+        return self.document.location(path)
+
+    @property
+    def refuses_by_itself(self) -> bool:
+        """Whether the platform itself rejects rows, so that the transformation need not return any."""
+        rejects = any(rule.on_failure == "quarantine" for rules in self.rules.values() for rule in rules)
+        return rejects or self.declaration.refuses_by_itself
+
+    def with_rules(self, tables: Mapping[str, LoadedTable]) -> LoadedStream:
+        """The stream with its rules. tables: the well-formed ones, by name."""
+        found = {}
+        for name, declared in self.declaration.outputs.items():
+            table = tables.get(declared.iceberg.table) if declared.iceberg is not None else None
+            of_table = table.declaration.rules if table is not None else ()
+            found[name] = (*of_table, *(one for one in self.declaration.rules if one.output in (None, name)))
+        texts = [rule.model_dump_json() for rules in found.values() for rule in rules]
+        digest = sha256("\n".join((self.digest, *texts)).encode()).hexdigest() if texts else self.digest
+        return replace(self, rules={name: rules for name, rules in found.items() if rules}, digest=digest)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedTable(_LoadedFile):
-    """A table's declaration. The digest is that of the file."""
+class LoadedTable:
+    """A table's declaration and where it was read. digest: SHA-256 over the bytes of the file, in hexadecimal."""
 
     declaration: TableDeclaration
+    file: Path
+    digest: str
+    document: Document = field(repr=False, compare=False)
 
     @property
     def name(self) -> str:
         """The table's name, `<namespace>.<table>`."""
         return self.declaration.table
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the declaration."""
+        return self.file.parent
+
+    def location(self, path: KeyPath = ()) -> Location:
+        """File and line of the key at `path`."""
+        return self.document.location(path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
