@@ -27,7 +27,13 @@ from sluice_spark.backfill.table_rows import HeldRows
 from sluice_spark.query.batch_form import DEDUPLICATIONS, CountedDuplicates, HeldResult
 from sluice_spark.query.row_rules import broken_rules, found_by_rules
 from sluice_spark.query.state_operators import stateful_operators
-from sluice_spark.query.stream_outputs import open_targets, part, rule_counts, unite_outputs
+from sluice_spark.query.stream_outputs import (
+    count_rejected_by_rules,
+    open_targets,
+    part,
+    rule_counts,
+    unite_outputs,
+)
 from sluice_spark.query.stream_plan import plan_stream
 from sluice_spark.query.transformation import transform
 from sluice_spark.session.columns import quoted
@@ -145,7 +151,7 @@ class IntervalRows:
         superseded = self._superseded.rows
         return RowTotals(
             read=sum(rows.count() for rows in self._inputs),
-            results=int(self._all_results.get["rows"]) - superseded,
+            results=int(self._all_results.get["rows"]) - superseded - count_rejected_by_rules(self._kept),
             without_time=int(self._all_results.get["without_time"]),
             quarantined=self.rejected.count() if self.rejected is not None else 0,
             duplicate=self._duplicates.rows + superseded,

@@ -70,6 +70,13 @@ def unite(
     return reduce(DataFrame.union, tagged)
 
 
+def count_rejected_by_rules(united: DataFrame) -> int:
+    """How many rows the rules have moved to the quarantine, from the result of `unite_outputs`."""
+    if _JUDGED not in united.columns:
+        return 0
+    return united.where((fn.col(_TAG) == QUARANTINE_OUTPUT) & fn.col(_JUDGED).isNotNull()).count()
+
+
 def rule_counts(united: DataFrame, rules: Mapping[str, Sequence[RuleDeclaration]]) -> Iterator[Column]:
     """Aggregates that count what the rules of each output say of its rows, in the order of outputs and rules: how many
     break a rule, and how many do not count; none where the rows are not judged."""

@@ -111,7 +111,7 @@ AS_GREAT_EXPECTATIONS: list[tuple[str, dict[str, Any]]] = [
     ("expect_column_values_to_be_null", {"column": "a"}),
     ("expect_column_values_to_not_be_null", {"column": "a"}),
     ("expect_column_values_to_be_between", {"column": "id", "min_value": 2, "max_value": 4, "strict_max": True}),
-    ("expect_column_values_to_be_between", {"column": "a", "min_value": "B"}),
+    ("expect_column_values_to_be_between", {"column": "id", "min_value": 2, "strict_min": True}),
     ("expect_column_values_to_be_in_set", {"column": "a", "value_set": ["ab", "x"]}),
     ("expect_column_values_to_not_be_in_set", {"column": "a", "value_set": ["ab", "x"]}),
     ("expect_column_values_to_match_regex", {"column": "a", "regex": "^ab"}),
