@@ -364,8 +364,9 @@ def judge_increment(
         if overdue is not None:
             return _overdue(seen, overdue)
     if run is None:
-        text = "It has never run; it runs by its schedule."
-        return StreamVerdict(state=StreamState.NEVER_STARTED, is_healthy=True, explanation=text)
+        is_new = pause is not None and pause.is_paused
+        text = "its DAG is paused, as every new one is. Unpause it in Airflow." if is_new else "it runs by its schedule."
+        return StreamVerdict(state=StreamState.NEVER_STARTED, is_healthy=True, explanation=f"It has never run; {text}")
     reason = (run.reason or "without a reason").rstrip(".")
     if run.state is RunState.FINISHED or is_repaired:
         text = f"Its newest run ended: {reason}."
