@@ -16,6 +16,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
 from pyiceberg.manifest import DATA_FILE_TYPE, DataFile, FileFormat
 from pyiceberg.schema import Schema, index_by_id
@@ -222,12 +223,17 @@ def merge_files(target: Table, tasks: Sequence[FileScanTask]) -> tuple[pa.Table,
     # pyiceberg would split the group by the size of the rows in memory; one file is wanted.
     in_one_piece = metadata.properties | {TableProperties.WRITE_TARGET_FILE_SIZE_BYTES: _ANY_SIZE}
     uncut = metadata.model_copy(update={"properties": in_one_piece})
-    written = tuple(_dataframe_to_data_files(uncut, rows, target.io)) if rows.num_rows else ()
-    for file in written:
-        file.spec_id = metadata.default_spec_id
-        if keys and is_whole:
-            file[_SORT_ORDER_PLACE] = metadata.default_sort_order_id
+    written = tuple(write_files(uncut, target.io, rows)) if rows.num_rows else ()
+    for file in written if keys and is_whole else ():
+        file[_SORT_ORDER_PLACE] = metadata.default_sort_order_id
     return rows, written
+
+
+def write_files(metadata: TableMetadata, io: FileIO, rows: pa.Table) -> Iterator[DataFile]:
+    """Write rows of a table into new data files of its default spec."""
+    for written in _dataframe_to_data_files(metadata, rows, io):
+        written.spec_id = metadata.default_spec_id
+        yield written
 
 
 def read_files(target: Table, tasks: Sequence[FileScanTask]) -> pa.Table:
