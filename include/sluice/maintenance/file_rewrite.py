@@ -7,7 +7,7 @@ writer came first: one of its files is not live any more, or a delete file was a
 row that another writer has deleted meanwhile would come back otherwise, because the rewritten file does not have the
 name that a position delete refers to. The writer is never made to wait, and keeps what it wrote.
 
-A crash before the commit leaves files that no table refers to: the removal of orphans takes them.
+A crash before the commit leaves files that no table refers to. They stay until somebody removes orphan files.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class RewrittenGroup:
 class _Outcome:
     """What is known of the groups at the newest attempt to commit.
 
-    sent: the new files that were part of a commit that was sent, whatever its answer: they are left to the removal of
-        orphans, because the commit may have landed.
+    sent: the new files that were part of a commit that was sent, whatever its answer: they are never
+        deleted here, because the commit may have landed.
     seen: the live files of manifests that were read, by their path, as far as they count here: manifests never change.
     """
 
