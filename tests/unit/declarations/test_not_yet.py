@@ -159,6 +159,7 @@ _WORKS_BELOW = {
     "maintenance.compaction.": ("target_file_bytes", "min_input_files"),
     "maintenance.manifest_rewrite.": ("min_manifests",),
     "maintenance.expiry.": ("older_than", "retain_last"),
+    "maintenance.window.": ("start", "end", "days", "time_zone"),
 }
 WORKS = frozenset(f"{above}{key}" for above, keys in _WORKS_BELOW.items() for key in keys)
 """The keys that this version obeys. A key belongs here when a test of the part that obeys it says so."""
