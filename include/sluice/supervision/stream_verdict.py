@@ -365,7 +365,9 @@ def judge_increment(
             return _overdue(seen, overdue)
     if run is None:
         is_new = pause is not None and pause.is_paused
-        text = "its DAG is paused, as every new one is. Unpause it in Airflow." if is_new else "it runs by its schedule."
+        text = (
+            "its DAG is paused, as every new one is. Unpause it in Airflow." if is_new else "it runs by its schedule."
+        )
         return StreamVerdict(state=StreamState.NEVER_STARTED, is_healthy=True, explanation=f"It has never run; {text}")
     reason = (run.reason or "without a reason").rstrip(".")
     if run.state is RunState.FINISHED or is_repaired:
