@@ -131,19 +131,28 @@ def plan_first_batch(
         raise CheckpointError(f"The first batch of the checkpoint {location} is planned already.")
 
 
-def write_planned_batch(spark: SparkSession, location: str, batch: int, entry: str) -> None:
-    """Plan a batch by the text of its entry in the offset log. One that is planned already is replaced.
+def write_log_entry(spark: SparkSession, location: str, log: str, batch: int, entry: str) -> None:
+    """Write the entry of a batch into the offset log or the commit log, whole or not at all. One that is there already
+    is removed before: a rename onto it does nothing on a local disk, and Spark says nothing then. A crash in between
+    leaves the batch unplanned.
 
     Parameters
     ----------
-    entry: as Spark writes it: the version, the metadata, and a line for each source.
+    log: `offsets` or `commits`. entry: its text, as Spark writes it.
     """
-    file = jvm_of(spark).org.apache.hadoop.fs.Path(location, f"offsets/{batch}")
-    stream = file.getFileSystem(_hadoop_conf(spark)).create(file, True)
+    jvm = jvm_of(spark)
+    file = jvm.org.apache.hadoop.fs.Path(location, f"{log}/{batch}")
+    manager = jvm.org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
+    files = manager.create(file.getParent(), _hadoop_conf(spark))
+    files.mkdirs(file.getParent())
+    files.delete(file)
+    stream = files.createAtomic(file, False)
     try:
         stream.write(bytearray(entry, "utf-8"))
-    finally:
         stream.close()
+    except BaseException:
+        stream.cancel()
+        raise
 
 
 def _metadata(spark: SparkSession, planned_at: datetime) -> str:
