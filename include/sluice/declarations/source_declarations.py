@@ -209,7 +209,7 @@ class FilesSource(Declared):
     def _fields_can_be_unknown(self) -> Self:
         if "on_unknown_field" in self.model_fields_set and (self.format not in ("json", "csv") or not self.header):
             other = self.format if self.header else "files without a header"
-            raise wrong(f"belongs to json, and to csv whose first line names the columns, not to {other}", "on_unknown_field")
+            raise wrong(f"belongs to json, and to csv with a header, not to {other}", "on_unknown_field")
         if self.on_unknown_field == "quarantine" and self.on_malformed != "quarantine":
             raise wrong("needs `on_malformed: quarantine`", "on_unknown_field")
         return self

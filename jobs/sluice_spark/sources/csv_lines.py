@@ -145,7 +145,8 @@ class _Lines:
 
     def _decoded(self, texts: list[Any], unfit: Any, kind: pa.DataType, *, first: int) -> Any:
         block, length = self._block(texts, unfit), len(unfit)
-        numbers, whole, undeclared = pa.nulls(length, pa.int64()), pa.nulls(length, pa.binary()), pa.nulls(length)
+        numbers, whole = pa.nulls(length, pa.int64()), pa.nulls(length, pa.binary())
+        undeclared: Any = pa.nulls(length, pa.string())
         if block.rejections or self._with_texts:
             whole = _whole(texts, unfit)
         if block.rejections:
@@ -181,13 +182,13 @@ def _split(unfit: Any, width: int, *, as_read: int) -> tuple[list[Any], dict[int
     ----------
     unfit: the lines; none for one with as many fields as Spark was told, which are as_read.
     """
-    lines, none = [], [None] * width
+    lines: list[list[str | None]] = []
     widths: dict[int, int] = {}
     for index, text in enumerate(unfit.to_pylist()):
         fields = split_line(text) if text is not None else None
         if fields is None or len(fields) != width:
             widths[index] = as_read if fields is None else len(fields)
-            fields = none
+            fields = [None] * width
         lines.append(fields)
     columns = list(zip(*lines, strict=True)) or [()] * width
     return [pa.array(column, pa.string()) for column in columns], widths
