@@ -34,22 +34,27 @@ from tests.fixtures.sample_declarations import write_continuous_stream, write_ta
 
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.migrations import upgrade
+from sluice.ledger.quality_checks import checks_of_tables
 from sluice.pages.declared_now import DeclaredNow
 from sluice.pages.line_selection import LineCounts, LineSelection
 from sluice.pages.lineage_page import MOST_NAMED, LineageSelection, known_lineage, lineage_page
 from sluice.pages.page_templates import render
+from sluice.pages.quality_report import SUMMARY_CHECKS, charts_of_report, quality_line, summary_figures
 from sluice.pages.stream_lines import HISTORY_HOURS, ObservingLauncher, observe_streams
 from sluice.pages.stream_page import load_stream_page
-from sluice.pages.table_lines import observe_tables
+from sluice.pages.table_lines import TableLine, observe_tables
 from sluice.pages.table_looks import TableLook
 from sluice.pages.table_page import load_table_page
 from sluice.pages.table_selection import TableSelection, counts_of
+from sluice.quality.rule_results import read_report
 from sluice.supervision.stream_status import observe_row
 
 MOST_FIRST_MS = 1000.0
 MOST_REFRESH_MS = 150.0
+MOST_SUMMARY_MS = 300.0
 MOST_KILOBYTES = 300.0
 MOST_GROWTH_MB = 20.0
+OF_EVERY_PAGE = {"base": "/sluice", "airflow": "/", "paused": ()}
 LARGE_TABLES = frozenset({"batches", "progress_samples", "runs", "events", "maintenance_runs", "quality_results"})
 """What grows with time. A table of a row for each stream is read whole where that is quicker."""
 
@@ -102,7 +107,13 @@ FROM generate_series(0, {streams} - 1) AS t,
   (SELECT now() - interval '1 hour' * (71 - h) AS at FROM generate_series(0, 71) AS h) AS hours;
 INSERT INTO sluice.quality_results ("table", checked_at, launched_by, verdict, rows, expectations, failed_expectations,
   details)
-SELECT 'silver.t' || t, now() - interval '1 day' * (29 - d), 'a benchmark', 'passed', 1000, 12, '[]', '[]'
+SELECT 'silver.t' || t, now() - interval '1 day' * (29 - d), 'a benchmark',
+  CASE t % 2 WHEN 0 THEN 'passed' ELSE 'failed' END, 1000, 12,
+  CASE t % 2 WHEN 0 THEN '[]'::jsonb ELSE '["expect_column_values_to_be_between"]' END,
+  (SELECT jsonb_agg(jsonb_build_object('expectation', 'expect_column_values_to_be_between', 'arguments',
+    jsonb_build_object('column', 'c' || c, 'min_value', 0, 'max_value', 5), 'success', t % 2 = 0 OR c > 1, 'observed',
+    jsonb_build_object('element_count', 1000, 'samples', jsonb_build_array(5.3, 6.1, 7)), 'unexpected_rows', c))
+    FROM generate_series(1, 12) AS c)
 FROM generate_series(0, {streams} - 1) AS t, generate_series(0, 29) AS d;
 INSERT INTO sluice.events (subject, name, actor_kind, actor_name, action, reason, explanation, evidence)
 SELECT CASE n % 2 WHEN 0 THEN 'stream' ELSE 'table' END,
@@ -162,15 +173,15 @@ def run_as_declared(ledger: Ledger, declared: DeclaredNow) -> None:
 
 @contextmanager
 def heard_from(ledger: Ledger) -> Iterator[None]:
-    """Let every live run be heard from every few seconds while the block runs, as its driver is."""
+    """Let every live run be heard from every few seconds while the block runs, as its driver is: by connections of its
+    own, since the queries of the pages are watched."""
     over = threading.Event()
 
     def beat() -> None:
-        while True:
-            with ledger.transaction() as connection:
-                connection.execute(text("UPDATE sluice.runs SET heartbeat_at = now() WHERE ended_at IS NULL"))
-            if over.wait(_HEARTBEAT_SECONDS):
-                return
+        with open_ledger(ledger.engine.url.render_as_string(hide_password=False)) as apart:
+            while not over.wait(_HEARTBEAT_SECONDS):
+                with apart.transaction() as connection:
+                    connection.execute(text("UPDATE sluice.runs SET heartbeat_at = now() WHERE ended_at IS NULL"))
 
     drivers = threading.Thread(target=beat)
     drivers.start()
@@ -205,29 +216,53 @@ def streams_page(ledger: Ledger, declared: DeclaredNow) -> str:
 
 def tables_page(ledger: Ledger, declared: DeclaredNow) -> str:
     """The page of all tables, as its route makes it."""
-    declarations = declared.read()
-    lines = observe_tables(ledger, declarations, readable_streams=declarations.streams, looks=looked_at)
+    lines = table_lines(ledger, declared)
     selection = TableSelection()
     values = {
-        "base": "/sluice",
-        "airflow": "/",
         "lines": selection.select(lines),
         "counts": counts_of(lines),
         "selection": selection,
-        "paused": (),
         "may_see_quality": True,
         "link_to_sort": lambda key: f"sort={key}",
         "link_to_show": lambda kind: f"show={kind}",
     }
-    return render("tables", values)
+    return render("tables", OF_EVERY_PAGE | values)
+
+
+def table_lines(ledger: Ledger, declared: DeclaredNow, *, only: str | None = None) -> tuple[TableLine, ...]:
+    """The lines of all tables, or of one."""
+    streams = declared.read().streams
+    return observe_tables(ledger, declared.read(), readable_streams=streams, looks=looked_at, only=only)
 
 
 def one_table(ledger: Ledger, declared: DeclaredNow) -> object:
     """What the page of one table reads."""
-    declarations = declared.read()
-    streams = declarations.streams
-    (line,) = observe_tables(ledger, declarations, readable_streams=streams, looks=looked_at, only="silver.t7")
-    return load_table_page(ledger, line, declarations.tables["silver.t7"].declaration.maintenance)
+    (line,) = table_lines(ledger, declared, only="silver.t7")
+    return load_table_page(ledger, line, declared.read().tables["silver.t7"].declaration.maintenance)
+
+
+def quality_page(ledger: Ledger, declared: DeclaredNow) -> str:
+    """The summary of the quality of all tables, as its route makes it."""
+    lines = table_lines(ledger, declared)
+    found = checks_of_tables(ledger, [line.table for line in lines], limit=SUMMARY_CHECKS)
+    shown = [quality_line(line, found.get(line.table, ()), ()) for line in lines]
+    values = {
+        "shown": shown,
+        "counts": counts_of(lines),
+        "figures": summary_figures(shown),
+        "selection": TableSelection(),
+        "most_checks": SUMMARY_CHECKS,
+        "link_to_show": lambda kind: f"show={kind}",
+    }
+    return render("quality", OF_EVERY_PAGE | values)
+
+
+def one_report(ledger: Ledger, declared: DeclaredNow) -> str:
+    """The report of one table, as its route makes it."""
+    (line,) = table_lines(ledger, declared, only="silver.t7")
+    report = read_report(ledger, declared.read().tables["silver.t7"].declaration, masked=())
+    values = {"line": line, "report": report, "charts": charts_of_report(report), "run_link": "", "data_docs": {}}
+    return render("table_quality", OF_EVERY_PAGE | values)
 
 
 def milliseconds(work: Callable[[], object], *, times: int) -> float:
@@ -283,8 +318,10 @@ def measure(ledger: Ledger, declared: DeclaredNow, *, refreshes: int) -> bool:
     tables_refresh = milliseconds(lambda: tables_page(ledger, declared), times=20)
     table = milliseconds(lambda: one_table(ledger, declared), times=20)
     lineage = milliseconds(lambda: whole_lineage(ledger, declared), times=20)
+    quality = milliseconds(lambda: quality_page(ledger, declared), times=20)
+    report = milliseconds(lambda: one_report(ledger, declared), times=20)
     with watched_queries(ledger) as watched:
-        for load in (streams_page, one_page, tables_page, one_table, whole_lineage):
+        for load in (streams_page, one_page, tables_page, one_table, whole_lineage, quality_page, one_report):
             load(ledger, declared)
     scans = watched.whole_scans(ledger, LARGE_TABLES)
     process = psutil.Process()
@@ -302,6 +339,9 @@ def measure(ledger: Ledger, declared: DeclaredNow, *, refreshes: int) -> bool:
         (f"refresh, {len(declared.read().tables)} tables", tables_refresh, MOST_REFRESH_MS, "ms"),
         ("page of one table", table, MOST_REFRESH_MS, "ms"),
         ("size of the page of all tables", len(tables.encode()) / 1000, MOST_KILOBYTES, "KB"),
+        (f"quality of {len(declared.read().tables)} tables, half of them broken", quality, MOST_SUMMARY_MS, "ms"),
+        ("size of the page of the quality", len(quality_page(ledger, declared).encode()) / 1000, MOST_KILOBYTES, "KB"),
+        ("report of one table over 30 checks", report, MOST_REFRESH_MS, "ms"),
         ("lineage of all streams and tables", lineage, MOST_REFRESH_MS, "ms"),
         ("size of the page of the lineage", len(whole_lineage(ledger, declared).encode()) / 1000, MOST_KILOBYTES, "KB"),
         (f"queries without an index, of {len(watched.sent)}", len(scans), 0, ""),

@@ -68,7 +68,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "sluice.launching": ("sluice.settings", *_VALUES, "sluice.failures", "sluice.setup"),
     "sluice.work": ("sluice.settings", *_VALUES, "sluice.backfill", "sluice.launching"),
-    "sluice.quality": ("sluice.ledger",),
+    "sluice.quality": ("sluice.declarations", "sluice.ledger"),
     "sluice.supervision": (
         "sluice.settings",
         *_VALUES,
@@ -180,6 +180,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "sluice_airflow.operators": (
         "sluice",
         "sluice_airflow.composition",
+        "sluice_airflow.pages",
         "sluice_airflow.tasks",
         "sluice_airflow.triggers",
     ),

@@ -1,16 +1,21 @@
-"""`sluice quality report`: the results of table checks."""
+"""`sluice quality report`: what the rules of the tables found."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import typer
 
 from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, AsJson, print_json
+from sluice.declarations.load_declarations import load_declarations
+from sluice.declarations.masked_tables import masked_columns_of_table
 from sluice.launching.job_output import json_value
 from sluice.ledger.connection import open_ledger
 from sluice.ledger.quality_checks import UNSUCCESSFUL_VERDICTS, QualityObservation, newest_checks
-from sluice.quality.quality_pages import QualityPages, quality_sentence
+from sluice.maintenance.maintained_tables import find_declaration
+from sluice.quality.quality_pages import quality_sentence
+from sluice.quality.rule_results import RuleHistory, TableReport, read_report
 from sluice.settings import load_settings
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
@@ -26,24 +31,57 @@ def report(
     table: Annotated[str | None, typer.Argument(help="The table; all that were checked when not given.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the newest result of every table and where its page is; end with 1 when an expectation does not hold."""
+    """Show each rule of a table with what it found over time, or the newest result of every table; end with 1 when a
+    rule does not hold."""
     settings = load_settings()
     with open_ledger(settings.ledger_url) as ledger:
-        checks = [check for check in newest_checks(ledger) if table is None or check.table == table]
-    pages = QualityPages(root=settings.reports)
+        if table is None:
+            found: TableReport | Sequence[QualityObservation] = newest_checks(ledger)
+        else:
+            declarations = load_declarations(settings.pipelines)
+            masked = masked_columns_of_table(declarations, table)
+            found = read_report(ledger, find_declaration(declarations, table), masked=masked)
+    checks = found.checks[:1] if isinstance(found, TableReport) else found
     if as_json:
-        print_json({"index": str(pages.index), "checks": [json_value(check) for check in checks]})
-    elif not checks:
-        typer.echo(f"{table or 'No table'}: no check has been recorded{' yet' if table else ''}")
+        of_all = {"checks": [json_value(check) for check in checks]}
+        print_json(json_value(found) if isinstance(found, TableReport) else of_all)
     else:
-        _print(checks)
-        typer.echo(f"All tables: {pages.index}")
+        lines = list(_lines_of(found)) if isinstance(found, TableReport) else list(_lines_of_all(checks))
+        typer.echo("\n".join(lines))
     if any(check.verdict in UNSUCCESSFUL_VERDICTS for check in checks):
         raise typer.Exit(UNHEALTHY_EXIT_CODE)
 
 
-def _print(checks: list[QualityObservation]) -> None:
+def _lines_of_all(checks: Sequence[QualityObservation]) -> Iterator[str]:
+    if not checks:
+        yield "No table: no check has been recorded. The DAG data_quality makes them."
     for check in checks:
-        typer.echo(f"{check.table}: {check.verdict}, {check.checked_at:%Y-%m-%d %H:%M:%S} UTC")
-        typer.echo(f"  {quality_sentence(check)}")
-        typer.echo(f"  {check.report}")
+        yield f"{check.table}: {check.verdict}, {check.checked_at:%Y-%m-%d %H:%M:%S} UTC"
+        yield f"  {quality_sentence(check)}"
+
+
+def _lines_of(found: TableReport) -> Iterator[str]:
+    newest = found.newest
+    when = "not checked yet" if newest is None else f"{newest.verdict}, {newest.checked_at:%Y-%m-%d %H:%M:%S} UTC"
+    yield f"{found.table}: {when}, {found.holding} of {len(found.rules)} rules hold, owner {found.owner}"
+    if newest is not None and newest.snapshot_committed_at is not None:
+        committed = f"{newest.snapshot_committed_at:%Y-%m-%d %H:%M:%S} UTC"
+        yield f"  {newest.rows:,} rows of snapshot {newest.snapshot_id}, committed {committed}"
+    if not found.rules:
+        yield "  no rules: its declaration has no `quality`, so nothing is checked"
+    for rule in found.rules:
+        yield f"  {_mark_of(rule)} {rule.rule}{_history_of(rule)}"
+
+
+def _mark_of(rule: RuleHistory) -> str:
+    if rule.newest is None:
+        return "○"
+    return {True: "✓", False: "●", None: "▲"}[rule.newest.success]
+
+
+def _history_of(rule: RuleHistory) -> str:
+    if rule.newest is None:
+        return ": not checked yet"
+    since = f", since {rule.broken_since:%Y-%m-%d %H:%M:%S} UTC" if rule.broken_since is not None else ""
+    times = f" (broken in {rule.broken} of {len(rule.results)} checks{since})" if rule.broken else ""
+    return f": {rule.newest.found}{times}"

@@ -28,6 +28,9 @@ _COLUMNS = (
     Column(name="batch", type="long", required=True, doc="the batch within the generation"),
     *REJECTED_COLUMNS,
     Column(name="refused_at", type="timestamptz", required=True, doc="when"),
+    Column(name="resolved_at", type="timestamptz", doc="when it was resolved; null while it is open"),
+    Column(name="resolution", type="string", doc="how: corrected by a backfill, replayed, or discarded by a person"),
+    Column(name="resolved_by", type="string", doc="what resolved it: the key of a backfill, or who asked"),
 )
 
 

@@ -153,7 +153,7 @@ def demonstrate(options: DemoOptions, *, console: Console | None, render: Render
             checks=(*proof.checks, *repair),
             steps=log.durations,
             total_seconds=log.seconds,
-            where=where_to_look(access, platform.settings),
+            where=where_to_look(access),
         )
 
 

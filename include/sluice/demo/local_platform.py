@@ -26,7 +26,6 @@ from sluice.ledger.maintenance_runs import newest_maintenance
 from sluice.ledger.quality_checks import newest_quality
 from sluice.ledger.runs import newest_runs
 from sluice.ledger.work_items import find_items
-from sluice.quality.quality_pages import QualityPages
 from sluice.settings import KafkaConnection, Settings, load_settings
 from sluice.sources.source_heads import SourceHeads
 from sluice.stack.credentials import AIRFLOW_USER, read_credentials
@@ -170,13 +169,13 @@ def watch_streams(platform: LocalPlatform) -> StreamWatch:
     )
 
 
-def where_to_look(access: AirflowAccess, settings: Settings) -> WhereToLook:
+def where_to_look(access: AirflowAccess) -> WhereToLook:
     """The addresses that a person opens after the demo."""
     return WhereToLook(
         airflow_url=access.url,
         airflow_user=access.user,
         airflow_login_file=str(stack_folder().data / "airflow" / "passwords.json"),
-        quality_reports=str(QualityPages(root=settings.reports).index),
+        quality_reports=f"{access.url.rstrip('/')}/plugin/streams/sluice/quality",
     )
 
 

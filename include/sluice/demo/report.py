@@ -158,7 +158,7 @@ def _closing_lines(report: DemoReport) -> list[str]:
         f"[bold green]Verified[/bold green] in {report.total_seconds:.0f} s: {len(report.checks)} checks passed.",
         "",
         f"Airflow       {where.airflow_url}  (user {where.airflow_user}, password in {where.airflow_login_file})",
-        f"Data Docs     {where.quality_reports}",
+        f"Quality       {where.quality_reports}",
         f"Stop it with  {STOP_COMMAND}",
     ]
     if report.is_year_over:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Index, Row, or_, select
+from sqlalchemy import Index, Row, or_, select, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -27,8 +27,17 @@ class PublicationKey:
     generation: int
     batch: int
 
+    @property
+    def number(self) -> str:
+        """The batch within its stream: `1:7`."""
+        return f"{self.generation}:{self.batch}"
+
     def __str__(self) -> str:
-        return f"{self.stream}:{self.generation}:{self.batch}"
+        return f"{self.stream}:{self.number}"
+
+
+MOST_REJECTED_FILES = 20
+"""How many files of a batch are named of which no record was good: enough to see which sender it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +58,7 @@ class BatchObservation:
         were removed before they were read, the rows of an Iceberg snapshot that was skipped. Empty unless the
         declaration allows it.
     is_rejected: whether a person rejected the batch: no output gets its rows, and all of them are `refused_rows`.
+    rejected_files: the files of which no record was good, at most `MOST_REJECTED_FILES`.
     state_rows: the rows of all state stores of the query after the batch. state_bytes: the memory that they take in the
         executors, as Spark reports it. Both unset for a query without state.
     undeclared_fields: how often each field was sent that no column takes, by input name and field. The ledger adds them
@@ -71,10 +81,17 @@ class BatchObservation:
     durations_ms: Mapping[str, int] = field(default_factory=dict)
     skipped_input: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     is_rejected: bool = False
+    rejected_files: tuple[str, ...] = ()
     state_rows: int | None = None
     state_bytes: int | None = None
     undeclared_fields: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     recorded_at: datetime | None = None
+
+    @property
+    def is_all_refused(self) -> bool:
+        """Whether every row was refused, and not by a person."""
+        is_refused = not self.is_rejected and self.refused_rows >= self.input_rows
+        return is_refused and not any(self.published_rows.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,13 +107,18 @@ class StreamTotals:
     duplicate_rows: int
 
 
-class Batch(
-    LedgerTable, record=BatchObservation, key=("stream", "generation", "batch"), without=("undeclared_fields",)
-):
+_KEY_FIELDS = ("stream", "generation", "batch")
+
+
+class Batch(LedgerTable, record=BatchObservation, key=_KEY_FIELDS, without=("undeclared_fields",)):
     """A delivered batch, under its publication key."""
 
     __tablename__ = "batches"
-    __table_args__ = (Index(None, "stream", "recorded_at"), Index(None, "run_id"))
+    __table_args__ = (
+        Index(None, "stream", "recorded_at"),
+        Index(None, "run_id"),
+        Index("ix_batches_rejected_files", *_KEY_FIELDS, postgresql_where=text("rejected_files <> '[]'::jsonb")),
+    )
 
 
 class BatchTotals(LedgerTable, record=StreamTotals, key=("stream",)):
@@ -108,7 +130,6 @@ class BatchTotals(LedgerTable, record=StreamTotals, key=("stream",)):
 
 
 _SUMS = ("batches", "input_rows", "refused_rows", "late_rows", "duplicate_rows")
-_KEY_FIELDS = ("stream", "generation", "batch")
 BATCH_COLUMNS = Batch.columns()
 
 _LONG = frozenset({"start_offsets", "end_offsets", "snapshot_ids", "durations_ms", "skipped_input"})
@@ -130,8 +151,7 @@ def record_batch(ledger: Ledger, batch: BatchObservation) -> bool:
             insert(Batch).values(**values).on_conflict_do_nothing(index_elements=_KEY_FIELDS).returning(Batch.batch)
         ).one_or_none()
         if recorded is not None:
-            number = f"{batch.key.generation}:{batch.key.batch}"
-            add_undeclared_fields(connection, batch.key.stream, batch.undeclared_fields, batch=number)
+            add_undeclared_fields(connection, batch.key.stream, batch.undeclared_fields, batch=batch.key.number)
     return recorded is not None
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
 from pydantic import TypeAdapter
-from sqlalchemy import Identity, Index, delete, insert, select
+from sqlalchemy import ARRAY, Identity, Index, Row, Text, delete, func, insert, literal, select, true
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -119,6 +119,31 @@ def record_quality(ledger: Ledger, check: QualityObservation, *, sentence: str) 
 def newest_quality(ledger: Ledger, table: str) -> QualityObservation | None:
     """The newest quality check of a table; none before its first."""
     return next(iter(recent_quality(ledger, table, limit=1)), None)
+
+
+def checks_of_tables(
+    ledger: Ledger, tables: Sequence[str], *, limit: int
+) -> Mapping[str, tuple[QualityObservation, ...]]:
+    """The newest checks of some tables, newest first, at most `limit` of each. Details are only those of a newest check
+    that found something: they are long."""
+    asked = func.unnest(literal(list(tables), ARRAY(Text))).table_valued("name").render_derived(name="asked")
+    short = QualityResult.columns(without=("details",))
+    newest = (
+        select(*short)
+        .where(QualityResult.table == asked.c.name)
+        .order_by(QualityResult.number.desc())
+        .limit(limit)
+        .lateral("newest")
+    )
+    with ledger.transaction() as connection:
+        found: dict[str, list[Row[Any]]] = {}
+        for row in connection.execute(select(*newest.c).select_from(asked.join(newest, true()))):
+            found.setdefault(row.table, []).append(row)
+        broken = [rows[0].number for rows in found.values() if rows[0].verdict in UNSUCCESSFUL_VERDICTS]
+        whole = connection.execute(select(*_COLUMNS).where(QualityResult.number.in_(broken))).all() if broken else []
+    checks = {table: tuple(record_of(QualityObservation, row) for row in rows) for table, rows in found.items()}
+    with_details = {row.table: record_of(QualityObservation, row) for row in whole}
+    return {table: (with_details.get(table, rows[0]), *rows[1:]) for table, rows in checks.items()}
 
 
 def newest_checks(ledger: Ledger) -> tuple[QualityObservation, ...]:

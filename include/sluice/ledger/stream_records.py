@@ -24,6 +24,7 @@ from sqlalchemy import (
     func,
     literal,
     select,
+    text,
     true,
 )
 
@@ -60,6 +61,8 @@ _ONE_OF_EACH = {
     "pause": DagPauseSeen,
     "trouble": Trouble,
 }
+_NEWEST_BATCH = (Batch.generation.desc(), Batch.batch.desc())
+_HAS_REJECTED_FILES = text("rejected_files <> '[]'::jsonb")
 _GENERATION = (Generation.stream, Generation.generation, Generation.fingerprint, Generation.identities)
 
 
@@ -75,7 +78,9 @@ class StreamRecords:
     identities: the ids of what that generation reads and writes; empty before its first start.
     increment_at: when an increment last ended well, also without a run; unset before the first.
     dag_pause: what Airflow last said of its DAG. trouble: what is wrong with it; unset when nothing is.
-    refusing_digests: of runs before the newest ones, by run: the declaration by which they refused all rows of a batch.
+    refusing: the newest batch with a file of which no record was good; unset without one.
+    refusing_digests: of runs before the newest ones, by run: the declaration by which they refused all rows of a batch
+        or of a file.
     up_since: since when the reconciler makes passes without a standstill; unset before its first.
     """
 
@@ -93,6 +98,7 @@ class StreamRecords:
     dag_pause: DagPause | None = None
     trouble: StreamTrouble | None = None
     up_since: datetime | None = None
+    refusing: BatchObservation | None = None
     refusing_digests: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
@@ -101,7 +107,7 @@ class StreamRecords:
         return self.runs[0] if self.runs else None
 
     def digest_of(self, run_id: str) -> str | None:
-        """The declaration of a run that refused all rows of a batch, or is one of the newest; unset: not known."""
+        """The declaration of a run that refused all of a batch or file, or is one of the newest; unset: not known."""
         newest = {run.run_id: run.declaration_digest for run in self.runs}
         return newest.get(run_id, self.refusing_digests.get(run_id))
 
@@ -162,8 +168,7 @@ def read_streams(
         batches = asked.newest(
             Batch,
             SHORT_BATCH_COLUMNS,
-            Batch.generation.desc(),
-            Batch.batch.desc(),
+            *_NEWEST_BATCH,
             limit=BATCHES if with_progress else FEW_BATCHES,
         )
         samples = (
@@ -171,14 +176,19 @@ def read_streams(
             if with_progress
             else asked.newest(SourceSample, SourceSample.columns(), SourceSample.observed_at.desc(), limit=1)
         )
-        refusing = asked.refusing_digests(runs, batches)
+        refusing = asked.rows(
+            select_newest(asked.names, Batch, SHORT_BATCH_COLUMNS, _NEWEST_BATCH, limit=1, where=_HAS_REJECTED_FILES)
+        )
+        digests = asked.refusing_digests(runs, batches, refusing)
         # Last: its time is that of the look, and no age is negative.
         alone = asked.rows(_select_single_rows(asked.names))
     known = {
         name: _records(name, _Singles(alone[name][0]), runs.get(name, ()), batches.get(name, ()), samples.get(name, ()))
         for name in names
     }
-    return known | {name: replace(known[name], refusing_digests=digests) for name, digests in refusing.items()}
+    for name, (row,) in refusing.items():
+        known[name] = replace(known[name], refusing=record_of(BatchObservation, row))
+    return known | {name: replace(known[name], refusing_digests=of_runs) for name, of_runs in digests.items()}
 
 
 def _records(
@@ -272,11 +282,15 @@ class _Asked:
         return {name: tuple(record_of(RunObservation, row) for row in found) for name, found in rows.items()}
 
     def refusing_digests(
-        self, runs: Mapping[str, Sequence[RunObservation]], batches: Mapping[str, Sequence[Row[Any]]]
+        self,
+        runs: Mapping[str, Sequence[RunObservation]],
+        batches: Mapping[str, Sequence[Row[Any]]],
+        refusing: Mapping[str, Sequence[Row[Any]]],
     ) -> Mapping[str, Mapping[str, str]]:
-        """The declarations by which earlier runs than these refused all rows of a batch: asked for only where one did,
-        which is seldom."""
+        """The declarations by which earlier runs than these refused all rows of a batch or of a file: asked for only
+        where one did, which is seldom."""
         wanted = {row.run_id for rows in batches.values() for row in rows if 0 < row.input_rows <= row.refused_rows}
+        wanted |= {row.run_id for rows in refusing.values() for row in rows}
         wanted -= {run.run_id for of_stream in runs.values() for run in of_stream}
         if not wanted:
             return {}
@@ -298,8 +312,9 @@ def asked_for(names: Sequence[str]) -> TableValuedAlias:
 
 
 def select_newest(
-    asked: FromClause, table: Any, columns: Sequence[Any], order: Sequence[Any], *, limit: int
+    asked: FromClause, table: Any, columns: Sequence[Any], order: Sequence[Any], *, limit: int, where: Any = None
 ) -> Select[Any]:
-    """The newest rows of each stream in a table, at most `limit` of each."""
-    newest = select(*columns).where(table.stream == asked.c.stream).order_by(*order).limit(limit).lateral("newest")
+    """The newest rows of each stream in a table, at most `limit` of each. where: what they must be; unset: any."""
+    of_stream = [table.stream == asked.c.stream, *([] if where is None else [where])]
+    newest = select(*columns).where(*of_stream).order_by(*order).limit(limit).lateral("newest")
     return select(*newest.c).select_from(asked.join(newest, true()))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from pyiceberg.table import Table
 
@@ -46,6 +46,16 @@ class AirflowRequest:
 
     path: str
     body: Mapping[str, Any] = field(hash=False)
+    method: Literal["POST", "PATCH"] = "POST"
+
+
+UNPAUSE = "unpause"
+"""What the button does beside a paused DAG of the platform."""
+
+
+def unpause_request(dag: str) -> AirflowRequest:
+    """That a DAG is not paused any more."""
+    return AirflowRequest(path=f"dags/{dag}", body={"is_paused": False}, method="PATCH")
 
 
 def maintenance_request(table: str) -> AirflowRequest:

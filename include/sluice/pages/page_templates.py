@@ -24,6 +24,7 @@ from sluice.pages.page_words import (
     size_text,
     without_long_ids,
 )
+from sluice.pages.quality_report import history_tones, tone_of
 from sluice.pages.svg_charts import bars_of, bars_path, line_path, top_of
 
 STATIC = Path(__file__).parent / "static"
@@ -63,6 +64,8 @@ def _environment() -> Environment:
         "moment": moment_text,
         "offsets": lambda value: json.dumps(value, sort_keys=True, default=str),
         "rate": rate_text,
+        "tone": tone_of,
+        "tones": history_tones,
         "symbol": lambda tone: _SYMBOLS[tone],
         "short": short_name,
         "short_ids": without_long_ids,

@@ -104,6 +104,7 @@ class DoneWord(StrEnum):
     BACKFILL = "backfill"
     MAINTAIN = "maintain"
     REJECT_BATCH = "reject-batch"
+    UNPAUSE = "unpause"
 
 
 _IN_LEDGER = "{} is in the ledger; what follows appears below by itself."
@@ -116,6 +117,7 @@ DONE_SENTENCES: Mapping[DoneWord, str] = {
     DoneWord.RESET: "A new generation is open; the stream stays stopped until it is started.",
     DoneWord.BACKFILL: "Airflow has queued the runs of the backfill.",
     DoneWord.MAINTAIN: "Airflow has queued the maintenance run; its result appears below.",
+    DoneWord.UNPAUSE: "The DAG is unpaused: its next run follows its schedule.",
     DoneWord.REJECT_BATCH: "Airflow has queued the rejection in the DAG stream_control; its result appears below.",
 }
 """What is said of each."""

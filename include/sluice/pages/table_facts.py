@@ -1,28 +1,16 @@
-"""What an analyst asks of a table: its columns, what must be true of it, and how to query it. Pure."""
+"""What an analyst asks of a table: its columns, and how to query it. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from sluice.declarations.column_types import kind_of
 from sluice.declarations.table_declaration import TableDeclaration
-from sluice.ledger.quality_checks import QualityObservation
-from sluice.pages.page_words import ShownTone
 from sluice.pages.table_looks import LookedColumn, TableLook
-from sluice.quality.expectation_sentences import found_words, rule_words, without_masked_values
 from sluice.settings import CatalogSettings
 
 _TIMES = ("timestamptz", "timestamp", "date")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownRule:
-    """A declared expectation, and what the newest check found. found: empty where it has not checked this one."""
-
-    rule: str
-    found: str
-    tone: ShownTone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,24 +30,6 @@ def columns_shown(declared: TableDeclaration, look: TableLook) -> tuple[LookedCo
         LookedColumn(path=column.name, type=column.type, is_required=column.required, doc=column.doc)
         for column in declared.columns
     )
-
-
-def rules_shown(
-    declared: TableDeclaration, checks: Sequence[QualityObservation], masked: Collection[str]
-) -> tuple[ShownRule, ...]:
-    """The declared expectations in their order, those that are broken first."""
-    details = checks[0].details if checks else ()
-    newest = {(found.expectation, repr(found.arguments)): without_masked_values(found, masked) for found in details}
-    expectations = () if declared.quality is None else declared.quality.expectations
-    shown = []
-    for one in expectations:
-        found, rule = newest.get((one.type, repr(one.kwargs))), rule_words(one.type, one.kwargs)
-        if found is None:
-            shown.append(ShownRule(rule=rule, found="", tone=ShownTone.CALM))
-        else:
-            tone = ShownTone.ODD if found.success is None else ShownTone.GOOD if found.success else ShownTone.BAD
-            shown.append(ShownRule(rule=rule, found=found_words(found), tone=tone))
-    return tuple(sorted(shown, key=lambda one: one.tone not in (ShownTone.BAD, ShownTone.ODD)))
 
 
 def queries_of(declared: TableDeclaration, catalog: CatalogSettings) -> tuple[ShownQuery, ...]:

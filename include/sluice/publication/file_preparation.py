@@ -15,6 +15,7 @@ from typing import Literal
 
 import pyarrow as pa
 from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
 from pyiceberg.manifest import DATA_FILE_TYPE, DataFile, FileFormat
 from pyiceberg.schema import Schema, index_by_id
@@ -205,7 +206,12 @@ def _merge(target: Table, group: Sequence[DataFile]) -> Iterator[DataFile]:
     # pyiceberg would split the group by the size of the rows in memory; one file is wanted.
     in_one_piece = metadata.properties | {TableProperties.WRITE_TARGET_FILE_SIZE_BYTES: _ANY_SIZE}
     uncut = metadata.model_copy(update={"properties": in_one_piece})
-    for written in _dataframe_to_data_files(uncut, rows, target.io):
+    yield from write_files(uncut, target.io, rows)
+
+
+def write_files(metadata: TableMetadata, io: FileIO, rows: pa.Table) -> Iterator[DataFile]:
+    """Write rows of a table into new data files of its default spec."""
+    for written in _dataframe_to_data_files(metadata, rows, io):
         written.spec_id = metadata.default_spec_id
         yield written
 

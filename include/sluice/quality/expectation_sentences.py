@@ -79,7 +79,7 @@ def found_words(found: ExpectationObservation) -> str:
         return "holds"
     elements = found.observed.get("element_count")
     of = f" of {elements:,}" if isinstance(elements, int) else ""
-    samples = list(_samples(found))
+    samples = list(sample_words(found))
     examples = f", for example {', '.join(samples)}" if samples else ""
     return f"{found.unexpected_rows:,}{of} rows break it{examples}"
 
@@ -124,7 +124,8 @@ def _bounds(given: Mapping[str, Any]) -> str:
     return " and ".join(parts) or "without bounds"
 
 
-def _samples(found: ExpectationObservation) -> Iterator[str]:
+def sample_words(found: ExpectationObservation) -> Iterator[str]:
+    """Some of the values that break an expectation, at most `SHOWN_SAMPLES` different ones."""
     seen = (_value_words(value) for value in found.observed.get("samples") or ())
     for number, words in enumerate(dict.fromkeys(seen)):
         if number == SHOWN_SAMPLES:

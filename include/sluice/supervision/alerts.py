@@ -119,7 +119,7 @@ def report_red_increment(ledger: Ledger, stream: str, *, sentence: str, by: str)
 
 def report_good_increment(ledger: Ledger, stream: str, *, by: str) -> None:
     """Record that an increment succeeded, with an event when the one before was red or this one was overdue; or that it
-    rejected all rows, which the reconciler alerts to."""
+    rejected all rows of its newest batch or of a file, which the reconciler alerts to."""
     record_increment(ledger, stream)
     done = StreamVerdict(state=StreamState.FINISHED, is_healthy=True, explanation="")
     verdict = with_rejections(done, read_stream(ledger, stream))

@@ -16,7 +16,7 @@ from sluice.declarations.stream_declaration import ScheduleDeclaration
 from sluice.failure_reasons import Failure, describe_failure, next_step
 from sluice.failures.classification import failure_of_run
 from sluice.ledger.airflow_owner import DagObservation, PauseOrigin
-from sluice.ledger.batches import BatchObservation
+from sluice.ledger.batches import MOST_REJECTED_FILES, BatchObservation
 from sluice.ledger.desired_states import SuspensionCause
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.stream_records import StreamRecords
@@ -32,7 +32,7 @@ from sluice.supervision.time_limits import AHEAD_AT_MOST, HEARD_WITHIN
 
 class StreamState(StrEnum):
     """The state of a stream, for a person. FINISHED and FAILED apply to incremental streams only. ALL_REJECTED: it does
-    well, but no row of its newest batch with rows was good.
+    well, but no row of its newest batch with rows was good, or none of a file.
 
     UNDECLARED, BROKEN and MODE_CHANGED are those of a run that fits no declaration (`find_orphaned_runs`).
     PAUSE_UNCLEAR: it runs although its DAG is paused, and no person is known to have paused that.
@@ -195,21 +195,23 @@ def with_trouble(
 
 
 def with_rejections(verdict: StreamVerdict, seen: StreamRecords) -> StreamVerdict:
-    """The verdict, when every row of the newest batch with rows was rejected: the stream does well, and nothing of what
-    is sent arrives. What a person rejected does not count; a batch without rows says nothing.
+    """The verdict, when every row of the newest batch with rows was rejected, or every one of a file: the stream does
+    well, and nothing of what is sent arrives. What a person rejected does not count; a batch without rows says nothing.
+    The next good file does not bring the rejected one back, so that one counts for as long as the ledger has its batch.
 
     On a quiet topic one bad record would be the newest for ever: it is settled by a later request, as to start the
     stream, or by a run of another declaration.
     """
     newest = next((batch for batch in seen.batches if batch.input_rows), None)
-    if newest is None or newest.is_rejected or verdict.state not in _DOES_WELL:
+    if verdict.state not in _DOES_WELL:
         return verdict
-    if newest.refused_rows < newest.input_rows or any(newest.published_rows.values()):
+    if newest is not None and newest.is_all_refused and not _is_settled(newest, seen):
+        number = newest.key.number
+        text = f"It rejected all {newest.input_rows:,} rows of batch {number}, so nothing of what is sent arrives."
+    elif (refusing := _file_refused(seen)) is not None:
+        number, text = refusing.key.number, _rejected_files_text(refusing)
+    else:
         return verdict
-    if _is_settled(newest, seen):
-        return verdict
-    number = f"{newest.key.generation}:{newest.key.batch}"
-    text = f"It rejected all {newest.input_rows:,} rows of batch {number}, so nothing of what is sent arrives."
     step = (
         "See the reasons in its quarantine: has the sender changed its format, or is the declaration wrong? "
         f"`sluice stream start {seen.stream}` settles it."
@@ -221,6 +223,20 @@ def with_rejections(verdict: StreamVerdict, seen: StreamRecords) -> StreamVerdic
         next_step=step,
         occasion=_refused_since(number, seen),
     )
+
+
+def _file_refused(seen: StreamRecords) -> BatchObservation | None:
+    """The newest batch with a file of which no record was good, while that counts: a reset reads the file again."""
+    batch = seen.refusing
+    if batch is None or batch.is_rejected or batch.key.generation != seen.generation or _is_settled(batch, seen):
+        return None
+    return batch
+
+
+def _rejected_files_text(batch: BatchObservation) -> str:
+    files, count = batch.rejected_files, len(batch.rejected_files)
+    more = "" if count == 1 else f", and of {count - 1}{' or more' if count == MOST_REJECTED_FILES else ''} other files"
+    return f"It rejected every record of the file {files[0]}{more}, in batch {batch.key.number}."
 
 
 def _refused_since(number: str, seen: StreamRecords) -> str:

@@ -18,7 +18,7 @@ from sluice.errors import UsageError
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.quality_checks import ExpectationObservation, QualityObservation, QualityVerdict, record_quality
 from sluice.maintenance.maintained_tables import find_declaration
-from sluice.quality.quality_pages import QualityPages, quality_sentence, write_pages
+from sluice.quality.quality_pages import QualityPages, quality_sentence
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import require_table
@@ -38,7 +38,7 @@ def check_table(
     launched_by: str,
     open_session: Callable[[], SparkSession],
 ) -> QualityObservation:
-    """Check the newest snapshot of a table, record the result, and write the pages.
+    """Check the newest snapshot of a table, record the result, and keep its Data Docs.
 
     Parameters
     ----------
@@ -61,11 +61,10 @@ def check_table(
         launched_by=launched_by,
         checked_at=checked_at,
         pages=pages.data_docs(name, checked_at),
-        report=pages.page(name),
         masked=masked_columns_of_table(declarations, name),
     ).make(open_session)
     record_quality(ledger, check, sentence=quality_sentence(check))
-    write_pages(ledger, pages, name)
+    pages.drop_old(name)
     return check
 
 
@@ -76,7 +75,6 @@ class QualityCheck:
     catalog: the name of the catalog in Spark.
     table: the table, just loaded by pyiceberg.
     pages: the folder for the pages of this check.
-    report: the page that the record names.
     masked: the columns of which no value is kept.
     """
 
@@ -86,7 +84,6 @@ class QualityCheck:
     launched_by: str
     checked_at: datetime
     pages: Path
-    report: Path
     masked: frozenset[str] = frozenset()
 
     def make(self, open_session: Callable[[], SparkSession]) -> QualityObservation:
@@ -150,7 +147,7 @@ class QualityCheck:
             rows=rows,
             expectations=len(details),
             failed_expectations=tuple(found.expectation for found in details if not found.success),
-            report=str(self.report),
+            report=None if snapshot_id is None else str(self.pages / "index.html"),
             details=tuple(details),
         )
 

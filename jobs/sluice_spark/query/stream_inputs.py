@@ -14,13 +14,20 @@ from sluice.declarations.input_declaration import InputDeclaration
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.source_declarations import IcebergSource
 from sluice.declarations.stream_declaration import StreamDeclaration
+from sluice.ledger.batches import MOST_REJECTED_FILES
 from sluice.record_values.unknown_fields import counts_of_texts
 from sluice.settings import Settings
 from sluice.sources.source_fields import SourceFields, fields_of
 from sluice_spark.query.logical_plan import analyzed_plan, leaves_of, python_list
 from sluice_spark.session.jvm import jvm_of
 from sluice_spark.sources import read_input, with_watermark
-from sluice_spark.sources.input_decoding import REJECTED_METRIC, UNDECLARED_METRIC, decode
+from sluice_spark.sources.input_decoding import (
+    GOOD_FILES,
+    REJECTED_FILES,
+    REJECTED_METRIC,
+    UNDECLARED_METRIC,
+    decode,
+)
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
@@ -146,6 +153,16 @@ def undeclared_fields(progress: Mapping[str, Any]) -> dict[str, dict[str, int]]:
         for name, metric in progress.get("observedMetrics", {}).items()
         if name.startswith((REJECTED_METRIC, UNDECLARED_METRIC)) and metric.get("undeclared")
     }
+
+
+def rejected_files(progress: Mapping[str, Any]) -> tuple[str, ...]:
+    """The files of which every record was rejected, at most `MOST_REJECTED_FILES`. progress: of a batch of which the
+    metrics have seen every record."""
+    metrics = progress.get("observedMetrics", {}).values()
+    found = {
+        file for metric in metrics for file in set(metric.get(REJECTED_FILES, ())) - set(metric.get(GOOD_FILES, ()))
+    }
+    return tuple(sorted(found)[:MOST_REJECTED_FILES])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

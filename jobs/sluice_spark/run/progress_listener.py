@@ -25,7 +25,7 @@ from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.ledger.batches import BatchObservation
 from sluice_spark.delivery.delivery_port import DeliveredBatch, DeliveringRun
 from sluice_spark.query.lateness import AGGREGATIONS, LATE_METRIC
-from sluice_spark.query.stream_inputs import undeclared_fields
+from sluice_spark.query.stream_inputs import rejected_files, undeclared_fields
 from sluice_spark.session.item_context import in_this_context
 from sluice_spark.session.jvm import jvm_of
 from sluice_spark.sources.input_decoding import INPUT_METRIC, REJECTED_METRIC
@@ -44,10 +44,12 @@ class BatchOrigin:
     """The run whose batches are observed.
 
     sources: the input of each source, in Spark's order.
+    judges_files: whether the metrics of the inputs see every record, so that a file without a good one is known.
     """
 
     run: DeliveringRun
     sources: Sequence[str]
+    judges_files: bool = False
 
 
 def observe_batch(progress: Mapping[str, Any], delivered: DeliveredBatch, origin: BatchOrigin) -> BatchObservation:
@@ -78,6 +80,7 @@ def observe_batch(progress: Mapping[str, Any], delivered: DeliveredBatch, origin
         durations_ms=progress["durationMs"],
         state_rows=_sum_over(operators, "numRowsTotal"),
         state_bytes=_sum_over(operators, "memoryUsedBytes"),
+        rejected_files=rejected_files(progress) if origin.judges_files else (),
         undeclared_fields=undeclared_fields(progress),
     )
 

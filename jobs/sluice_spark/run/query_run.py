@@ -127,7 +127,11 @@ class QueryRun:
         hand_over = self.context.controls.skipped_input.completing(self.context.recording.observed)
         return ProgressListener(
             self.plan.rows.sparkSession,
-            BatchOrigin(run=self.context.run, sources=self.plan.sources),
+            BatchOrigin(
+                run=self.context.run,
+                sources=self.plan.sources,
+                judges_files=self.plan.rejected is not None and self.plan.rejected.takes_all,
+            ),
             take_delivered=self.delivery.take,
             hand_over=hand_over,
         )

@@ -41,6 +41,9 @@ REJECTED_METRIC = "sluice.rejected."
 """The prefix of the observed metric of an input's rejected records: `count`, and as `records` those that are kept; with
 `undeclared` as below, if its values are decoded, and with `rows`, if the rows are counted."""
 
+REJECTED_FILES, GOOD_FILES = "rejected_files", "good_files"
+"""What the metric of an input of lines has besides: the files with a rejected record, and those with a good one."""
+
 UNDECLARED_METRIC = "sluice.undeclared."
 """The prefix of the observed metric of an input that rejects nothing: as `undeclared` the fields that no column takes,
 with their numbers, of each block of values."""
@@ -79,9 +82,15 @@ class _Metric:
     name: str
     counts_rows: bool
 
-    def of(self, judged: DataFrame) -> DataFrame:
-        """The rows with this metric."""
+    def of(self, judged: DataFrame, *, file: Column | None = None) -> DataFrame:
+        """The rows with this metric. file: the name of the file of each row, where files are judged."""
         counts = [_undeclared(fn.col(_UNDECLARED))] if _UNDECLARED in judged.columns else []
+        if file is not None:
+            is_good = fn.col(_REASON).isNull()
+            counts += [
+                fn.collect_set(fn.when(~is_good, file)).alias(REJECTED_FILES),
+                fn.collect_set(fn.when(is_good, file)).alias(GOOD_FILES),
+            ]
         return judged.observe(
             self.name,
             fn.count(fn.col(_REASON)).alias("count"),
@@ -230,7 +239,8 @@ def _split(
         fn.when(number.isNotNull(), fn.struct(number.alias("number"), *shown)).alias(_KEPT),
         fn.col(f"{_VALUE}.{UNDECLARED_COUNTS}").alias(_UNDECLARED),
     )
-    observed = judged if metric is None else metric.of(judged)
+    file = fn.col(f"{RECORD_COLUMN}.{_FILE}") if form.position == (_FILE,) else None
+    observed = judged if metric is None else metric.of(judged, file=file)
     names = [fn.col(f"{_VALUE}.{quoted(column.name)}") for column in columns]
     return DecodedInput(
         rows=observed.where(fn.col(_REASON).isNull()).select(*names, RECORD_COLUMN),

@@ -278,9 +278,10 @@ class ItemWork:
                 open_session=open_session,
             )
         sentence = quality_sentence(check)
-        _log.info("%s The page about it: %s", sentence, check.report)
+        _log.info("%s", sentence)
         if check.verdict in UNSUCCESSFUL_VERDICTS:
-            raise UnhealthyError(sentence, next_step=f"See {check.report}.")
+            step = f"See each rule: the link Quality report of the task, or `sluice quality report {check.table}`."
+            raise UnhealthyError(sentence, next_step=step)
         return check
 
     def _state_of(self, stream: str) -> StateDeclaration:

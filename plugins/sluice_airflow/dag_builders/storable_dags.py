@@ -6,6 +6,7 @@ PostgreSQL itself takes no NUL in any text.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 
 from airflow.sdk import DAG
@@ -32,7 +33,8 @@ def storing_problem(dag: DAG) -> str | None:
     for what, text in _texts(dag):
         if (character := unshowable_character(text)) is not None:
             return f"{what} holds {character}, which the database does not store"
-    return _schedule_problem(dag)
+    expression = getattr(dag.timetable, "expression", None)
+    return _schedule_problem(expression) if isinstance(expression, str) else None
 
 
 def storable_owners(owners: Iterable[str], *, otherwise: str) -> list[str]:
@@ -71,11 +73,9 @@ def _texts(dag: DAG) -> Iterator[tuple[str, str]]:
         yield f"the page of {task.task_id}", task.doc_md or ""
 
 
-def _schedule_problem(dag: DAG) -> str | None:
+@functools.lru_cache(maxsize=256)  # all continuous streams have one schedule, and increments have a few
+def _schedule_problem(expression: str) -> str | None:
     """What Airflow would stumble over when it computes the next run, which it does while it stores the DAG."""
-    expression = getattr(dag.timetable, "expression", None)
-    if not isinstance(expression, str):
-        return None
     from airflow.timetables.trigger import CronTriggerTimetable  # the scheduler's: it describes and computes
 
     timetable = CronTriggerTimetable(expression, timezone="UTC")

@@ -16,6 +16,7 @@ from sluice.supervision.platform_dags import MAINTENANCE_DAG, QUALITY_DAG
 from sluice.work.requests import CheckTable, MaintainTable, WorkRequest
 from sluice_airflow.dag_builders.assets import table_asset
 from sluice_airflow.dag_builders.storable_dags import storable_owners, storable_page
+from sluice_airflow.operators.check_operator import CheckOperator
 from sluice_airflow.operators.maintenance_operator import MaintenanceOperator
 from sluice_airflow.operators.work_operator import WorkOperator
 
@@ -151,12 +152,13 @@ says what was checked, when, and on which snapshot. One task for each table; the
 
 ## How to operate it
 - It runs every six hours. **Trigger** it to check now, and choose the tables in the form; none chosen means all.
-- The newest results and where the reports lie: `sluice quality report`.
+- What each rule found over time: the page *Quality*, or `sluice quality report TABLE`.
 
 ## What to do when it is red
-The end of the task's log names the expectations that do not hold and the place of the report. Bad data is the business
-of the table's owner: repair the source or the transformation. A check that could not be made is named as such: repair
-its cause and clear the task. Checking only reads, so clearing is always safe.
+The link *Quality report* of the task shows the rules that do not hold, with values and their history; the end of the
+task's log names them, too. Bad data is the business of the table's owner: repair the source or the transformation. A
+check that could not be made is named as such: repair its cause and clear the task. Checking only reads, so clearing is
+always safe.
 """
 
 
@@ -170,6 +172,7 @@ def data_quality_dag(declarations: Declarations) -> DAG:
         tables=[table.declaration for table in declarations.tables.values() if table.declaration.quality is not None],
         request=lambda table: CheckTable(table=table),
         retries=1,
+        operator=CheckOperator,
     )
 
 

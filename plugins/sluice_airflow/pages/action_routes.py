@@ -22,6 +22,7 @@ from sluice.operations import OperationPlan, OperationVerb
 from sluice.pages.job_plans import (
     BACKFILL_SUFFIX,
     CONTROL_DAG,
+    UNPAUSE,
     backfill_request,
     can_stage,
     maintenance_request,
@@ -32,10 +33,11 @@ from sluice.pages.job_plans import (
     record_maintenance_request,
     record_rejection_request,
     rejection_request,
+    unpause_request,
 )
 from sluice.pages.page_actions import MEANINGS, PageActions, PageVerb
 from sluice.pages.page_templates import render
-from sluice.supervision.platform_dags import MAINTENANCE_DAG
+from sluice.supervision.platform_dags import MAINTENANCE_DAG, MISSED_WHILE_PAUSED
 from sluice_airflow.pages.page_access import Reader, ReaderDep
 from sluice_airflow.pages.page_addresses import base_of
 from sluice_airflow.pages.page_guard import ShownPlan, is_of_own_origin, use_of
@@ -57,12 +59,15 @@ _JOB_MEANINGS = {
 
 Moment = Annotated[str, Query(max_length=40)]
 Token = Annotated[str, Form(max_length=2000)]
+Place = Annotated[str, Form(max_length=400, pattern=r"^(streams|tables|quality)(/[\w.%-]+)*$")]
+"""A page of ours to which a browser is sent back."""
 
 
 def action_routes() -> APIRouter:
     """The routes of the actions. Those of the jobs come first: the addresses of the other verbs look the same."""
     router = APIRouter()
     own = [Depends(_require_own_origin)]
+    router.add_api_route("/dags/{dag}/do/unpause", _unpause, methods=["POST"], dependencies=own)
     router.add_api_route("/tables/{table}/plan/maintain", _plan_maintenance, methods=["GET"])
     router.add_api_route("/tables/{table}/do/maintain", _maintain, methods=["POST"], dependencies=own)
     router.add_api_route("/streams/{stream}/backfill", _backfill_form, methods=["GET"])
@@ -125,6 +130,17 @@ def stream_to_act_on(name: str, reader: Reader, pages: PageState) -> LoadedStrea
 
 def _actions(reader: Reader, pages: PageState) -> PageActions:
     return PageActions(ledger=pages.ledger, settings=pages.deployment.settings, actor=reader.actor)
+
+
+def _unpause(
+    dag: str, request: Request, reader: ReaderDep, pages: StateDep, token: Token, here: Place = "streams"
+) -> RedirectResponse:
+    """Unpause a DAG of the platform: the button stands where its result is missed, and leads back there."""
+    if dag not in MISSED_WHILE_PAUSED or not reader.may_act_on([dag]):
+        raise HTTPException(403, f"You may not edit the DAG {dag}.")
+    _confirmed(reader, pages, token, subject=dag, verb=UNPAUSE)
+    pages.ask_airflow(request, unpause_request(dag))
+    return _done(request, reader, UNPAUSE, here)
 
 
 def _plan_maintenance(table: str, request: Request, reader: ReaderDep, pages: StateDep) -> HTMLResponse:
@@ -253,9 +269,7 @@ def _page_of(
     return HTMLResponse(render("plan", values))
 
 
-def _confirmed(
-    reader: Reader, pages: PageState, token: str, *, subject: str, verb: OperationVerb | PageVerb
-) -> ShownPlan:
+def _confirmed(reader: Reader, pages: PageState, token: str, *, subject: str, verb: str) -> ShownPlan:
     """The plan that is confirmed. Its token is used up from then on, in every API server."""
     shown = pages.tokens.plan_of(token, user=reader.name, subject=subject, verb=verb)
     if shown is None:
@@ -266,6 +280,6 @@ def _confirmed(
     return shown
 
 
-def _done(request: Request, reader: Reader, verb: OperationVerb, place: str) -> RedirectResponse:
+def _done(request: Request, reader: Reader, verb: str, place: str) -> RedirectResponse:
     _log.info("%s asked Airflow: %s %s", reader.name, verb, place)
     return RedirectResponse(f"{base_of(request)}/{place}?done={verb}", status_code=303)

@@ -30,7 +30,7 @@ def ask_airflow(request: Request, asked: AirflowRequest) -> Mapping[str, Any]:
     ------
     HTTPException: when Airflow refuses, with its own status and sentence.
     """
-    answer = anyio.from_thread.run(partial(_post, request.headers, asked))
+    answer = anyio.from_thread.run(partial(_send, request.headers, asked))
     if answer.is_success:
         document: Mapping[str, Any] = answer.json()
         return document
@@ -38,12 +38,12 @@ def ask_airflow(request: Request, asked: AirflowRequest) -> Mapping[str, Any]:
     raise HTTPException(status, f"Airflow refuses it: {_sentence_of(answer)}")
 
 
-async def _post(headers: Mapping[str, str], asked: AirflowRequest) -> httpx.Response:
+async def _send(headers: Mapping[str, str], asked: AirflowRequest) -> httpx.Response:
     from airflow.api_fastapi.main import app  # the application that serves this very request
 
     credentials = {name: headers[name] for name in _CREDENTIALS if name in headers}
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://airflow") as client:
-        return await client.post(f"/api/v2/{asked.path}", json=asked.body, headers=credentials)
+        return await client.request(asked.method, f"/api/v2/{asked.path}", json=asked.body, headers=credentials)
 
 
 def _sentence_of(answer: httpx.Response) -> str:

@@ -15,11 +15,16 @@ from sluice.supervision.platform_dags import MISSED_WHILE_PAUSED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DagOutlook:
-    """A DAG as its scheduler has it. next_run_at: unset when its schedule yields no further run."""
+    """A DAG as its scheduler has it.
+
+    next_run_at: unset when its schedule yields no further run.
+    token: of the form that unpauses it; empty for who may not.
+    """
 
     dag: str
     is_paused: bool
     next_run_at: datetime | None
+    token: str = ""
 
     @property
     def is_missed(self) -> str:

@@ -20,6 +20,11 @@ def stream_address(stream: str) -> str:
     return f"plugin/{ROUTE}{PREFIX}/streams/{quote(stream)}"
 
 
+def quality_address(table: str) -> str:
+    """Where Airflow's UI shows what the rules of a table found, relative to Airflow's own address."""
+    return f"plugin/{ROUTE}{PREFIX}/tables/{quote(table)}/quality"
+
+
 def base_of(request: Request) -> str:
     """The path below which the application lies, as links need it."""
     return quote(request.scope.get("root_path", ""))
@@ -28,3 +33,12 @@ def base_of(request: Request) -> str:
 def airflow_of(request: Request) -> str:
     """The path below which Airflow's own pages lie."""
     return base_of(request).removesuffix(PREFIX) + "/"
+
+
+def dag_run_link(launched_by: str) -> str:
+    """The page of the task that started a run, from the name that the ledger has of it; empty when it was another."""
+    words = launched_by.removeprefix("airflow: ").split(", ", 1)
+    if not launched_by.startswith("airflow: ") or len(words) != 2:
+        return ""
+    dag, dag_run = (quote(word, safe="") for word in words)
+    return f"dags/{dag}/runs/{dag_run}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated
 
@@ -16,6 +16,7 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.stream_troubles import StreamTrouble
 from sluice.pages.backfill_days import BackfillDays
 from sluice.pages.declared_now import DeclaredNow
+from sluice.pages.job_plans import UNPAUSE
 from sluice.pages.quarantine_page import QuarantineReading
 from sluice.pages.stream_lines import ObservedStreams, ObservingLauncher, observe_streams
 from sluice.pages.table_lines import visible_tables
@@ -26,7 +27,7 @@ from sluice_airflow.composition import Deployment
 from sluice_airflow.pages.airflow_requests import AskAirflow, ask_airflow
 from sluice_airflow.pages.dag_outlooks import DagOutlook, find_outlooks
 from sluice_airflow.pages.page_access import Reader
-from sluice_airflow.pages.page_guard import PlanTokens
+from sluice_airflow.pages.page_guard import PlanTokens, ShownPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +84,11 @@ class PageState:
     ) -> tuple[DagOutlook, ...]:
         """The DAGs of the platform that are paused, of those that a person may read, the most important first."""
         outlooks = find_outlooks(reader.may_read(among))
-        return tuple(outlooks[dag] for dag in MISSED_WHILE_PAUSED if dag in outlooks and outlooks[dag].is_paused)
+        paused = [outlooks[dag] for dag in MISSED_WHILE_PAUSED if dag in outlooks and outlooks[dag].is_paused]
+        may_unpause = reader.may_act_on([one.dag for one in paused]) if paused else ()
+        shown = {dag: ShownPlan(user=reader.name, subject=dag, verb=UNPAUSE) for dag in may_unpause}
+        tokens = {dag: self.tokens.token_of(plan) for dag, plan in shown.items()}
+        return tuple(replace(one, token=tokens.get(one.dag, "")) for one in paused)
 
     def failed_checks_for(self, reader: Reader) -> tuple[StreamTrouble, ...]:
         """The tables whose newest check failed, of those that a person may see."""

@@ -26,7 +26,7 @@ from sluice.supervision.platform_dags import CHECKPOINTS_DAG, GAPS_DAG, RECONCIL
 from sluice.supervision.stream_verdict import StreamState
 from sluice_airflow.pages.dag_outlooks import find_outlooks
 from sluice_airflow.pages.page_access import SAMPLES_HIDDEN, Reader, ReaderDep
-from sluice_airflow.pages.page_addresses import airflow_of, base_of
+from sluice_airflow.pages.page_addresses import airflow_of, base_of, dag_run_link
 from sluice_airflow.pages.page_state import PageState, StateDep
 
 
@@ -117,7 +117,7 @@ def _stream_page(
         "tables": pages.tables_for(reader),
         "failed": {one.stream: one for one in pages.failed_checks_for(reader)},
         "has_ui": _has_ui(line, pages),
-        "dag_run_links": {run.run_id: link for run in page.runs if (link := _dag_run_link(run.launched_by))},
+        "dag_run_links": {run.run_id: link for run in page.runs if (link := dag_run_link(run.launched_by))},
     }
     return HTMLResponse(render("stream", values))
 
@@ -156,7 +156,7 @@ def _failed_run(line: StreamLine, page: StreamPage, reader: Reader) -> str:
     """The page in Airflow of the failed run of an increment, whose task is to be cleared; empty where none is."""
     if line.state is not StreamState.FAILED or not page.runs or not reader.may_act_on([line.stream]):
         return ""
-    return _dag_run_link(page.runs[0].launched_by) or f"dags/{quote(line.stream, safe='')}"
+    return dag_run_link(page.runs[0].launched_by) or f"dags/{quote(line.stream, safe='')}"
 
 
 def _dags_about(line: StreamLine, pages: PageState) -> tuple[str, ...]:
@@ -169,15 +169,6 @@ def _dags_about(line: StreamLine, pages: PageState) -> tuple[str, ...]:
 def _has_quarantine(line: StreamLine, pages: PageState) -> bool:
     declared = pages.declarations.streams.get(line.stream)
     return declared is not None and declared.declaration.quarantine
-
-
-def _dag_run_link(launched_by: str) -> str:
-    """The page of the task that started a run, from the name that the ledger has of it; empty when it was another."""
-    words = launched_by.removeprefix("airflow: ").split(", ", 1)
-    if not launched_by.startswith("airflow: ") or len(words) != 2:
-        return ""
-    dag, dag_run = (quote(word, safe="") for word in words)
-    return f"dags/{dag}/runs/{dag_run}"
 
 
 def _streams_json(request: Request, reader: ReaderDep, pages: StateDep) -> Mapping[str, Any]:

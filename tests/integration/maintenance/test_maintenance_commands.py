@@ -19,7 +19,12 @@ from sluice.cli.app import main
 from sluice.ledger.airflow_owner import DagObservation
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.generations import current_generation, record_query_id
-from sluice.ledger.quality_checks import QualityObservation, QualityVerdict, record_quality
+from sluice.ledger.quality_checks import (
+    ExpectationObservation,
+    QualityObservation,
+    QualityVerdict,
+    record_quality,
+)
 from sluice.ledger.stream_troubles import clear_trouble
 from sluice.ledger.work_items import find_items
 from sluice.processes.deadline import Deadline
@@ -193,10 +198,36 @@ def test_quality_report(
     record_quality(deployment.ledger, a_check(deployment, verdict), sentence="It failed.")
 
     assert ended(["quality", "report", deployment.table]) == exit_code
+    for asked in ([], [deployment.table]):
+        ended(["quality", "report", *asked])
+        assert f"{deployment.table}: {verdict}, 2026-11-20 12:00:00 UTC" in capsys.readouterr().out
+    ended(["quality", "report", "--json"])
+    checks = json.loads(capsys.readouterr().out)["checks"]
+    assert [one["verdict"] for one in checks if one["table"] == deployment.table] == [str(verdict)]
 
+
+def test_the_report_of_a_table_names_each_rule_with_its_values_and_history(
+    deployment: Deployment, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held, broken = a_check(deployment, QualityVerdict.PASSED), a_check(deployment, QualityVerdict.FAILED)
+    record_quality(deployment.ledger, held, sentence="It holds.")
+    record_quality(deployment.ledger, broken, sentence="It failed.")
+
+    assert ended(["quality", "report", deployment.table]) == 1
     said = capsys.readouterr().out
-    assert f"{deployment.table}: {verdict}, 2026-11-20 12:00:00 UTC" in said
-    assert "/reports/rows/index.html" in said
+    assert "0 of 1 rules hold" in said
+    assert (
+        "● id is unique: 2 rows break it, for example 7 (broken in 1 of 2 checks, since 2026-11-20 12:00:00 UTC)"
+        in said
+    )
+    assert ended(["quality", "report", deployment.table, "--json"]) == 1
+    (rule,) = json.loads(capsys.readouterr().out)["rules"]
+    assert (rule["rule"], rule["columns"], rule["place"]) == ("id is unique", ["id"], "the check of the table")
+    assert [(one["success"], one["failed_rows"], one["samples"]) for one in rule["results"]] == [
+        (False, 2, ["7"]),
+        (True, 0, []),
+    ]
+    assert ended(["quality", "report", "no.table"]) == 2
 
 
 def a_check(deployment: Deployment, verdict: QualityVerdict) -> QualityObservation:
@@ -211,7 +242,16 @@ def a_check(deployment: Deployment, verdict: QualityVerdict) -> QualityObservati
         rows=6,
         expectations=1,
         failed_expectations=("expect_column_values_to_be_unique",) if verdict is QualityVerdict.FAILED else (),
-        report="/reports/rows/index.html",
+        report=None,
+        details=(
+            ExpectationObservation(
+                expectation="expect_column_values_to_be_unique",
+                arguments={"column": "id"},
+                success=verdict is not QualityVerdict.FAILED,
+                unexpected_rows=2 if verdict is QualityVerdict.FAILED else 0,
+                observed={"samples": [7]} if verdict is QualityVerdict.FAILED else {},
+            ),
+        ),
     )
 
 

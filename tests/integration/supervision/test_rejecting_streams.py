@@ -32,7 +32,9 @@ INCREMENT = continuous_stream(mode="incremental", trigger=None, schedule={"cron"
 NOTHING: Any = None
 
 
-def deliver(ledger: Ledger, run: RunObservation, number: int, *, refused: int) -> None:
+def deliver(
+    ledger: Ledger, run: RunObservation, number: int, *, refused: int, rejected_files: tuple[str, ...] = ()
+) -> None:
     """Record a batch of 30 rows, of which so many were rejected."""
     batch = BatchObservation(
         key=PublicationKey(stream=run.stream, generation=run.generation, batch=number),
@@ -42,6 +44,7 @@ def deliver(ledger: Ledger, run: RunObservation, number: int, *, refused: int) -
         input_rows=30,
         published_rows={"rows": 30 - refused},
         refused_rows=refused,
+        rejected_files=rejected_files,
     )
     assert record_batch(ledger, batch)
 
@@ -84,6 +87,25 @@ def test_one_bad_record_of_a_quiet_topic_is_settled_by_a_request(supervisor: Sup
         deliver(ledger, run, number, refused=30)
         assert passed(supervisor, declared(CONTINUOUS))["flights"].is_new is (number == 1), "one alert, not one a batch"
     assert [trouble.occasion for trouble in all_troubles(ledger)] == ["1:1"]
+
+
+def test_a_rejected_file_among_good_ones_is_alerted_until_it_is_settled(
+    supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger
+) -> None:
+    run = started(supervisor, CONTINUOUS)
+    current_generation(ledger, "flights", checkpoints_root="file:///checkpoints")
+    deliver(ledger, run, 0, refused=10, rejected_files=("s3a://landing/alien.csv", "s3a://landing/odd.csv"))
+    for number in range(1, 25):
+        deliver(ledger, run, number, refused=0)
+
+    alert = passed(supervisor, declared(CONTINUOUS))["flights"]
+
+    assert "the file s3a://landing/alien.csv, and of 1 other files, in batch 1:0" in alert.sentence
+    assert passed(supervisor, declared(CONTINUOUS))["flights"].is_new is False
+    assert states(ledger, launcher, CONTINUOUS) == {StreamState.ALL_REJECTED}
+    set_desired_state(ledger, "flights", DesiredState.RUNNING, requested_by="ann")
+    assert passed(supervisor, declared(CONTINUOUS)) == {}
+    assert all_troubles(ledger) == ()
 
 
 def test_one_bad_record_of_a_quiet_topic_is_settled_by_another_declaration(ledger: Ledger) -> None:

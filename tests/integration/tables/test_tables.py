@@ -223,4 +223,7 @@ def test_the_quarantine_of_a_stream_is_a_table_like_any_other(catalog: Catalog) 
         ("position", "string"),
         ("payload", "string"),
         ("refused_at", "timestamptz"),
+        ("resolved_at", "timestamptz"),
+        ("resolution", "string"),
+        ("resolved_by", "string"),
     ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,9 @@ READ = (
     "/sluice/streams/acted_on?hours=24",
     "/sluice/tables",
     "/sluice/tables/silver.acted_on",
+    "/sluice/tables/silver.acted_on/quality",
+    "/sluice/quality",
+    "/sluice/quality?show=failed&q=acted",
     "/sluice/lineage",
     "/sluice/lineage?of=acted_on&only=1",
     "/sluice/api/streams",
@@ -49,7 +51,8 @@ SAMPLES = "/sluice/streams/refusing/quarantine"
 MAINTAIN = "/sluice/tables/silver.acted_on/do/maintain"
 BACKFILL = "/sluice/streams/asked_back/do/backfill"
 REJECT = "/sluice/streams/acted_on/do/reject-batch"
-JOBS = (MAINTAIN, BACKFILL, REJECT, "/sluice/streams/acted_on/do/reset")
+UNPAUSE = "/sluice/dags/ledger_upkeep/do/unpause"
+JOBS = (UNPAUSE, MAINTAIN, BACKFILL, REJECT, "/sluice/streams/acted_on/do/reset")
 FOREIGN: tuple[dict[str, str], ...] = (
     {},
     {"Sec-Fetch-Site": "cross-site"},
@@ -62,33 +65,6 @@ FOREIGN: tuple[dict[str, str], ...] = (
 """What other sites can make a browser send, and what a program without a browser sends."""
 
 NOT_THERE = ("/sluice/docs", "/sluice/redoc", "/sluice/openapi.json", "/sluice/static/..%2fframe.html.j2")
-
-
-@pytest.fixture(scope="module")
-def as_viewer(airflow: RunningAirflow) -> Iterator[httpx.Client]:
-    """A client with the cookie of a viewer, as a browser has it."""
-    with client_of(airflow, "viewer") as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def as_admin(airflow: RunningAirflow) -> Iterator[httpx.Client]:
-    """A client with the cookie of an administrator."""
-    with client_of(airflow, "admin") as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def as_stranger(airflow: RunningAirflow) -> Iterator[httpx.Client]:
-    """A client without a login."""
-    with httpx.Client(base_url=airflow.client.base_url, timeout=30) as client:
-        yield client
-
-
-def client_of(airflow: RunningAirflow, user: str) -> httpx.Client:
-    """A client that is logged in by cookie."""
-    cookies = {"_token": airflow.token(user)}
-    return httpx.Client(base_url=airflow.client.base_url, cookies=cookies, timeout=30, follow_redirects=True)
 
 
 def token_of(client: httpx.Client, verb: str = "stop") -> str:
@@ -203,6 +179,30 @@ def test_maintenance_is_run_by_its_dag_for_the_person_and_the_one_table(
     assert (run["conf"], run["triggering_user_name"]) == ({"tables": ["silver.acted_on"]}, "admin")
     (event,) = recent_events(airflow.ledger, EventSubject.TABLE, "silver.acted_on", limit=1)
     assert (event.action, event.actor.name) == ("maintain_table", "airflow: pages, admin")
+
+
+def test_a_paused_dag_of_the_platform_is_unpaused_as_the_person(
+    as_admin: httpx.Client, airflow: RunningAirflow
+) -> None:
+    airflow.wait(lambda: airflow.client.get("/api/v2/dags/ledger_upkeep").is_success, within_seconds=180)
+    airflow.patch("dags/ledger_upkeep", {"is_paused": True})
+    shown = {**shown_to_admin(airflow, subject="ledger_upkeep", verb="unpause"), "here": "tables"}
+    of_another = shown_to_admin(airflow, subject="data_quality", verb="unpause")
+    same_site = {"Sec-Fetch-Site": "same-origin"}
+    for headers in FOREIGN:
+        assert as_admin.post(UNPAUSE, data=shown, headers=headers).status_code == 403
+    for data in ({"token": "made up"}, of_another, {**shown, "here": "//evil.example"}):
+        assert as_admin.post(UNPAUSE, data=data, headers=same_site).status_code in (403, 422)
+    elsewhere = shown_to_admin(airflow, subject="acted_on", verb="unpause")
+    refused = as_admin.post("/sluice/dags/acted_on/do/unpause", data=elsewhere, headers=same_site)
+    assert refused.status_code == 403, "a stream is started by its own page"
+    assert airflow.get("dags/ledger_upkeep")["is_paused"] is True
+
+    done = as_admin.post(UNPAUSE, data=shown, headers=same_site)
+
+    assert (done.status_code, done.url.path) == (200, "/sluice/tables"), done.text
+    assert airflow.get("dags/ledger_upkeep")["is_paused"] is False
+    assert as_admin.post(UNPAUSE, data=shown, headers=same_site).status_code == 403, "used"
 
 
 def test_a_backfill_becomes_runs_of_its_dag_for_the_person(as_admin: httpx.Client, airflow: RunningAirflow) -> None:
@@ -324,7 +324,7 @@ def test_a_report_is_behind_the_login_and_none_of_its_scripts_runs(
 ) -> None:
     result = f"{report}/validations/silver.acted_on/result.html"
     assert as_stranger.get(result).status_code == 401
-    assert f'href="{result}"' in as_viewer.get("/sluice/tables/silver.acted_on").text, "the result, and not a list"
+    assert f'href="{result}"' in as_viewer.get("/sluice/tables/silver.acted_on/quality").text, "and not a list"
     shown = as_viewer.get(result)
 
     assert (shown.status_code, shown.text) == (200, REPORT)
@@ -366,9 +366,9 @@ TIMES = (
     *("2013-W01", "1970-01-01", "2013-13-01", "now", "\0", "2013-01-05T25:00"),
 )
 ADDRESSES = (
-    *("streams", "lineage", "api/streams", "api/unhealthy", "tables", "streams/{}", "streams/{}/quarantine"),
+    *("streams", "lineage", "api/streams", "api/unhealthy", "tables", "quality", "streams/{}", "streams/{}/quarantine"),
     *("streams/{}/plan/{}", "streams/{}/backfill", "streams/{}/spark", "streams/{}/spark/proxy/{}/{}", "tables/{}"),
-    *("tables/{}/plan/maintain", "tables/{}/reports/{}/{}", "static/{}"),
+    *("tables/{}/quality", "tables/{}/plan/maintain", "tables/{}/reports/{}/{}", "static/{}"),
 )
 
 

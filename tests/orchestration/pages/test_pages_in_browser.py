@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 from typing import Literal
+from urllib.parse import quote
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
+from tests.fakes.behaviour import Behaviour, tell_drivers
 from tests.fixtures.airflow import RunningAirflow
 from tests.fixtures.browser import logged_in, screenshot, with_cookie
 from tests.fixtures.supervised_streams import await_running, kill_driver, started
 
+from sluice.ledger.quality_checks import (
+    ExpectationObservation,
+    QualityObservation,
+    QualityVerdict,
+    record_quality,
+)
 from sluice.ledger.run_values import RunObservation
 from sluice.ledger.runs import newest_run
 
@@ -24,12 +33,18 @@ PAGES = (
     "streams/no_such_stream",
     "tables",
     "tables/silver.paged",
+    "tables/gold.third",
+    "tables/gold.third/quality",
+    "quality",
     "streams/asked_back/backfill",
     "streams/refusing",
     "lineage",
     "lineage?of=bronze.flights",
 )
-FRAMED = ("streams", "streams/paged", "tables", "tables/silver.paged", "streams/asked_back/backfill", "lineage")
+FRAMED = (
+    *("streams", "streams/paged", "streams/paged/plan/stop", "streams/asked_back/backfill", "streams/refusing"),
+    *("tables", "tables/silver.paged", "tables/gold.third", "tables/gold.third/quality", "quality", "lineage"),
+)
 PATIENCE = 90 * SECONDS
 
 _CUT_OFF = "all => all.filter(one => one.scrollWidth > one.clientWidth + 1).map(one => one.className || one.tagName)"
@@ -174,7 +189,7 @@ def test_an_analyst_sees_what_the_catalog_has_and_copies_a_query(airflow: Runnin
     page.context.close()
 
 
-def test_a_paused_dag_is_said_where_its_result_is_missed_with_the_way_to_it(
+def test_a_paused_dag_is_said_where_its_result_is_missed_and_unpaused_there(
     airflow: RunningAirflow, browser: Browser
 ) -> None:
     airflow.unpause("data_quality")
@@ -189,6 +204,12 @@ def test_a_paused_dag_is_said_where_its_result_is_missed_with_the_way_to_it(
                 expect(page.frame_locator("iframe").locator("h1")).to_be_visible(timeout=PATIENCE)
                 expect(banner).to_have_count(int(is_paused))
         screenshot(page, "paused-dag")
+        page.goto("/plugin/streams/sluice/tables/bronze.flights")
+        page.frame_locator("iframe").get_by_role("button", name="Unpause data_quality").click()
+        expect(page.frame_locator("iframe").get_by_text("The DAG is unpaused")).to_be_visible(timeout=PATIENCE)
+        expect(banner).to_have_count(0)
+        assert airflow.get("dags/data_quality")["is_paused"] is False
+        airflow.patch("dags/data_quality", {"is_paused": True})
         page.goto("/")
         tile = page.locator("#sluice-tile").get_by_role("link", name="1 DAG of the platform paused")
         expect(tile).to_be_visible(timeout=PATIENCE)
@@ -198,6 +219,65 @@ def test_a_paused_dag_is_said_where_its_result_is_missed_with_the_way_to_it(
     finally:
         airflow.unpause("data_quality")
     page.context.close()
+
+
+def test_from_the_red_task_two_clicks_lead_to_the_broken_rule_and_its_values(
+    airflow: RunningAirflow, browser: Browser
+) -> None:
+    tell_drivers(airflow.behaviours, "gold.third", Behaviour(fails_with="UnhealthyError: id is not null: 3 rows"))
+    airflow.unpause("data_quality")
+    run = airflow.trigger("data_quality", tables=["gold.third"])
+    airflow.wait(lambda: airflow.task("data_quality", "gold.third", run)["state"] == "failed", within_seconds=200)
+    record_checks(airflow, "gold.third", by=f"airflow: data_quality, {run}")
+    page = with_cookie(airflow, browser, "viewer")
+    page.goto(f"/dags/data_quality/runs/{quote(run)}")
+
+    page.get_by_role("link", name="third", exact=True).first.click(timeout=PATIENCE)
+    page.get_by_role("link", name="Quality report").click(timeout=PATIENCE)
+
+    frame = page.frame_locator("iframe")
+    rule = frame.get_by_role("row", name="id is not null")
+    expect(rule).to_contain_text("broken", timeout=PATIENCE)
+    expect(rule).to_contain_text("3")
+    expect(rule).to_contain_text("broken since")
+    expect(rule.get_by_text("sample-7")).to_be_visible()
+    screenshot(page, "quality-report")
+    frame.get_by_role("link", name="← Quality").click()
+    expect(frame.get_by_role("row", name="gold.third")).to_contain_text("id is not null: 3 of 40 rows break it")
+    frame.get_by_role("link", name="Printable").click()
+    page.wait_for_url("**/sluice/quality", timeout=PATIENCE)
+    page.emulate_media(media="print")
+    expect(page.get_by_role("searchbox")).to_be_hidden()
+    screenshot(page, "quality-printed")
+    page.context.close()
+
+
+def record_checks(airflow: RunningAirflow, table: str, *, by: str) -> None:
+    """A day of checks of which the newest two found three rows."""
+    for ago in reversed(range(4)):
+        at = datetime.now(UTC) - ago * timedelta(hours=6)
+        broken = 3 if ago < 2 else 0
+        found = ExpectationObservation(
+            expectation="expect_column_values_to_not_be_null",
+            arguments={"column": "id"},
+            success=not broken,
+            observed={"element_count": 40, **({"samples": ["sample-7"]} if broken else {})},
+            unexpected_rows=broken,
+        )
+        check = QualityObservation(
+            table=table,
+            checked_at=at,
+            launched_by=by,
+            verdict=QualityVerdict.FAILED if broken else QualityVerdict.PASSED,
+            snapshot_id=7,
+            snapshot_committed_at=at - timedelta(minutes=4),
+            rows=40,
+            expectations=1,
+            failed_expectations=(found.expectation,) if broken else (),
+            report=None,
+            details=(found,),
+        )
+        record_quality(airflow.ledger, check, sentence="id is not null: 3 of 40 rows break it.")
 
 
 def test_a_viewer_sees_no_button(airflow: RunningAirflow, browser: Browser) -> None:

@@ -10,6 +10,7 @@ import pytest
 from airflow.providers.standard.operators.python import BranchPythonOperator
 from airflow.sdk import DAG, CronTriggerTimetable
 from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.types import TaskInstanceKey
 from tests.fixtures.sample_declarations import write_continuous_stream, write_table
 
 from sluice.declarations.load_declarations import load_declarations
@@ -54,7 +55,11 @@ def test_every_table_with_expectations_is_checked(tmp_path: Path) -> None:
     write_table(tmp_path, "silver.flights", more=QUALITY)
     jobs = _jobs(data_quality_dag(load_declarations(tmp_path)))
     assert list(jobs) == ["silver.flights"]
-    assert jobs["silver.flights"].request == CheckTable(table="silver.flights")
+    job = jobs["silver.flights"]
+    assert job.request == CheckTable(table="silver.flights")
+    (link,) = job.operator_extra_links
+    key = TaskInstanceKey(dag_id="data_quality", task_id=job.task_id, run_id="a run")
+    assert link.get_link(job, ti_key=key) == "/plugin/streams/sluice/tables/silver.flights/quality"
 
 
 def test_the_form_offers_the_tables_and_refuses_others(tmp_path: Path) -> None:

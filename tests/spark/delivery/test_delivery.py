@@ -168,6 +168,9 @@ def test_several_outputs_and_a_quarantine_come_from_one_batch(dividing: Workshop
         "quotes_data": None,
         "position": '{"id":-7}',
         "payload": "minus seven",
+        "resolved_at": None,
+        "resolution": None,
+        "resolved_by": None,
     }
     assert (batch.input_rows, batch.published_rows, batch.refused_rows) == (3, {"copies": 2, "words": 2}, 1)
     assert set(batch.snapshot_ids) == {"copies", "words", "quarantine"}
@@ -178,7 +181,7 @@ def test_a_quarantine_of_an_older_version_gets_the_newer_columns_before_a_stream
 ) -> None:
     dividing.append("source", [{"id": -7, "word": "minus seven"}])
     with dividing.table(f"quarantine.{stream_name}").update_schema() as schema:
-        for column in ("kind", "path", "quotes_data"):
+        for column in ("kind", "path", "quotes_data", "resolved_at", "resolution", "resolved_by"):
             schema.delete_column(column)
 
     with pytest.raises(SchemaError) as refusal:

@@ -82,10 +82,8 @@ def test_the_pages_are_built(workshop: Workshop) -> None:
     seen = check(workshop, table)
 
     pages = QualityPages(root=workshop.settings.reports)
-    assert seen.report == str(pages.page(table))
-    assert str(seen.snapshot_id) in pages.page(table).read_text()
-    assert table in pages.index.read_text()
     data_docs = pages.data_docs(table, seen.checked_at)
+    assert seen.report == str(data_docs / "index.html")
     assert (data_docs / "index.html").is_file()
     assert [page for page in data_docs.rglob("*.html") if f"{table} at snapshot {seen.snapshot_id}" in page.read_text()]
 
@@ -100,7 +98,7 @@ def test_markup_in_a_row_is_text_on_every_page(workshop: Workshop) -> None:
 
     assert seen.details[0].observed["samples"] == ["<script>alert('of a row')</script><img src=x onerror=alert(1)>"]
     pages = [page.read_text() for page in workshop.settings.reports.joinpath(table).rglob("*.html")]
-    assert len(pages) >= 4
+    assert len(pages) >= 3
     assert any("&lt;script&gt;alert(" in page for page in pages), "the value is shown"
     assert [page for page in pages if "<script>alert(" in page or "<img src=x" in page] == []
     assert [page for page in pages if "Content-Security-Policy\" content=\"default-src 'none'; " not in page] == []
@@ -122,7 +120,7 @@ def test_of_a_masked_column_no_value_is_recorded_or_shown(workshop: Workshop) ->
     assert "planted" not in str(recorded.details)
     assert recorded.details[2].observed["samples"] == [7], "the other column is not masked"
     pages = [page.read_text() for page in workshop.settings.reports.joinpath(table).rglob("*.html")]
-    assert len(pages) >= 4
+    assert len(pages) >= 3
     assert [page for page in pages if "planted" in page] == []
 
 
@@ -147,8 +145,6 @@ def test_an_expectation_that_does_not_hold_is_named_and_counted(workshop: Worksh
     between = seen.details[2]
     assert (between.success, between.unexpected_rows) == (False, 101)
     assert len(between.observed["samples"]) == 10
-    assert seen.report is not None
-    assert "101 unexpected" in Path(seen.report).read_text()
 
 
 def test_expectations_of_one_type_on_one_column_are_all_checked(workshop: Workshop) -> None:
@@ -208,8 +204,7 @@ def test_a_table_without_a_snapshot_needs_no_spark(workshop: Workshop) -> None:
     seen = check(workshop, table, open_session=unneeded)
 
     assert (seen.verdict, seen.snapshot_id) == (QualityVerdict.NOTHING_TO_CHECK, None)
-    assert seen.report is not None
-    assert "nothing to check" in Path(seen.report).read_text()
+    assert seen.report is None
 
 
 def test_a_table_without_expectations_is_a_wrong_question(workshop: Workshop) -> None:

@@ -14,15 +14,15 @@ from tests.unit.pages.test_page_templates import HOSTILE
 from sluice.declarations.maintenance_declaration import MaintenanceDeclaration
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.ledger.maintenance_runs import KeptSnapshot, MaintenanceStep, StepOutcome, TableFigures
-from sluice.ledger.quality_checks import ExpectationObservation, QualityObservation, QualityVerdict
+from sluice.ledger.quality_checks import QualityVerdict
 from sluice.pages.page_templates import render
-from sluice.pages.page_words import ShownTone
 from sluice.pages.svg_charts import BAR_HEIGHT, bars_of, bars_path
-from sluice.pages.table_facts import columns_shown, queries_of, rules_shown
+from sluice.pages.table_facts import columns_shown, queries_of
 from sluice.pages.table_lines import TableLine, debt_of
 from sluice.pages.table_looks import LookedColumn, TableLook
 from sluice.pages.table_page import TablePage, charts_of_runs, outlooks_of
 from sluice.pages.table_selection import TableSelection, counts_of
+from sluice.quality.rule_results import report_of
 from sluice.settings import CatalogSettings
 
 POLICY = MaintenanceDeclaration()
@@ -222,15 +222,12 @@ def page_of(line: TableLine, page: TablePage, **changed: Any) -> str:
         "look": look,
         "columns": columns_shown(DECLARED, look),
         "queries": queries_of(DECLARED, CATALOG),
-        "rules": (),
         "page": page,
         "outlooks": {},
         "paused": (),
         "maintenance_dag": "table_maintenance",
         "quality_dag": "data_quality",
-        "checks": (),
-        "may_see_quality": True,
-        "reports": {},
+        "report": report_of(DECLARED, (), ()),
         "done": None,
         "may_maintain": False,
     }
@@ -279,55 +276,23 @@ def test_a_query_can_be_copied_and_holds_no_secret() -> None:
     assert 'data-copy="query-1"' in shown
 
 
-def test_a_broken_rule_is_named_with_its_bounds_and_values_and_those_of_a_masked_column_are_hidden() -> None:
-    declared = DECLARED.quality.expectations[1] if DECLARED.quality else None
-    assert declared is not None
-    found = ExpectationObservation(
-        expectation=declared.type,
-        arguments=declared.kwargs,
-        success=False,
-        observed={"element_count": 318, "samples": [5.3, 6.1]},
-        unexpected_rows=2,
-    )
-    check = QualityObservation(
-        table="silver.clicks",
-        checked_at=NOON,
-        launched_by="airflow",
-        verdict=QualityVerdict.FAILED,
-        snapshot_id=7,
-        snapshot_committed_at=NOON,
-        rows=318,
-        expectations=2,
-        failed_expectations=(declared.type,),
-        report=None,
-        details=(found,),
-    )
-
-    broken, unchecked = rules_shown(DECLARED, [check], frozenset())
-    hidden, _ = rules_shown(DECLARED, [check], frozenset({"strongest"}))
-
-    assert (broken.rule, broken.found) == (
-        "strongest is between 0 and 5", "2 of 318 rows break it, for example 5.3, 6.1",
-    )  # fmt: skip
-    assert (unchecked.rule, unchecked.found, unchecked.tone) == ("id is not null", "", ShownTone.CALM)
-    assert hidden.found == "2 of 318 rows break it"
-    address = "20261122T120000Z/validations/silver.clicks/a b.html"
-    shown = page_of(LINE, EMPTY, rules=(broken, unchecked), checks=(check,), reports={NOON: address})
-    assert "2 of 318 rows break it, for example 5.3, 6.1" in shown
-    assert 'href="/sluice/tables/silver.clicks/reports/20261122T120000Z/validations/silver.clicks/a%20b.html"' in shown
-
-
 def test_what_is_missed_while_a_dag_is_paused_is_said_with_the_way_out() -> None:
     @dataclass(frozen=True)
     class Paused:
         dag: str = "data_quality"
         is_missed: str = "No table is checked against its expectations."
+        token: str = ""
 
     shown = page_of(LINE, EMPTY, paused=(Paused(),))
+    with_button = page_of(LINE, EMPTY, paused=(Paused(token="signed"),))  # noqa: S106  # of no real form
 
-    assert "▲ the DAG data_quality is paused" in shown
+    assert "is paused" in shown
     assert "No table is checked against its expectations." in shown
-    assert 'href="/dags/data_quality" data-airflow>Unpause it in Airflow' in shown
+    assert 'href="/dags/data_quality" data-airflow>data_quality</a>' in shown
+    assert "<button" not in shown[: shown.index("<h2>")], "for who may not edit the DAG"
+    assert 'action="/sluice/dags/data_quality/do/unpause"' in with_button
+    assert '<input type="hidden" name="token" value="signed">' in with_button
+    assert '<input type="hidden" name="here" value="tables/silver.clicks">' in with_button
 
 
 def test_hostile_words_stay_words_and_holders_that_may_not_be_seen_are_only_counted() -> None:

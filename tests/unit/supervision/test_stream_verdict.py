@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -168,6 +169,36 @@ def test_a_stream_that_rejects_every_row_is_unhealthy(batches: tuple[BatchObserv
     if not is_healthy:
         assert verdict.explanation == ("It rejected all 30 rows of batch 1:2, so nothing of what is sent arrives.")
         assert "quarantine" in verdict.next_step
+
+
+ONE_FILE = replace(a_batch(1, read=30, refused=10, published=20), rejected_files=("s3a://landing/alien.csv",))
+SETTLED = DesiredStateObservation(
+    stream="weather", desired_state=DesiredState.RUNNING, requested_at=NOON + timedelta(minutes=1)
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "is_healthy"),
+    [
+        ({}, False),
+        ({"generation": 2}, True),
+        ({"refusing": replace(ONE_FILE, is_rejected=True)}, True),
+        ({"desired": SETTLED}, True),
+        ({"refusing_digests": {"run-0": "another"}, "refusing": replace(ONE_FILE, run_id="run-0")}, True),
+    ],
+    ids=["good files came since", "reset since", "rejected by a person", "settled by a request", "declared anew since"],
+)
+def test_a_file_of_which_no_record_was_good_counts_until_somebody_acts(
+    change: dict[str, Any], is_healthy: bool
+) -> None:
+    seen = replace(replace(seen_with((GOOD,)), generation=1, refusing=ONE_FILE), **change)
+    verdict = with_rejections(judge_increment(seen), seen)
+
+    assert verdict.is_healthy is is_healthy
+    if not is_healthy:
+        assert (verdict.state, verdict.occasion) == (StreamState.ALL_REJECTED, "1:1")
+        assert "every record of the file s3a://landing/alien.csv, in batch 1:1" in verdict.explanation
+        assert "`sluice stream start weather` settles it" in verdict.next_step
 
 
 @pytest.mark.parametrize("state", [StreamState.STOPPED, StreamState.FAILED, StreamState.LATE, StreamState.STARTING])

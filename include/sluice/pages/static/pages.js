@@ -69,12 +69,13 @@
         if (!now || now.innerHTML === old.innerHTML) continue;
         const open = new Set([...old.querySelectorAll("details[open][id]")].map((one) => one.id));
         const scrolled = [...old.querySelectorAll(".wide, pre")].map((one) => [one.scrollLeft, one.scrollTop]);
-        const focus = old.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+        const nameOf = (one) => one.getAttribute("href") ?? one.id;
+        const focus = old.contains(document.activeElement) ? nameOf(document.activeElement) : null;
         old.replaceChildren(...now.childNodes);
         for (const id of open) document.getElementById(id)?.setAttribute("open", "");
         const boxes = [...old.querySelectorAll(".wide, pre")];
         if (boxes.length === scrolled.length) boxes.forEach((one, index) => one.scrollTo(...scrolled[index]));
-        if (focus) [...old.querySelectorAll("a")].find((one) => one.getAttribute("href") === focus)?.focus({ preventScroll: true });
+        if (focus) [...old.querySelectorAll("a, button[id]")].find((one) => nameOf(one) === focus)?.focus({ preventScroll: true });
       }
     };
 

@@ -1,0 +1,107 @@
+"""The addresses of the quality of tables: a summary over all, each rule of one over time, and Data Docs.
+
+Who may read the DAG `data_quality` sees them, for the tables that they may see.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, HTTPException, Request
+from fastapi.responses import FileResponse, HTMLResponse
+
+from sluice.declarations.masked_tables import masked_columns_of_table
+from sluice.ledger.quality_checks import checks_of_tables, recent_quality
+from sluice.pages.page_templates import render
+from sluice.pages.quality_report import SUMMARY_CHECKS, charts_of_report, quality_line, summary_figures
+from sluice.pages.table_selection import TableSelection, counts_of
+from sluice.quality.quality_pages import QualityPages
+from sluice.quality.rule_results import SHOWN_RESULTS, read_report
+from sluice.supervision.platform_dags import MAINTENANCE_DAG, QUALITY_DAG
+from sluice_airflow.pages.page_access import ReaderDep
+from sluice_airflow.pages.page_addresses import airflow_of, base_of, dag_run_link
+from sluice_airflow.pages.page_state import StateDep
+from sluice_airflow.pages.table_routes import lines_for, require_dag, visible_table
+
+_REPORT_POLICY = (
+    "sandbox; default-src 'none'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors 'self'"
+)
+"""For the reports of Great Expectations, which write values from the data unescaped: no script of a report runs, and it
+has an origin of its own. Its texts and tables are HTML and need none."""
+
+_TYPES = {".html": "text/html", ".css": "text/css", ".png": "image/png", ".ico": "image/x-icon"}
+
+
+def quality_routes() -> APIRouter:
+    """The routes of the quality of tables."""
+    router = APIRouter()
+    router.add_api_route("/quality", _summary_page, methods=["GET"], response_class=HTMLResponse)
+    router.add_api_route("/tables/{table}/quality", _report_page, methods=["GET"], response_class=HTMLResponse)
+    router.add_api_route("/tables/{table}/reports/{check}/{path:path}", _report_file, methods=["GET"])
+    return router
+
+
+def _summary_page(request: Request, reader: ReaderDep, pages: StateDep) -> HTMLResponse:
+    for dag in (MAINTENANCE_DAG, QUALITY_DAG):
+        require_dag(reader, dag)
+    lines = lines_for(reader, pages, looks=pages.looks.known)
+    query = dict(request.query_params)
+    selection = TableSelection.of({"sort": "quality", **query})
+    found = checks_of_tables(pages.ledger, [line.table for line in lines], limit=SUMMARY_CHECKS)
+    masked = {
+        table: masked_columns_of_table(pages.declarations, table)
+        for table, checks in found.items()
+        if checks[0].details
+    }
+    by_table = {line.table: quality_line(line, found.get(line.table, ()), masked.get(line.table, ())) for line in lines}
+    values = {
+        "base": base_of(request),
+        "airflow": airflow_of(request),
+        "shown": [by_table[line.table] for line in selection.select(lines)],
+        "counts": counts_of(lines),
+        "figures": summary_figures([one for one in by_table.values() if not one.line.is_quarantine]),
+        "selection": selection,
+        "most_checks": SUMMARY_CHECKS,
+        "paused": pages.paused_for(reader, among=(QUALITY_DAG,)),
+        "link_to_show": lambda kind: urlencode({**query, "show": kind}),
+    }
+    return HTMLResponse(render("quality", values))
+
+
+def _report_page(table: str, request: Request, reader: ReaderDep, pages: StateDep) -> HTMLResponse:
+    for dag in (MAINTENANCE_DAG, QUALITY_DAG):
+        require_dag(reader, dag)
+    declared, look = visible_table(table, reader, pages), pages.looks.look(table)
+    (line,) = lines_for(reader, pages, looks=lambda _: {table: look}, only=table)
+    report = read_report(pages.ledger, declared, masked=masked_columns_of_table(pages.declarations, table))
+    docs = QualityPages(root=pages.deployment.settings.reports)
+    values = {
+        "base": base_of(request),
+        "airflow": airflow_of(request),
+        "line": line,
+        "report": report,
+        "charts": charts_of_report(report),
+        "run_link": dag_run_link(report.newest.launched_by) if report.newest is not None else "",
+        "data_docs": {check.checked_at: docs.result_page(table, check.checked_at) for check in report.checks},
+        "paused": pages.paused_for(reader, among=(QUALITY_DAG,)),
+    }
+    return HTMLResponse(render("table_quality", values))
+
+
+def _report_file(table: str, check: str, path: str, reader: ReaderDep, pages: StateDep) -> FileResponse:
+    """A file of the report of a check that the ledger knows; a path that leaves the report's folder is not found."""
+    require_dag(reader, QUALITY_DAG)
+    docs = QualityPages(root=pages.deployment.settings.reports)
+    known = recent_quality(pages.ledger, table, limit=SHOWN_RESULTS)
+    folder = next((one for seen in known if (one := docs.data_docs(table, seen.checked_at)).name == check), None)
+    file = None if folder is None else _within(folder, path)
+    if file is None or file.suffix not in _TYPES or not file.is_file():
+        raise HTTPException(404, "There is no such report, or it is no longer kept.")
+    return FileResponse(file, media_type=_TYPES[file.suffix], headers={"Content-Security-Policy": _REPORT_POLICY})
+
+
+def _within(folder: Path, path: str) -> Path | None:
+    root = folder.resolve()
+    file = (root / path).resolve()
+    return file if file.is_relative_to(root) else None

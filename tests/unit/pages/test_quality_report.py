@@ -1,0 +1,193 @@
+"""The quality of a table as a page: each rule with what it found over time, and a summary over all tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from tests.unit.maintenance.test_maintenance_records import NOON
+from tests.unit.pages.test_page_templates import HOSTILE
+from tests.unit.pages.test_table_page import DECLARED, EMPTY, LINE, page_of
+
+from sluice.ledger.quality_checks import ExpectationObservation, QualityObservation, QualityVerdict
+from sluice.pages.page_templates import render
+from sluice.pages.quality_report import (
+    QualityLine,
+    charts_of_report,
+    history_tones,
+    quality_line,
+    summary_figures,
+)
+from sluice.pages.table_lines import TableLine
+from sluice.pages.table_selection import TableSelection, counts_of
+from sluice.quality.rule_results import TableReport, report_of
+
+assert DECLARED.quality is not None
+NOT_NULL, BETWEEN = DECLARED.quality.expectations
+SIX_HOURS = timedelta(hours=6)
+
+
+def check(*, broken: int = 0, ago: int = 0, samples: Sequence[Any] = (5.3, 6.1)) -> QualityObservation:
+    """A check so many times six hours ago, in which so many rows broke the bounds."""
+    held = ExpectationObservation(expectation=NOT_NULL.type, arguments=NOT_NULL.kwargs, success=True, unexpected_rows=0)
+    bounds = ExpectationObservation(
+        expectation=BETWEEN.type,
+        arguments=BETWEEN.kwargs,
+        success=not broken,
+        observed={"element_count": 318, "samples": list(samples)} if broken else {"element_count": 318},
+        unexpected_rows=broken,
+    )
+    at = NOON - ago * SIX_HOURS
+    return QualityObservation(
+        table="silver.clicks",
+        checked_at=at,
+        launched_by="airflow: data_quality, scheduled__7",
+        verdict=QualityVerdict.FAILED if broken else QualityVerdict.PASSED,
+        snapshot_id=7,
+        snapshot_committed_at=at - timedelta(minutes=4),
+        rows=318 + ago,
+        expectations=2,
+        failed_expectations=(BETWEEN.type,) if broken else (),
+        report=None,
+        details=(held, bounds),
+    )
+
+
+BROKEN_TWICE = (check(broken=2), check(broken=9, ago=1), check(ago=2), check(broken=1, ago=3))
+
+
+def report_page(report: TableReport, **changed: Any) -> str:
+    """The report of a table as HTML."""
+    values = {
+        "base": "/sluice",
+        "airflow": "/",
+        "line": LINE,
+        "report": report,
+        "charts": charts_of_report(report),
+        "run_link": "dags/data_quality/runs/scheduled__7",
+        "data_docs": {},
+        "paused": (),
+    }
+    return render("table_quality", values | changed)
+
+
+def test_each_rule_has_its_column_bounds_count_values_and_history_the_broken_first() -> None:
+    report = report_of(DECLARED, BROKEN_TWICE, ())
+
+    broken, held = report.rules
+    assert (broken.rule, broken.columns, held.rule) == (
+        "strongest is between 0 and 5",
+        ("strongest",),
+        "id is not null",
+    )
+    assert broken.newest is not None
+    assert (broken.newest.failed_rows, broken.newest.rows, broken.newest.samples) == (2, 318, ("5.3", "6.1"))
+    assert [result.failed_rows for result in broken.results] == [2, 9, 0, 1]
+    assert (broken.broken, broken.broken_since) == (3, NOON - SIX_HOURS), "it held in between"
+    assert (held.broken, held.broken_since, report.holding) == (0, None, 1)
+    assert history_tones(broken) == ("bad", "good", "bad", "bad"), "oldest first"
+
+
+def test_a_masked_column_has_counts_and_no_value() -> None:
+    report = report_of(DECLARED, BROKEN_TWICE, ("strongest",))
+
+    assert report.rules[0].newest is not None
+    assert (report.rules[0].newest.failed_rows, report.rules[0].newest.samples) == (2, ())
+    assert "5.3" not in report_page(report)
+    assert "5.3" not in str(quality_line(LINE, BROKEN_TWICE, ("strongest",)))
+
+
+def test_the_page_shows_the_rule_and_leads_to_the_run_and_to_data_docs() -> None:
+    address = "20261122T120000Z/validations/silver.clicks/a b.html"
+    shown = report_page(report_of(DECLARED, BROKEN_TWICE, ()), data_docs={NOON: address})
+
+    for words in (
+        "strongest is between 0 and 5",
+        "<code>strongest</code>",
+        "<code>5.3</code>, <code>6.1</code>",
+        "of 318",
+    ):
+        assert words in shown
+    assert "broken in 3 of 4 checks" in shown
+    assert shown.count('class="bad" x=') == 3
+    assert 'href="/dags/data_quality/runs/scheduled__7" data-airflow' in shown
+    assert 'href="/sluice/tables/silver.clicks/reports/20261122T120000Z/validations/silver.clicks/a%20b.html"' in shown
+    assert "no longer kept" in shown, "Data Docs of older checks"
+    assert [chart.figure for chart in charts_of_report(report_of(DECLARED, BROKEN_TWICE, ()))] == [
+        "50 %", "2", "318", "4 min",
+    ]  # fmt: skip
+
+
+def test_the_page_of_the_table_names_what_is_broken_and_leads_to_the_report() -> None:
+    shown = page_of(LINE, EMPTY, report=report_of(DECLARED, BROKEN_TWICE[:1], ()))
+
+    assert "2 of 318 rows break it, for example 5.3, 6.1" in shown
+    assert 'href="/sluice/tables/silver.clicks/quality">Quality over time' in shown
+    assert "not checked" in page_of(LINE, EMPTY), "before the first check"
+
+
+def test_before_the_first_check_and_without_rules_the_page_says_so() -> None:
+    unchecked = report_page(report_of(DECLARED, (), ()), run_link="")
+    without = report_page(report_of(DECLARED.model_copy(update={"quality": None}), (), ()), run_link="")
+
+    assert "not checked" in unchecked
+    assert "No rules" in without
+    assert "Over time</h2>" not in without
+
+
+def test_values_with_markup_stay_values() -> None:
+    found = (check(broken=1, samples=[HOSTILE]),)
+
+    assert HOSTILE not in report_page(report_of(DECLARED, found, ()))
+    assert HOSTILE not in summary_page(quality_line(LINE, found, ()))
+
+
+def summary_page(*lines: QualityLine) -> str:
+    """The summary as HTML."""
+    tables = [one.line for one in lines]
+    values = {
+        "base": "/sluice",
+        "airflow": "/",
+        "shown": lines,
+        "counts": counts_of(tables),
+        "figures": summary_figures(lines),
+        "selection": TableSelection(),
+        "most_checks": 12,
+        "paused": (),
+        "link_to_show": lambda kind: f"show={kind}",
+    }
+    return render("quality", values)
+
+
+def with_result(table: str, *, failed: int = 0) -> TableLine:
+    """A table that was checked."""
+    verdict = QualityVerdict.FAILED if failed else QualityVerdict.PASSED
+    return replace(LINE, table=table, rules=2, expectations=2, failed=failed, verdict=verdict, checked_at=NOON)
+
+
+def test_the_summary_names_what_is_broken_and_counts_the_rest() -> None:
+    broken = quality_line(with_result("silver.clicks", failed=1), BROKEN_TWICE, ())
+    lines = (
+        broken,
+        QualityLine(line=with_result("gold.sums")),
+        QualityLine(line=replace(LINE, rules=3)),
+        QualityLine(line=LINE),
+    )
+
+    assert summary_figures(lines) == {"good": 1, "broken": 1, "unchecked": 1, "without": 1, "percent": 75}
+    assert broken.scores == (50, 100, 50, 50)
+    shown = summary_page(*lines)
+    assert "strongest is between 0 and 5: 2 of 318 rows break it, for example 5.3, 6.1" in shown
+    assert 'href="/sluice/tables/silver.clicks/quality"' in shown
+    assert "1 of 2" in shown
+    assert "75 %" in shown
+
+
+def test_two_hundred_tables_are_a_summary_of_less_than_300_kilobytes() -> None:
+    lines = [
+        quality_line(with_result(f"silver.table_{n:03}_of_the_shop", failed=1), BROKEN_TWICE, ()) for n in range(200)
+    ]
+
+    assert len(summary_page(*lines).encode()) < 300_000

@@ -1,0 +1,176 @@
+"""Rejected rows are marked as resolved in one commit, on a table with real files and history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
+from tests.fixtures.delete_files import add_delete_file
+from tests.unit.pages.test_quarantine_samples import declared
+
+from sluice.declarations.quarantine_table import quarantine_declaration
+from sluice.errors import UnpublishableError
+from sluice.publication.resolved_rejections import PAYLOAD_PLACE, Resolution, ResolvedRows, mark_resolved
+from sluice.tables.declared_tables import create_or_evolve_table
+
+STREAM = declared("email")
+NAME = STREAM.quarantine_table
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+LATER = NOON + timedelta(days=40)
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[Catalog]:
+    """pyiceberg's own catalog in a file."""
+    opened = SqlCatalog("files", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def table(catalog: Catalog) -> Table:
+    """A quarantine with two files, of two months, and properties of a mark."""
+    create_or_evolve_table(catalog, quarantine_declaration(STREAM))
+    table = catalog.load_table(NAME)
+    reject(table, ("a", "1"), ("b", "2"), ("b", "2"), (None, "3"), ("a", "1", "another"))
+    reject(table, ("c", "4"), (None, "a"), (None, None), at=LATER)
+    with table.transaction() as change:
+        change.set_properties({"sluice.mark.s.quarantine": "kept"})
+    return table
+
+
+def reject(table: Table, *rows: tuple[Any, ...], at: datetime = NOON) -> None:
+    """Append rows, each of a position, a payload and a stream, in one commit."""
+    found = [
+        {
+            "stream": stream[0] if stream else STREAM.stream,
+            "generation": 1,
+            "batch": 1,
+            "reason": "why",
+            "position": position,
+            "payload": payload,
+            "refused_at": at,
+        }
+        for position, payload, *stream in rows
+    ]
+    table.append(pa.Table.from_pylist(found, schema=table.schema().as_arrow()))
+
+
+def resolved(*places: str, resolution: Resolution = Resolution.CORRECTED) -> ResolvedRows:
+    """What is marked."""
+    return ResolvedRows(stream=STREAM.stream, places=set(places), resolution=resolution, by="somebody", at=LATER)
+
+
+def rows_of(catalog: Catalog) -> list[tuple[Any, ...]]:
+    """The rows of the quarantine: stream, position, payload, and whether and how each is resolved."""
+    rows = catalog.load_table(NAME).scan().to_arrow().to_pylist()
+    return sorted(
+        (
+            row["stream"] == STREAM.stream,
+            row["position"] or "",
+            row["payload"] or "",
+            row["resolved_at"],
+            row["resolution"],
+            row["resolved_by"],
+        )
+        for row in rows
+    )
+
+
+def test_the_open_rows_of_a_place_are_marked_and_all_others_stay(catalog: Catalog, table: Table) -> None:
+    nothing, how = (None, None, None), (LATER, "corrected", "somebody")
+
+    assert mark_resolved(catalog, NAME, resolved("b", f"{PAYLOAD_PLACE}3", f"{PAYLOAD_PLACE}None", "2")) == 3
+
+    assert rows_of(catalog) == [
+        (False, "a", "1", *nothing),
+        (True, "", "", *nothing),
+        (True, "", "3", *how),
+        (True, "", "a", *nothing),
+        (True, "a", "1", *nothing),
+        (True, "b", "2", *how),
+        (True, "b", "2", *how),
+        (True, "c", "4", *nothing),
+    ]
+    now = catalog.load_table(NAME)
+    head = now.current_snapshot()
+    assert head is not None
+    assert head.summary is not None
+    assert head.summary.operation is Operation.OVERWRITE
+    assert (head.summary["total-records"], head.summary["added-records"], head.summary["deleted-records"]) == (
+        "8",
+        "5",
+        "5",
+    ), "the file of the other month stays"
+    assert now.properties["sluice.mark.s.quarantine"] == "kept"
+
+
+def test_a_row_is_marked_once(catalog: Catalog, table: Table) -> None:
+    assert mark_resolved(catalog, NAME, resolved("a")) == 1
+    head = catalog.load_table(NAME).metadata.current_snapshot_id
+
+    assert mark_resolved(catalog, NAME, resolved("a", resolution=Resolution.DISCARDED)) == 0
+    assert mark_resolved(catalog, NAME, resolved()) == 0
+
+    assert catalog.load_table(NAME).metadata.current_snapshot_id == head
+    assert {row[4] for row in rows_of(catalog) if row[0] and row[1] == "a"} == {"corrected"}
+
+
+def reject_another(catalog: Catalog) -> None:
+    """A batch of the stream, with a row of the same place."""
+    reject(catalog.load_table(NAME), ("a", "5"))
+
+
+def resolve_another(catalog: Catalog) -> None:
+    """Another command, over another row of the same file."""
+    mark_resolved(catalog, NAME, resolved("b"))
+
+
+@pytest.mark.parametrize(("meanwhile", "rows", "marked"), [(reject_another, 9, 2), (resolve_another, 8, 1)])
+def test_what_others_change_meanwhile_stays(
+    catalog: Catalog, table: Table, meanwhile: Callable[[Catalog], None], rows: int, marked: int
+) -> None:
+    done: list[bool] = []
+
+    def reached(point: object) -> None:
+        if not done:
+            done.append(True)
+            meanwhile(catalog)
+
+    assert mark_resolved(catalog, NAME, resolved("a"), reached=reached) == marked
+
+    found = rows_of(catalog)
+    assert len(found) == rows
+    assert {row[4] for row in found if row[0] and row[1] == "a"} == {"corrected"}
+    is_other_marked = meanwhile is resolve_another
+    assert {row[4] for row in found if row[1] == "b"} == {"corrected" if is_other_marked else None}
+
+
+def test_rows_that_delete_files_hide_are_not_brought_back(catalog: Catalog) -> None:
+    create_or_evolve_table(catalog, quarantine_declaration(STREAM).model_copy(update={"partitioning": ()}))
+    table = catalog.load_table(NAME)
+    reject(table, ("a", "1"))
+    add_delete_file(table)
+    with pytest.raises(UnpublishableError, match="has delete files") as refused:
+        mark_resolved(catalog, NAME, resolved("a"))
+    assert refused.value.next_step == f"Compact it first: `sluice table maintain {NAME}`."
+
+
+def test_a_quarantine_of_an_older_version_needs_its_columns(catalog: Catalog, table: Table) -> None:
+    with table.update_schema() as change:
+        for column in ("resolved_at", "resolution", "resolved_by"):
+            change.delete_column(column)
+    with pytest.raises(UnpublishableError, match="has no column resolved_at") as refused:
+        mark_resolved(catalog, NAME, resolved("a"))
+    assert f"`sluice table create {NAME}`" in (refused.value.next_step or "")
+
+    create_or_evolve_table(catalog, quarantine_declaration(STREAM))
+    assert mark_resolved(catalog, NAME, resolved("a", "c")) == 2
