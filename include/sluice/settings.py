@@ -216,6 +216,11 @@ class Settings(BaseSettings):
         description="the same with the role that owns the tables, for `sluice ledger upgrade` alone; the other role "
         "then owns nothing",
     )
+    ledger_driver_url: SecretStr | None = Field(
+        None,
+        description="the same with the role of continuous drivers, which may write the rows of their own stream alone; "
+        "unset: they get the role of SLUICE_LEDGER_URL",
+    )
     checkpoints: str = Field(description="the URI below which every checkpoint lies", pattern=r"^[a-z0-9]+://\S+$")
     event_logs: str | None = Field(
         None,
@@ -231,8 +236,9 @@ class Settings(BaseSettings):
     def secret_values(self) -> tuple[str, ...]:
         """Every secret of the deployment, as it would stand in a text: for what masks them in logs. A shorter one than
         eight characters is left out, because it may be a word that other lines hold."""
-        urls = [self.ledger_url, *([self.ledger_owner_url] if self.ledger_owner_url is not None else [])]
-        matches = (re.search(r"://[^/@:]*:(.+)@", url.get_secret_value()) for url in urls)
+        urls = [url for url in (self.ledger_url, self.ledger_owner_url, self.ledger_driver_url) if url is not None]
+        forms = (r"://[^/@:]*:(.+)@", r"driver_pass(?:=|%3D)([\w-]+)")
+        matches = (re.search(form, url.get_secret_value()) for url in urls for form in forms)
         passwords = [match[1] for match in matches if match is not None]
         parts: list[BaseModel] = [self, self.catalog, self.object_store, *self.connections.values()]
         found = [value.get_secret_value() for part in parts for _, value in part if isinstance(value, SecretStr)]

@@ -100,7 +100,9 @@ class Deployment:
         return Supervisor(
             ledger=ledger,
             launcher=self._launcher(ledger),
-            request_for=partial(driver_request, settings=self.settings, connections=self.spark_connection),
+            request_for=partial(
+                driver_request, settings=self.settings, connections=self.spark_connection, ledger=ledger
+            ),
             launched_by=launched_by,
             heads=SourceHeads(self.settings),
         )

@@ -140,7 +140,12 @@ start ends with that message.
 Bring the new Sluice to every host of Airflow, run `sluice ledger upgrade` once, and then restart the drivers, which
 keep the code that they were started with: `sluice stream restart --older-than VERSION --at-once 4` (`--dry-run` names
 them). While a backup of the ledger runs, the upgrade waits for it in steps of seconds. Do not leave older programs
-beside the new ones: what they cannot read of a stream is reported as *not reconciled*.
+beside the new ones: what they cannot read of a stream is reported as *not reconciled*, and where the ledger names an
+oldest reader that is newer, they are refused at their first query. Each run shows the version that started it, on the
+stream's page and in `sluice stream show`.
+
+After a reboot a host restarts as many drivers in 15 seconds as it has cores; the others wait as *restarting*
+(`host_busy`).
 
 ## A batch of an output that is no longer declared
 

@@ -54,7 +54,7 @@ class CliContext:
         return Supervisor(
             ledger=self.ledger,
             launcher=self.launcher,
-            request_for=partial(driver_request, settings=self.settings, connections=connections),
+            request_for=partial(driver_request, settings=self.settings, connections=connections, ledger=self.ledger),
             launched_by=person(),
         )
 

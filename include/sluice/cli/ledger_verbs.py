@@ -33,6 +33,8 @@ def status(as_json: AsJson = False) -> None:
     version = migrations.observe_version(_ledger_url())
     if as_json:
         print_json(_as_json(version))
+    elif version.is_newer:
+        typer.echo(f"The ledger has version {version.found} of a newer Sluice, with which this one may work.")
     elif version.is_current:
         typer.echo(f"The ledger has version {version.found}, as needed.")
     else:
@@ -103,8 +105,12 @@ def airflow(
 def _upgraded(settings: Settings) -> LedgerVersion:
     """Migrate as the owner of the ledger, where it is another role than the one that works with it."""
     url, owner = settings.ledger_url.get_secret_value(), settings.ledger_owner_url
+    of_drivers = settings.ledger_driver_url
+    drivers = None if of_drivers is None else _role_of(of_drivers.get_secret_value())
     return (
-        migrations.upgrade(url) if owner is None else migrations.upgrade(owner.get_secret_value(), worker=_role_of(url))
+        migrations.upgrade(url, drivers=drivers)
+        if owner is None
+        else migrations.upgrade(owner.get_secret_value(), worker=_role_of(url), drivers=drivers)
     )
 
 

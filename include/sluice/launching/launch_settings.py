@@ -18,7 +18,7 @@ from pathlib import Path
 from sluice.declarations.engine_declaration import EngineDeclaration
 from sluice.setup.class_archive import ARCHIVE_NAME
 
-_WITHHELD = re.compile(r"_*AIRFLOW|SLUICE_LEDGER_OWNER_URL$", re.IGNORECASE)
+_WITHHELD = re.compile(r"_*AIRFLOW|SLUICE_LEDGER_(OWNER|DRIVER)_URL$", re.IGNORECASE)
 
 
 def job_environment(environ: Mapping[str, str], *, own: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -91,8 +91,8 @@ class LocalLauncher:
         return ProcessState.GONE
 
     def _environment(self, request: LaunchRequest) -> dict[str, str]:
-        own = {"SLUICE_LEDGER_URL": self.ledger_url, RUN_ID_VARIABLE: request.run_id}
-        return job_environment(os.environ, own={**request.environment, **own})
+        own = {"SLUICE_LEDGER_URL": self.ledger_url, **request.environment, RUN_ID_VARIABLE: request.run_id}
+        return job_environment(os.environ, own=own)
 
 
 def _start_attendant(request: LaunchRequest, environment: dict[str, str], report_writer: int) -> None:

@@ -23,6 +23,8 @@ from sluice.launching.job_command import JobCommand, RunStream
 from sluice.launching.job_output import FAILURE_MARK, last_after
 from sluice.launching.launch_settings import job_environment, launch_conf, ui_environment
 from sluice.launching.launcher_port import LaunchRequest
+from sluice.ledger.connection import Ledger
+from sluice.ledger.driver_passes import give_pass, url_with_pass
 from sluice.ledger.run_values import RunObservation
 from sluice.settings import Settings
 
@@ -116,7 +118,12 @@ def resource_managers_of(extra: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def driver_request(
-    wanted: LoadedStream, run: RunObservation, *, settings: Settings, connections: Callable[[str], SparkConnection]
+    wanted: LoadedStream,
+    run: RunObservation,
+    *,
+    settings: Settings,
+    connections: Callable[[str], SparkConnection],
+    ledger: Ledger,
 ) -> LaunchRequest:
     """Return the request that starts the driver of a continuous stream's run.
 
@@ -125,6 +132,7 @@ def driver_request(
     Parameters
     ----------
     connections: returns the Spark connection of a name.
+    ledger: which gives the driver a pass, where drivers have a role of their own.
 
     Raises
     ------
@@ -143,6 +151,7 @@ def driver_request(
         environment={
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
+            **_ledger_of_driver(ledger, run.stream, settings),
             **ui_environment(engine, master=connection.master),
         },
         log_file=settings.logs / run.stream / f"{run.launched_at:%Y%m%dT%H%M%SZ}-{run.run_id[:8]}.log",
@@ -151,6 +160,14 @@ def driver_request(
         return replace(request, connection=name, conf=conf)
     command = spark_submit_command(connection, job, home=home, conf=conf, name=f"sluice {run.stream}")
     return replace(request, command=command)
+
+
+def _ledger_of_driver(ledger: Ledger, stream: str, settings: Settings) -> dict[str, str]:
+    """The variable with the ledger's URL for one driver, where drivers have a role of their own."""
+    if settings.ledger_driver_url is None:
+        return {}
+    url = url_with_pass(settings.ledger_driver_url.get_secret_value(), give_pass(ledger, stream))
+    return {"SLUICE_LEDGER_URL": url}
 
 
 def spark_submit_command(

@@ -30,12 +30,14 @@ class DagObservation:
     airflow: the id of that Airflow (`sluice.ledger.airflow_owner`).
     has_failed: whether its newest DAG run failed and none runs now. Airflow itself pauses such a DAG.
     has_runs: whether it has a DAG run at all; a DAG that was deleted and made again has none.
+    failed_runs: how many of its DAG runs have failed; unset when they were not counted, or one runs.
     """
 
     airflow: str
     is_paused: bool
     has_failed: bool = False
     has_runs: bool = True
+    failed_runs: int | None = None
 
 
 class PauseOrigin(StrEnum):
@@ -57,6 +59,7 @@ class DagPause:
 
     has_failed: as `DagObservation`. origin: why it is paused; unset when it is not. since: when it was first seen so.
     is_known: unset after Airflow did not know such a DAG: what it is then is not the DAG that was known.
+    failed_runs: of the DAG, when it was last seen to have been unpaused; unset when they were not counted then.
     """
 
     stream: str
@@ -67,6 +70,7 @@ class DagPause:
     origin: PauseOrigin | None = None
     since: datetime | None = None
     is_known: bool = True
+    failed_runs: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from importlib.metadata import version
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,6 +23,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, Operationa
 from sqlalchemy.exc import TimeoutError as NoFreeConnectionError
 
 from sluice.errors import LedgerError, LedgerUnreachableError, SettingsError
+from sluice.ledger.run_values import version_numbers
 from sluice.ledger.storable_text import StorableTextDumper, storable_json
 
 CONNECT_TIMEOUT_SECONDS = 5
@@ -37,6 +39,11 @@ _NOTICES_A_DEAD_NETWORK = {
     "tcp_user_timeout": 30_000,
 }
 """Seconds, and milliseconds for the last: without these a connection to a host that is gone hangs for hours."""
+
+OLDEST_READER = "oldest reader: "
+"""Before the version that may read the ledger, in the comment on the table of its own version."""
+
+_OLDEST_READER = "SELECT obj_description(to_regclass('sluice.alembic_version'), 'pg_class')"
 
 _NO_TABLES = frozenset({"42P01", "3F000", "42703"})
 """The SQLSTATEs of a missing table, schema and column: the ledger's schema is older than the program."""
@@ -94,9 +101,34 @@ def open_ledger(ledger_url: str | SecretStr, *, is_brief: bool = False) -> Ledge
     SettingsError: when it is not such a URL.
     """
     url = ledger_url.get_secret_value() if isinstance(ledger_url, SecretStr) else ledger_url
-    engine = create_engine(checked_url(url), pool_size=2, max_overflow=3, **engine_options(is_brief=is_brief))
-    event.listen(engine, "connect", lambda connection, _: connection.adapters.register_dumper(str, StorableTextDumper))
+    checked = checked_url(url)
+    options = engine_options(is_brief=is_brief, more=str(checked.query.get("options", "")))
+    engine = create_engine(checked, pool_size=2, max_overflow=3, **options)
+    event.listen(engine, "connect", _begin_connection)
     return Ledger(engine)
+
+
+def _begin_connection(connection: Any, _: object) -> None:
+    """Prepare a new connection, and refuse a ledger that a newer program has made too different for this one.
+
+    Raises
+    ------
+    LedgerError: when the ledger names an oldest reader that is newer than this program.
+    """
+    connection.adapters.register_dumper(str, StorableTextDumper)
+    named = connection.execute(_OLDEST_READER).fetchone()[0]
+    connection.rollback()
+    oldest, ours = str(named or "").removeprefix(OLDEST_READER), version("sluice")
+    if version_numbers(oldest) > version_numbers(ours):
+        raise LedgerError(
+            f"The ledger is for Sluice {oldest} and later, and this is Sluice {ours}: it was upgraded since.",
+            next_step=f"Use Sluice {oldest}, or a later one.",
+        )
+
+
+def oldest_reader(connection: Connection) -> str:
+    """The oldest version of Sluice that may read this ledger; empty when it names none."""
+    return str(connection.execute(text(_OLDEST_READER)).scalar_one() or "").removeprefix(OLDEST_READER)
 
 
 def database_time(ledger: Ledger) -> datetime:
@@ -134,8 +166,8 @@ def checked_url(ledger_url: str) -> URL:
     return url
 
 
-def engine_options(*, is_brief: bool = False) -> dict[str, Any]:
-    """The options that the synchronous and the asynchronous engine share."""
+def engine_options(*, is_brief: bool = False, more: str = "") -> dict[str, Any]:
+    """The options that the synchronous and the asynchronous engine share. more: options of the server, from the URL."""
     return {
         "pool_pre_ping": not is_brief,  # a restarted database costs one reconnect instead of one error
         "hide_parameters": True,
@@ -144,7 +176,7 @@ def engine_options(*, is_brief: bool = False) -> dict[str, Any]:
             "connect_timeout": CONNECT_TIMEOUT_SECONDS,
             "application_name": "sluice",
             **_NOTICES_A_DEAD_NETWORK,
-            "options": f"-c timezone=UTC -c statement_timeout={STATEMENT_TIMEOUT_SECONDS}s",
+            "options": f"-c timezone=UTC -c statement_timeout={STATEMENT_TIMEOUT_SECONDS}s {more}".strip(),
         },
     }
 

@@ -86,6 +86,7 @@ KEPT: Mapping[str, str] = {
     "control_requests": "a month: each new request removes what is older",
     "dag_pauses": "a row for each stream",
     "desired_states": "a row for each stream",
+    "driver_passes": "a row for each stream",
     "driver_uis": "a row for each run that is live",
     "generations": "a row for each reset of a stream",
     "leases": "a row for each stream, whose token never falls",

@@ -110,6 +110,12 @@ class WatchedRun:
     observed_at: datetime
 
 
+def version_numbers(version: str) -> tuple[int, ...]:
+    """The numbers of a version, so that 0.10 is newer than 0.9; none of an unknown one, which is older than all."""
+    found = re.match(r"\d+(\.\d+)*", version)
+    return () if found is None else tuple(int(number) for number in found[0].split("."))
+
+
 def shadow_name(number: int, identity: str, stream: str) -> str:
     """The name under which a refresh runs its stream: no declared stream may have it.
 

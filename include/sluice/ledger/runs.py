@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -304,6 +305,14 @@ def live_streams(ledger: Ledger) -> frozenset[str]:
     """The streams that have a live run, declared or not."""
     with ledger.transaction() as connection:
         return frozenset(connection.execute(select(Run.stream).where(_IS_LIVE)).scalars())
+
+
+def starting_on(ledger: Ledger, host: str, *, within: timedelta) -> int:
+    """How many live runs were launched so lately on a host, those that are not bound to a process yet included."""
+    is_there = or_(Run.process_host.is_(None), Run.process_host == host)
+    query = select(func.count()).where(_IS_LIVE, Run.launched_at > func.now() - within, is_there)
+    with ledger.transaction() as connection:
+        return int(connection.execute(query).scalar_one())
 
 
 def newest_run(ledger: Ledger, stream: str) -> RunObservation | None:

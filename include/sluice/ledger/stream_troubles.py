@@ -101,11 +101,16 @@ def clear_trouble(ledger: Ledger, stream: str, *, by: str) -> bool:
     Whether the stream was unhealthy before.
     """
     with ledger.transaction() as connection:
-        gone = connection.execute(
-            delete(Trouble).where(Trouble.stream == stream).returning(*Trouble.columns())
-        ).one_or_none()
-        if gone is not None:
-            _add_end(connection, gone, by=by)
+        return end_trouble(connection, stream, by=by)
+
+
+def end_trouble(connection: Connection, stream: str, *, by: str) -> bool:
+    """The same within a transaction."""
+    gone = connection.execute(
+        delete(Trouble).where(Trouble.stream == stream).returning(*Trouble.columns())
+    ).one_or_none()
+    if gone is not None:
+        _add_end(connection, gone, by=by)
     return gone is not None
 
 

@@ -32,6 +32,7 @@ from sluice.errors import LedgerError
 from sluice.ledger.applications import is_alive, return_lost_items
 from sluice.ledger.connection import Ledger
 from sluice.ledger.ledger_table import LedgerTable
+from sluice.ledger.stream_troubles import end_trouble
 from sluice.ledger.work_selects import named, select_observations, select_probation, select_waiting
 from sluice.ledger.work_tables import Application, WorkRow, announced
 from sluice.ledger.work_values import (
@@ -41,6 +42,7 @@ from sluice.ledger.work_values import (
     WorkKind,
     WorkObservation,
     WorkState,
+    trouble_of,
 )
 
 WAITED_FOR = timedelta(minutes=1)
@@ -269,7 +271,10 @@ def end_item(
     )
     ended = update(WorkRow).where(mine).values(**_ended(state), failure=failure, result=result)
     with ledger.transaction() as connection:
-        return connection.execute(ended.returning(announced(WorkRow.item))).rowcount == 1
+        is_recorded = connection.execute(ended.returning(announced(WorkRow.item))).rowcount == 1
+        if is_recorded and state is WorkState.DONE and (trouble := trouble_of(item.kind, item.subject)) is not None:
+            end_trouble(connection, trouble, by=f"application {application}")
+    return is_recorded
 
 
 def hand_back(ledger: Ledger, application: str) -> None:

@@ -20,6 +20,12 @@ class WorkKind(StrEnum):
     CHECK_TABLE = "check_table"
 
 
+def trouble_of(kind: str, subject: str) -> str | None:
+    """Under which name it is recorded that the newest work of a kind on a table failed; none for other work, which a
+    person asks for, or whose stream has a trouble of its own. No stream has such a name."""
+    return f"{kind} {subject}" if kind in (WorkKind.MAINTAIN_TABLE, WorkKind.CHECK_TABLE) else None
+
+
 class WorkState(StrEnum):
     """How a work item stands, or how it ended.
 

@@ -17,6 +17,7 @@ requested. What another Airflow said does not count.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from enum import StrEnum
 
@@ -65,6 +66,17 @@ def decide_about_pause(
     return PauseEffect.IGNORE if is_older else PauseEffect.SUSPEND
 
 
+def with_failures_since(dag: DagObservation, known: DagPause | None) -> DagObservation:
+    """The DAG, which has failed as well when more of its runs have than when it was last seen unpaused.
+
+    Airflow names the newest run by logical date, and a run that was triggered without one has no place in that order:
+    that it failed, for which Airflow pauses the DAG, only the count shows.
+    """
+    before = None if known is None or known.airflow != dag.airflow or not known.is_known else known.failed_runs
+    has_more = dag.is_paused and dag.failed_runs is not None and before is not None and dag.failed_runs > before
+    return replace(dag, has_failed=True) if has_more else dag
+
+
 def pause_after(
     dag: DagObservation,
     effect: PauseEffect,
@@ -95,7 +107,16 @@ def pause_after(
         has_failed=dag.has_failed,
         origin=origin if dag.is_paused else None,
         since=known.since if is_as_before and known is not None else now,
+        failed_runs=_failed_runs(dag, known),
     )
+
+
+def _failed_runs(dag: DagObservation, known: DagPause | None) -> int | None:
+    """How many runs had failed when the DAG was last seen to have been unpaused."""
+    if not dag.is_paused and dag.failed_runs is not None:
+        return dag.failed_runs
+    is_same = known is not None and known.is_known and known.airflow == dag.airflow
+    return known.failed_runs if is_same and known is not None else None
 
 
 _ORIGINS = {

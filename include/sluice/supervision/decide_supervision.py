@@ -8,6 +8,7 @@ The whole table:
 | running | ended      |             | as requested, or count reset | LAUNCH        | WANTED_AGAIN           |
 | running | ended      |             | failed, delay not over       | RESTART_LATER | BACKING_OFF            |
 | running | ended      |             | failed, delay over           | LAUNCH        | RESTART_DUE            |
+| running | ended      |             | failed, host starts many now | RESTART_LATER | HOST_BUSY              |
 | running | ended      |             | failed, budget spent         | GIVE_UP       | RESTART_BUDGET_SPENT   |
 | running | ended      |             | the checkpoint cannot follow | GIVE_UP       | CHANGE_REFUSED         |
 | running | ended      |             | failed, would only repeat    | GIVE_UP       | RESTART_WOULD_NOT_HELP |
@@ -55,6 +56,7 @@ from sluice.supervision.restart_policy import (
     RestartVerdict,
     history_of,
     judge_restart,
+    share_of,
     tries_of,
     wait_after,
 )
@@ -69,7 +71,9 @@ from sluice.supervision.time_limits import (
     AHEAD_AT_MOST,
     HEARD_WITHIN,
     LAUNCHED_WITHIN,
+    LEAST_STARTS,
     LOOK_AGAIN_AFTER,
+    STARTS_WITHIN,
     STOPPED_WITHIN,
 )
 
@@ -80,6 +84,25 @@ def decide(wanted: LoadedStream, seen: StreamObservation) -> SupervisionDecision
     return decide_supervision(
         wanted=wanted.declaration, digest=wanted.digest, seen=seen, history=history, now=seen.observed_at
     )
+
+
+def with_room(decided: SupervisionDecision, *, starting: int, cores: int, run_id: str) -> SupervisionDecision:
+    """The decision, when the host that would start the driver has started others a moment ago.
+
+    After a reboot the first restart of every stream is due at once; so many JVMs that start together take memory and
+    time from each other, and from those that run.
+
+    Parameters
+    ----------
+    starting: drivers that the host began to start within `STARTS_WITHIN`. cores: of the host.
+    run_id: of the run that failed; each waits for another share of the time.
+    """
+    if decided.reason is not SupervisionReason.RESTART_DUE or starting < max(cores, LEAST_STARTS):
+        return decided
+    delay = STARTS_WITHIN * (1 + share_of(run_id)) / 2
+    text = f"{decided.explanation} Its host starts {starting} others now; it is looked at again in {in_words(delay)}."
+    later, why = SupervisionAction.RESTART_LATER, SupervisionReason.HOST_BUSY
+    return replace(decided, action=later, reason=why, explanation=text, delay=delay)
 
 
 def decide_supervision(

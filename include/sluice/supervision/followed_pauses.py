@@ -33,7 +33,13 @@ from sluice.ledger.events import Actor, Event, EventAction, record_event
 from sluice.ledger.run_values import DesiredState
 from sluice.processes.deadline import Deadline
 from sluice.processes.worker_threads import run_each
-from sluice.supervision.decide_about_pause import PauseEffect, decide_about_pause, is_news, pause_after
+from sluice.supervision.decide_about_pause import (
+    PauseEffect,
+    decide_about_pause,
+    is_news,
+    pause_after,
+    with_failures_since,
+)
 from sluice.supervision.supervision_decision import SupervisionAction
 from sluice.supervision.supervisor import Supervisor, plan_supervision
 
@@ -124,7 +130,8 @@ def follow_pauses(
             continue
         seen_at = read_at + timedelta(seconds=asked_at[name] - read_at_seconds)
         try:
-            looks.append(_look(supervisor, stream, answer, seen_at, known=known.get(name), desired=desired[name]))
+            dag = with_failures_since(answer, known.get(name))
+            looks.append(_look(supervisor, stream, dag, seen_at, known=known.get(name), desired=desired[name]))
         except Exception as error:  # noqa: BLE001  # whatever one stream raises keeps no other one waiting
             problems[name] = error
     effects, changes = _follow(supervisor, looks, problems)

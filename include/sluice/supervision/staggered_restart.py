@@ -13,7 +13,7 @@ from functools import partial
 
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import UsageError
-from sluice.ledger.run_values import RunObservation
+from sluice.ledger.run_values import RunObservation, version_numbers
 from sluice.processes.deadline import Deadline
 from sluice.processes.worker_threads import run_each
 from sluice.supervision.stream_commands import restart_stream
@@ -47,14 +47,8 @@ def started_before(
         if stream.declaration.mode == "continuous"
         and (run := runs.get(stream.name)) is not None
         and run.is_live
-        and _numbers(run.version) < _numbers(version)
+        and version_numbers(run.version) < version_numbers(version)
     )
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """The numbers of a version, so that 0.10 is newer than 0.9; none of an unknown one, which is older than all."""
-    found = _A_VERSION.match(version)
-    return () if found is None else tuple(int(number) for number in found[0].split("."))
 
 
 def restart_each(

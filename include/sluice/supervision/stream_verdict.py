@@ -73,6 +73,7 @@ _STATES = {
     SupervisionReason.WANTED_AGAIN: StreamState.TO_BE_STARTED,
     SupervisionReason.BACKING_OFF: StreamState.RESTARTING,
     SupervisionReason.RESTART_DUE: StreamState.RESTARTING,
+    SupervisionReason.HOST_BUSY: StreamState.RESTARTING,
     SupervisionReason.RESTART_BUDGET_SPENT: StreamState.GIVEN_UP,
     SupervisionReason.RESTART_WOULD_NOT_HELP: StreamState.GIVEN_UP,
     SupervisionReason.BREAKER_OPEN: StreamState.GIVEN_UP,

@@ -48,6 +48,7 @@ class SupervisionReason(StrEnum):
     WANTED_AGAIN = "wanted_again"
     BACKING_OFF = "backing_off"
     RESTART_DUE = "restart_due"
+    HOST_BUSY = "host_busy"
     RESTART_BUDGET_SPENT = "restart_budget_spent"
     RESTART_WOULD_NOT_HELP = "restart_would_not_help"
     BREAKER_OPEN = "breaker_open"

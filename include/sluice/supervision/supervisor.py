@@ -16,6 +16,8 @@ caller meets them. Concurrent calls, from any host, are safe: the ledger admits 
 from __future__ import annotations
 
 import logging
+import os
+import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
@@ -30,12 +32,12 @@ from sluice.launching.launcher_port import Launcher, LaunchRequest
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import record_event
 from sluice.ledger.run_values import DesiredState, DriverExit, RunObservation, RunState
-from sluice.ledger.runs import admit_run, ask_to_end, find_run, record_end, take_over
+from sluice.ledger.runs import admit_run, ask_to_end, find_run, record_end, starting_on, take_over
 from sluice.ledger.stream_records import StreamRecords, read_streams
 from sluice.processes.deadline import wait_until
 from sluice.processes.process_identity import ProcessState
 from sluice.sources.source_heads import SourceHeads
-from sluice.supervision.decide_supervision import decide
+from sluice.supervision.decide_supervision import decide, with_room
 from sluice.supervision.restart_policy import BECAUSE_CHANGED, runs_that_count
 from sluice.supervision.supervision_decision import (
     StreamObservation,
@@ -44,7 +46,13 @@ from sluice.supervision.supervision_decision import (
     SupervisionReason,
 )
 from sluice.supervision.supervision_events import decision_event
-from sluice.supervision.time_limits import AHEAD_AT_MOST, EXIT_RECORD_SECONDS, HEARD_AGAIN_SECONDS, STOP_GRACE_SECONDS
+from sluice.supervision.time_limits import (
+    AHEAD_AT_MOST,
+    EXIT_RECORD_SECONDS,
+    HEARD_AGAIN_SECONDS,
+    STARTS_WITHIN,
+    STOP_GRACE_SECONDS,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -105,6 +113,8 @@ def supervise(supervisor: Supervisor, wanted: LoadedStream) -> SupervisionResult
             "stream=%s action=%s reason=%s %s", wanted.name, decision.action, decision.reason, decision.explanation
         )
         if decision.action is SupervisionAction.LAUNCH:
+            if (later := _as_long_as_host_is_busy(supervisor, planned)) is not None:
+                return later
             launched = _launch(supervisor, wanted, planned)
             if launched is not None:
                 return SupervisionResult(decision=decision, seen=planned.seen, run=launched)
@@ -229,6 +239,16 @@ def _save_outcome(supervisor: Supervisor, planned: SupervisionResult) -> None:
 def save_decision(supervisor: Supervisor, planned: SupervisionResult) -> None:
     """Save a decision as an event; one that is saved once on each occasion is not saved again."""
     record_event(supervisor.ledger, decision_event(planned.decision, planned.seen, by=supervisor.launched_by))
+
+
+def _as_long_as_host_is_busy(supervisor: Supervisor, planned: SupervisionResult) -> SupervisionResult | None:
+    """The result when a restart waits because this host starts others now; none when it does not wait."""
+    run = planned.seen.newest_run
+    if planned.decision.reason is not SupervisionReason.RESTART_DUE or run is None:
+        return None
+    starting = starting_on(supervisor.ledger, socket.gethostname(), within=STARTS_WITHIN)
+    decision = with_room(planned.decision, starting=starting, cores=os.cpu_count() or 1, run_id=run.run_id)
+    return None if decision is planned.decision else replace(planned, decision=decision)
 
 
 def _launch(supervisor: Supervisor, wanted: LoadedStream, planned: SupervisionResult) -> RunObservation | None:

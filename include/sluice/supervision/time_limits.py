@@ -24,6 +24,13 @@ LAUNCHED_WITHIN = timedelta(seconds=90)
 """From admission to a recorded process. The driver's parent tries for 30 seconds to record it, and no driver begins
 without: a run older than this without a process has no driver, and closing it makes sure that none begins."""
 
+STARTS_WITHIN = timedelta(seconds=15)
+"""What the start of a driver takes of a core. A host begins at most as many starts in it as it has cores, when they are
+restarts after failures: those of one stream are not delayed, those of all after a reboot are."""
+
+LEAST_STARTS = 2
+"""Starts that a host of one core may begin in that time."""
+
 HEARD_WITHIN = timedelta(seconds=60)
 """How old a heartbeat may be. Drivers beat every two seconds; a long pause of a JVM on a full machine is shorter."""
 

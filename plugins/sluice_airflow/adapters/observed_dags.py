@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 
 from airflow.sdk.exceptions import AirflowRuntimeError
@@ -17,30 +18,38 @@ _AHEAD = timedelta(days=1)
 """The newest DAG run is the one before a moment that no run has reached, however the clocks differ."""
 
 
-def observe_dag(dag_id: str, *, airflow: str) -> DagObservation | None:
+def observe_dag(dag_id: str, *, airflow: str, counted: Collection[str] | None = None) -> DagObservation | None:
     """Observe the DAG of a stream; none for one that Airflow does not know.
 
     Only a paused DAG is asked for its newest runs. A run that was triggered without a logical date has no place in
-    their order; while it runs the DAG has not failed.
+    their order: what has failed is counted, too, when the DAG is paused, and once when it was unpaused.
 
     Parameters
     ----------
     airflow: the id of this Airflow.
+    counted: the DAGs whose failed runs were counted since they were unpaused; unset: those of no unpaused DAG are.
     """
+    count = task_runner.RuntimeTaskInstance.get_dr_count
     try:
         if not task_runner.RuntimeTaskInstance.get_dag(dag_id).is_paused:
-            return DagObservation(airflow=airflow, is_paused=False)
-        has_runs = task_runner.RuntimeTaskInstance.get_dr_count(dag_id) > 0
-        return DagObservation(airflow=airflow, is_paused=True, has_failed=_has_failed(dag_id), has_runs=has_runs)
+            is_to_count = counted is not None and dag_id not in counted
+            failed = count(dag_id, states=["failed"]) if is_to_count else None
+            return DagObservation(airflow=airflow, is_paused=False, failed_runs=failed)
+        runs = count(dag_id, states=["running"]) > 0
+        return DagObservation(
+            airflow=airflow,
+            is_paused=True,
+            has_failed=not runs and _has_failed(dag_id),
+            has_runs=count(dag_id) > 0,
+            failed_runs=None if runs else count(dag_id, states=["failed"]),
+        )
     except AirflowRuntimeError as error:
         _log.info("stream=%s Airflow does not know its DAG: %s", dag_id, error)
         return None
 
 
 def _has_failed(dag_id: str) -> bool:
-    """Whether the newest run of a DAG failed and none runs."""
-    if task_runner.RuntimeTaskInstance.get_dr_count(dag_id, states=["running"]):
-        return False
+    """Whether the newest run of a DAG with a logical date failed."""
     query = GetPreviousDagRun(dag_id=dag_id, logical_date=datetime.now(UTC) + _AHEAD)
     answer = task_runner.SUPERVISOR_COMMS.send(query)
     return isinstance(answer, PreviousDagRunResult) and answer.dag_run is not None and answer.dag_run.state == "failed"

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from sluice.errors import SluiceError
 from sluice.work.requests import Increment
-from sluice_airflow.operators.work_operator import WorkFailedError, WorkOperator
+from sluice_airflow.operators.work_operator import WorkOperator
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from airflow.sdk import Context
-    from airflow.sdk.types import RuntimeTaskInstanceProtocol
 
     from sluice.ledger.announcements import UnannouncedPublications
     from sluice.ledger.connection import Ledger
-
-
-def is_last_attempt(task: RuntimeTaskInstanceProtocol, error: AirflowException) -> bool:
-    """Whether Airflow does not try again after this error."""
-    return isinstance(error, AirflowFailException) or task.try_number > task.max_tries
 
 
 class IncrementOperator(WorkOperator):
@@ -43,24 +30,13 @@ class IncrementOperator(WorkOperator):
         self.stream = stream
         self.announced: tuple[UnannouncedPublications, ...] = ()
 
-    def execute(self, context: Context) -> Any:
-        """Run the increment and wait for it.
-
-        Raises
-        ------
-        AirflowException, AirflowFailException: as `WorkOperator.execute` raises them.
-        """
+    def work(self, context: Context) -> None:
+        """Run the increment and wait for it, unless there is nothing to do."""
         if self._has_nothing_to_do():
             self.log.info("There is no new input for %s: Spark is not started.", self.stream)
             self._end_well(context)
         else:
-            with self._reporting_failures(context):
-                super().execute(context)
-
-    def look_again(self, context: Context, event: Mapping[str, Any] | None = None, *, item: str) -> Any:
-        """Continue after a trigger fired."""
-        with self._reporting_failures(context):
-            super().look_again(context, event, item=item)
+            super().work(context)
 
     def finish(self, context: Context, ledger: Ledger) -> None:
         """Announce what was published."""
@@ -68,42 +44,15 @@ class IncrementOperator(WorkOperator):
 
     def _end_well(self, context: Context) -> None:
         self._announce(context)
-        self._report(context)
+        self._report_end()
 
-    @contextmanager
-    def _reporting_failures(self, context: Context) -> Iterator[None]:
-        """Leave an event in the ledger when the last try fails."""
-        try:
-            yield
-        except AirflowException as error:
-            is_last = is_last_attempt(context["ti"], error)
-            is_new = self._report(context, sentence=str(error)) if is_last else True
-            if isinstance(error, WorkFailedError):
-                error.alerts = tuple(replace(alert, is_new=is_new) for alert in error.alerts)
-            raise
-
-    def _report(self, context: Context, *, sentence: str = "") -> bool:
-        """Leave an event in the ledger that the increment is red, or that it is not any more.
-
-        Parameters
-        ----------
-        sentence: why it is red; empty when it succeeded.
-
-        Returns
-        -------
-        Whether a red increment was not reported before.
-        """
+    def record_end(self, ledger: Ledger, sentence: str) -> bool:
+        """Leave an event that the increment is red, or that it is not any more."""
         from sluice.supervision.alerts import report_good_increment, report_red_increment
-        from sluice_airflow.composition import load_deployment
 
-        by = f"airflow: {context['ti'].dag_id}, {context['ti'].run_id}"
-        try:
-            with load_deployment().open_owned_ledger() as ledger:
-                if sentence:
-                    return report_red_increment(ledger, self.stream, sentence=sentence, by=by)
-                report_good_increment(ledger, self.stream, by=by)
-        except SluiceError as error:  # the task ends as it would without the event
-            self.log.error("How the increment of %s ended is no event in the ledger: %s", self.stream, error)
+        if sentence:
+            return report_red_increment(ledger, self.stream, sentence=sentence, by=self.asked_by)
+        report_good_increment(ledger, self.stream, by=self.asked_by)
         return True
 
     def _has_nothing_to_do(self) -> bool:

@@ -23,19 +23,16 @@ class MaintenanceOperator(WorkOperator):
         super().__init__(request=request, **kwargs)
         self.table = request.table
 
-    def execute(self, context: Context) -> Any:
-        """Maintain the table, or ask for it and wait.
-
-        Raises
-        ------
-        AirflowException, AirflowFailException: as `WorkOperator.execute` raises them; also without a work item.
-        """
+    def work(self, context: Context) -> None:
+        """Maintain the table, or ask for it and wait."""
         try:
             is_maintained = self._is_maintained_here()
         except SluiceError as error:
             raise failure_of_work(f"{FAILURE_MARK}{type(error).__name__}: {error}", subject=self.table) from error
-        if not is_maintained:
-            super().execute(context)
+        if is_maintained:
+            self._report_end()
+        else:
+            super().work(context)
 
     def _is_maintained_here(self) -> bool:
         """Maintain the table, unless that needs Spark."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseOperator
@@ -48,6 +48,9 @@ SPARK_POOL = "spark"
 LAUNCHED_BY = "airflow: {{ dag.dag_id }}, {{ run_id }}"
 """Who asks, in the ledger; Airflow fills in the DAG and its run."""
 
+FAILED = "failed"
+"""The reason of the recorded trouble of a table whose work failed."""
+
 POLL_SECONDS = 1.0
 """Between two looks at an item while its task is deferred."""
 
@@ -86,6 +89,11 @@ class WorkOperator(BaseOperator):
         AirflowException: with the work's own reason; Airflow tries again as often as the task allows.
         AirflowFailException: when another try could only repeat the failure.
         """
+        with self._reporting_failures(context):
+            self.work(context)
+
+    def work(self, context: Context) -> None:
+        """Ask for the work and wait; for subclasses that may have nothing to ask for."""
         with _errors_of_airflow():
             deployment = self._deployment()
             with deployment.open_owned_ledger() as ledger:
@@ -96,7 +104,7 @@ class WorkOperator(BaseOperator):
     def look_again(self, context: Context, event: Mapping[str, Any] | None = None, *, item: str) -> Any:
         """Continue after a trigger fired. Airflow's database holds this name for every deferred task."""
         self._item = item
-        with _errors_of_airflow():
+        with self._reporting_failures(context), _errors_of_airflow():
             deployment = self._deployment()
             with deployment.open_owned_ledger() as ledger:
                 self._go_on(context, deployment.work_queue(ledger, asked_by=self.asked_by))
@@ -111,6 +119,48 @@ class WorkOperator(BaseOperator):
 
     def finish(self, context: Context, ledger: Ledger) -> None:
         """What is left to do on a worker when the item is done; for subclasses."""
+
+    def record_end(self, ledger: Ledger, sentence: str) -> bool:
+        """Record in the ledger that the work is red, or that it is not any more: of a table, whose work comes again.
+
+        Parameters
+        ----------
+        sentence: why it is red; empty when it is done.
+
+        Returns
+        -------
+        Whether a person was not alerted to it before.
+        """
+        from sluice.ledger.stream_troubles import clear_trouble, record_report, record_trouble
+        from sluice.ledger.work_values import trouble_of
+
+        subject = trouble_of(self.kind, self.subject)
+        if subject is None:
+            return True
+        if not sentence:
+            clear_trouble(ledger, subject, by=self.asked_by)
+            return True
+        trouble = record_trouble(ledger, subject, reason=FAILED, explanation=sentence, by=self.asked_by)
+        return record_report(ledger, trouble, by=self.asked_by)
+
+    def _report_end(self, sentence: str = "") -> bool:
+        try:
+            with self._deployment().open_owned_ledger() as ledger:
+                return self.record_end(ledger, sentence)
+        except SluiceError as error:  # the task ends as it would without the event
+            self.log.error("How the work on %s ended is no event in the ledger: %s", self.subject, error)
+        return True
+
+    @contextmanager
+    def _reporting_failures(self, context: Context) -> Iterator[None]:
+        """Leave an event in the ledger when the last try fails."""
+        try:
+            yield
+        except AirflowException as error:
+            is_new = self._report_end(str(error)) if _is_last_try(context, error) else True
+            if isinstance(error, WorkFailedError):
+                error.alerts = tuple(replace(alert, is_new=is_new) for alert in error.alerts)
+            raise
 
     @property
     def request(self) -> WorkRequest:
@@ -186,6 +236,12 @@ class WorkOperator(BaseOperator):
         from sluice_airflow.composition import load_deployment  # SQLAlchemy: too slow for the parsing of a DAG file
 
         return load_deployment()
+
+
+def _is_last_try(context: Context, error: AirflowException) -> bool:
+    """Whether Airflow does not try again after this error."""
+    task = context.get("ti")
+    return isinstance(error, AirflowFailException) or task is None or task.try_number > task.max_tries
 
 
 @contextmanager

@@ -55,7 +55,7 @@ def test_a_ledger_of_another_program_is_refused_and_left_as_it_is(
     empty_database_url: str, version: str, sentence: str
 ) -> None:
     upgrade(empty_database_url)
-    _set_version(empty_database_url, version)
+    _set_version(empty_database_url, version, oldest_reader=None)
     for asked in (observe_version, upgrade):
         with pytest.raises(LedgerError, match=sentence):
             asked(empty_database_url)
@@ -79,16 +79,41 @@ def _waits_for_lock(connection: Connection) -> bool:
     return bool(connection.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar_one())
 
 
-def _set_version(ledger_url: str, version: str) -> None:
+def _set_version(ledger_url: str, version: str, *, oldest_reader: str | None) -> None:
+    """As a newer program leaves it behind."""
+    named = "NULL" if oldest_reader is None else f"'oldest reader: {oldest_reader}'"
     with open_ledger(ledger_url) as ledger, ledger.transaction() as connection:
         connection.execute(text("UPDATE sluice.alembic_version SET version_num = :version"), {"version": version})
+        connection.execute(text(f"COMMENT ON TABLE sluice.alembic_version IS {named}"))
+
+
+def test_a_newer_ledger_that_lets_this_program_read_is_worked_with(empty_database_url: str) -> None:
+    upgrade(empty_database_url)
+    _set_version(empty_database_url, "of_next_year", oldest_reader="0.1.9")
+    seen = observe_version(empty_database_url)
+    assert (seen.found, seen.is_current, seen.is_newer) == ("of_next_year", True, True)
+    assert upgrade(empty_database_url) == seen
+    with open_ledger(empty_database_url) as ledger:
+        assert newest_runs(ledger) == ()
+
+
+def test_a_ledger_for_later_programs_refuses_this_one_at_its_first_query(empty_database_url: str) -> None:
+    upgrade(empty_database_url)
+    _set_version(empty_database_url, "of_next_year", oldest_reader="0.20.0")
+    with (
+        open_ledger(empty_database_url) as ledger,
+        pytest.raises(LedgerError, match=r"for Sluice 0\.20\.0 and later, and this is Sluice 0\.2\.0"),
+    ):
+        newest_runs(ledger)
+    with pytest.raises(LedgerError, match=r"for Sluice 0\.20\.0 and later"):
+        upgrade(empty_database_url)
 
 
 _NEXT = """
 import sqlalchemy as sa
 from alembic import op
 
-revision, down_revision = "of_a_test", {newest!r}
+revision, down_revision, oldest_reader = "of_a_test", {newest!r}, "0.2.0"
 
 
 def upgrade() -> None:

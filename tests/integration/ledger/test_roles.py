@@ -12,28 +12,57 @@ from sqlalchemy.exc import ProgrammingError
 from tests.fixtures.ledger import administer
 
 from sluice.errors import LedgerError
-from sluice.ledger.connection import Ledger, open_ledger
+from sluice.ledger.batches import BatchObservation, PublicationKey, record_batch
+from sluice.ledger.connection import Ledger, database_time, open_ledger
 from sluice.ledger.control_requests import find_control_request, record_control_request
 from sluice.ledger.control_values import Person
+from sluice.ledger.desired_states import set_desired_state
+from sluice.ledger.driver_passes import give_pass, url_with_pass
+from sluice.ledger.driver_uis import DriverUi, find_driver_ui, record_driver_ui
 from sluice.ledger.events import REQUESTED, Actor, Event, EventAction, EventSubject, record_event
+from sluice.ledger.generations import current_generation, record_fingerprint
 from sluice.ledger.ledger_table import LedgerTable
 from sluice.ledger.migrations import observe_version, upgrade
 from sluice.ledger.retention import Retention, apply_retention
-from sluice.ledger.runs import admit_run
+from sluice.ledger.run_values import DesiredState, RunObservation, RunState
+from sluice.ledger.runs import admit_run, beat, newest_run, record_end, record_process
+from sluice.ledger.token_raising import raise_token
+from sluice.processes.process_identity import ProcessIdentity
 
 
 @pytest.fixture
-def working(empty_database_url: str) -> Iterator[Ledger]:
+def roles(empty_database_url: str) -> Iterator[tuple[str, str]]:
+    """The URLs of a ledger for those who work with it and for drivers; another role owns it."""
+    owner, suffix = make_url(empty_database_url), uuid4().hex[:8]
+    worker, drivers = f"worker_{suffix}", f"drivers_{suffix}"
+    for role in (worker, drivers):
+        administer(owner, f"CREATE ROLE {role} LOGIN PASSWORD 'role-password'")
+    upgrade(empty_database_url, worker=worker, drivers=drivers)
+    upgrade(empty_database_url, worker=worker, drivers=drivers)  # again, as each upgrade does
+    yield tuple(  # type: ignore[misc]  # two
+        owner.set(username=role, password="role-password").render_as_string(hide_password=False)  # noqa: S106  # of a test
+        for role in (worker, drivers)
+    )
+    for role in (worker, drivers):
+        administer(owner, f"DROP OWNED BY {role}")
+        administer(owner, f"DROP ROLE {role}")
+
+
+@pytest.fixture
+def working(roles: tuple[str, str]) -> Iterator[Ledger]:
     """A ledger of one role, opened as another."""
-    owner = make_url(empty_database_url)
-    role = f"worker_{uuid4().hex[:8]}"
-    administer(owner, f"CREATE ROLE {role} LOGIN PASSWORD 'worker-password'")
-    upgrade(empty_database_url, worker=role)
-    url = owner.set(username=role, password="worker-password")  # noqa: S106  # of this test alone
-    with open_ledger(url.render_as_string(hide_password=False)) as opened:
+    with open_ledger(roles[0]) as opened:
         yield opened
-    administer(owner, f"DROP OWNED BY {role}")
-    administer(owner, f"DROP ROLE {role}")
+
+
+@pytest.fixture
+def driving(roles: tuple[str, str], working: Ledger) -> Iterator[Ledger]:
+    """The same as the driver of `clicks` opens it; the stream `other` has a run, too."""
+    for stream in ("clicks", "other"):
+        admit_run(working, stream=stream, mode="continuous", declaration_digest="d", launched_by="a test")
+        set_desired_state(working, stream, DesiredState.RUNNING, requested_by="ann")
+    with open_ledger(url_with_pass(roles[1], give_pass(working, "clicks"))) as opened:
+        yield opened
 
 
 def test_it_does_what_sluice_does(working: Ledger) -> None:
@@ -74,6 +103,112 @@ def test_it_changes_no_table(working: Ledger, statement: str) -> None:
         working.engine.begin() as connection,
     ):
         connection.execute(text(statement))
+
+
+def run_of(ledger: Ledger, stream: str) -> RunObservation:
+    """The newest run of a stream."""
+    run = newest_run(ledger, stream)
+    assert run is not None
+    return run
+
+
+def test_a_driver_does_what_it_does_in_its_life(driving: Ledger) -> None:
+    run = run_of(driving, "clicks")
+    process = ProcessIdentity(host="h", pid=1, started_at_seconds=1.0)
+    record_process(driving, run.run_id, process, None)
+    assert beat(driving, run.run_id).holds_lease
+    current_generation(driving, "clicks", checkpoints_root="file:///c")
+    record_fingerprint(driving, "clicks", 1, {"inputs": "x"})
+    assert raise_token(driving, run.run_id, above=run.token + 1_000).token > run.token + 1_000
+    batch = BatchObservation(
+        key=PublicationKey(stream="clicks", generation=1, batch=0),
+        run_id=run.run_id,
+        started_at=run.launched_at,
+        duration_ms=1,
+        input_rows=1,
+        published_rows={"rows": 1},
+        undeclared_fields={"rows": {"colour": 1}},
+    )
+    assert record_batch(driving, batch)
+    assert not record_batch(driving, batch)
+    ui = DriverUi(run_id=run.run_id, port=1, application="a", key="k")
+    record_driver_ui(driving, "clicks", ui)
+    assert find_driver_ui(driving, "clicks") == ui
+    ended = record_end(driving, run.run_id, state=RunState.FINISHED, exit_code=0, reason="done")
+    assert ended.state is RunState.FINISHED
+
+
+REFUSED = [
+    "UPDATE sluice.desired_states SET desired_state = 'stopped'",
+    "INSERT INTO sluice.desired_states (stream, desired_state) VALUES ('clicks', 'stopped')",
+    "INSERT INTO sluice.leases (stream, token, run_id) VALUES ('new', 1, 'r')",
+    "INSERT INTO sluice.runs (run_id) VALUES ('r')",
+    "INSERT INTO sluice.events (subject, name, actor_kind, actor_name, action, reason, explanation, evidence) "
+    "VALUES ('stream', 'other', 'person', 'ann', 'stop', 'requested', '', '{}')",
+    "INSERT INTO sluice.events (subject, name, actor_kind, actor_name, action, reason, explanation, evidence) "
+    "VALUES ('table', 'clicks', 'person', 'ann', 'stop', 'requested', '', '{}')",
+    "UPDATE sluice.leases SET stream = 'third' WHERE stream = 'clicks'",
+    "UPDATE sluice.runs SET stream = 'other' WHERE stream = 'clicks'",
+    "INSERT INTO sluice.generations (stream, generation, checkpoint) VALUES ('other', 9, 'c')",
+    "INSERT INTO sluice.batch_totals (stream, generation) VALUES ('other', 9)",
+    "INSERT INTO sluice.driver_uis (stream, run_id, port, application, key) VALUES ('other', 'r', 1, 'a', 'k')",
+    "DELETE FROM sluice.events",
+    "DELETE FROM sluice.runs",
+    "TRUNCATE sluice.batches",
+    "SELECT * FROM sluice.driver_passes",
+    "SELECT * FROM sluice.control_requests",
+    "UPDATE sluice.troubles SET reported_at = now()",
+    "UPDATE sluice.ledger_owner SET airflow = 'mine'",
+    "UPDATE sluice.work_items SET state = 'done'",
+    "ALTER TABLE sluice.leases DISABLE ROW LEVEL SECURITY",
+    "CREATE OR REPLACE FUNCTION sluice.own_stream() RETURNS text LANGUAGE sql AS $$ SELECT 'other' $$",
+    "UPDATE sluice.alembic_version SET version_num = 'x'",
+]
+"""What a driver of `clicks` may not do."""
+
+
+def test_a_driver_changes_nothing_of_others(driving: Ledger) -> None:
+    for statement in REFUSED:
+        with (
+            pytest.raises(ProgrammingError, match=r"row-level security|permission denied|must be owner"),
+            driving.engine.begin() as connection,
+        ):
+            connection.execute(text(statement))
+
+
+def test_every_row_that_a_driver_can_change_is_one_of_its_own(driving: Ledger, working: Ledger) -> None:
+    """PostgreSQL leaves the others out of an update without a condition."""
+    for stream in ("clicks", "other"):
+        current_generation(working, stream, checkpoints_root="file:///c")
+        record_driver_ui(working, stream, DriverUi(run_id="r", port=1, application="a", key="k"))
+        key = PublicationKey(stream=stream, generation=1, batch=0)
+        batch = BatchObservation(
+            key=key,
+            run_id="r",
+            started_at=database_time(working),
+            duration_ms=1,
+            input_rows=1,
+            published_rows={},
+            undeclared_fields={"rows": {"colour": 1}},
+        )
+        assert record_batch(working, batch)
+    for table in ("runs", "leases", "generations", "batch_totals", "undeclared_fields", "driver_uis"):
+        with driving.transaction() as connection:
+            changed = connection.execute(text(f"UPDATE sluice.{table} SET stream = stream RETURNING stream"))  # noqa: S608
+            assert changed.scalars().all() == ["clicks"], table
+
+
+def test_a_pass_ends_with_the_next_one_and_none_is_good_for_nothing(roles: tuple[str, str], working: Ledger) -> None:
+    run = admit_run(working, stream="clicks", mode="continuous", declaration_digest="d", launched_by="a test")
+    before, now = give_pass(working, "clicks"), give_pass(working, "clicks")
+    for url, is_good in (
+        (url_with_pass(roles[1], before), False),
+        (url_with_pass(roles[1], "guessed"), False),
+        (roles[1], False),
+        (url_with_pass(roles[1], now), True),
+    ):
+        with open_ledger(url) as opened:
+            assert beat(opened, run.run_id).holds_lease is is_good
 
 
 def test_an_owner_that_is_named_as_worker_still_migrates(empty_database_url: str) -> None:

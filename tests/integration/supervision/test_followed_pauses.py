@@ -98,6 +98,26 @@ def test_a_dag_that_was_made_again_between_two_looks_has_no_run_and_stops_nothin
     assert known.origin is PauseOrigin.UNCLEAR
 
 
+@pytest.mark.parametrize(("failed_runs", "is_stopped"), [(3, False), (2, True), (1, True), (None, True)])
+def test_a_red_run_without_a_logical_date_is_no_pause_of_a_person(
+    supervisor: Supervisor, ledger: Ledger, failed_runs: int | None, is_stopped: bool
+) -> None:
+    """Airflow names the newest run by logical date, which is green here, and pauses the DAG for the newest one. The
+    failed runs are counted when the DAG was unpaused, and not in the looks after that."""
+    for dag in (replace(UNPAUSED, failed_runs=2), UNPAUSED, replace(PAUSED, failed_runs=failed_runs)):
+        looks = look(supervisor, dag)
+    assert (suspension(ledger) is SuspensionCause.PAUSED) is is_stopped
+    known, seen = find_dag_pause(ledger, "flights"), looks.dags["flights"]
+    assert known is not None
+    assert seen is not None
+    assert known.origin is (PauseOrigin.PERSON if is_stopped else PauseOrigin.FAILURE)
+    assert seen.has_failed is not is_stopped
+    assert known.failed_runs == 2
+    look(supervisor, UNPAUSED)
+    look(supervisor, PAUSED)
+    assert suspension(ledger) is SuspensionCause.PAUSED, "the next pause is judged by itself"
+
+
 def test_a_metadata_database_of_yesterday_stops_nothing(supervisor: Supervisor, ledger: Ledger) -> None:
     look(supervisor, UNPAUSED)
     assert forget_dags(ledger, "ours") == 1

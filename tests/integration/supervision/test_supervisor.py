@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import text
-from tests.fakes.launcher import FakeLauncher
+from tests.fakes.launcher import HOST, FakeLauncher
 from tests.fixtures.drivers import end_drivers, processes_of
 from tests.fixtures.streams import continuous_stream
 
@@ -26,7 +26,7 @@ from sluice.processes.process_identity import ProcessIdentity
 from sluice.supervision import supervisor as supervisor_module
 from sluice.supervision.supervision_decision import SupervisionAction, SupervisionReason
 from sluice.supervision.supervisor import SupervisionResult, Supervisor, act_on, plan_supervision, supervise
-from sluice.supervision.time_limits import STOPPED_WITHIN
+from sluice.supervision.time_limits import STARTS_WITHIN, STOPPED_WITHIN
 
 WANTED = continuous_stream(restart={"attempts": 3, "first_delay": "1 hour", "longest_delay": "1 day"})
 
@@ -370,3 +370,28 @@ def test_the_end_that_a_parent_records_within_its_time_stays(
 
     ended = find_run(ledger, first.run.run_id)
     assert (ended.state, ended.exit_code, ended.reason) == (RunState.FAILED, 137, "it was killed")
+
+
+def test_after_a_reboot_the_streams_of_a_host_start_some_at_a_time(
+    supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first restart of each is due at once, and all at once would take the time of everything that runs."""
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    monkeypatch.setattr("socket.gethostname", lambda: HOST)
+    monkeypatch.setattr(supervisor_module, "EXIT_RECORD_SECONDS", 0.0)
+    streams = [continuous_stream(f"stream_{number}") for number in range(7)]
+    for stream in streams:
+        launcher.disappear(process_of(supervise(supervisor, stream)))
+    move_back(ledger, "launched_at", timedelta(minutes=5))
+
+    waves = []
+    while streams:
+        results = {stream.name: words(supervise(supervisor, stream)) for stream in streams}
+        started = [name for name, result in results.items() if result[0] is SupervisionAction.LAUNCH]
+        waves.append(len(started))
+        assert set(results.values()) - {(SupervisionAction.LAUNCH, SupervisionReason.RESTART_DUE)} <= {
+            (SupervisionAction.RESTART_LATER, SupervisionReason.HOST_BUSY)
+        }
+        streams = [stream for stream in streams if stream.name not in started]
+        move_back(ledger, "launched_at", STARTS_WITHIN)
+    assert waves == [3, 3, 1]

@@ -17,8 +17,9 @@ from tests.fixtures.drivers import await_applications_end, await_condition
 from tests.fixtures.sample_declarations import write_table
 
 from sluice.failure_reasons import Failure, FailureReason, describe_failure, next_step
-from sluice.ledger.applications import beat, begin_application, bind_application, recent_applications
+from sluice.ledger.applications import beat, begin_application, bind_application, end_application, recent_applications
 from sluice.ledger.connection import Ledger
+from sluice.ledger.events import EventSubject, recent_events
 from sluice.ledger.work_items import claim, end_item, find_items, observe_item, withdraw_items
 from sluice.ledger.work_values import WorkItem, WorkState
 from sluice.processes.driver_processes import identity_of
@@ -188,6 +189,25 @@ def test_it_fails_with_the_words_of_its_item(seen: Path, ledger: Ledger) -> None
 
     assert not isinstance(raised.value, AirflowFailException)
     assert raised.value.alerts[0].stream == "bronze.flights"
+
+
+def test_a_table_that_stays_red_is_new_once_and_ends_once(seen: Path, ledger: Ledger) -> None:
+    """By the night's runs of a DAG, with an application each: whoever is paged by new alerts is paged once."""
+    alerts = []
+    for number, state in enumerate((WorkState.FAILED, WorkState.FAILED, WorkState.DONE, WorkState.FAILED)):
+        task = task_of(run_id=f"manual__{number}")
+        application, item, kwargs = working_application(ledger, task, Context())
+        assert end_item(ledger, item, application, state, failure="sluice: failed: LakehouseError: no")
+        end_application(ledger, application, reason="idle")
+        if state is WorkState.DONE:
+            task.look_again(Context(), **kwargs)
+            continue
+        with pytest.raises(WorkFailedError) as raised:
+            task.look_again(Context(), **kwargs)
+        alerts.append(raised.value.alerts[0].is_new)
+    assert alerts == [True, False, True]
+    events = recent_events(ledger, EventSubject.STREAM, "maintain_table bronze.flights", limit=9)
+    assert [event.action for event in reversed(events)] == ["alert", "recover", "alert"]
 
 
 def test_when_its_application_has_died_it_starts_the_next_one(seen: Path, ledger: Ledger) -> None:

@@ -18,6 +18,7 @@ from sluice.launching.job_command import RunStream, ValidateStreams
 from sluice.launching.launch_settings import launch_conf
 from sluice.launching.launcher_port import LaunchRequest
 from sluice.launching.spark_submit import SparkConnection, driver_request, find_spark_submit, spark_submit_command
+from sluice.ledger.connection import open_ledger
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.settings import CatalogSettings, ObjectStoreSettings, Settings
 
@@ -127,6 +128,10 @@ def settings(tmp_path: Path) -> Settings:
     )
 
 
+NOWHERE = open_ledger("postgresql+psycopg://nobody@nowhere/ledger")
+"""It is not asked, as long as drivers have no role of their own."""
+
+
 def _run() -> RunObservation:
     return RunObservation(
         token=1,
@@ -144,7 +149,9 @@ def _run() -> RunObservation:
 
 def test_the_request_of_a_run_holds_no_secret(spark_submit: Path, settings: Settings) -> None:
     wanted = continuous_stream(engine={"driver_memory": "700 MiB"})
-    request = driver_request(wanted, _run(), settings=settings, connections=lambda name: SparkConnection())
+    request = driver_request(
+        wanted, _run(), settings=settings, connections=lambda name: SparkConnection(), ledger=NOWHERE
+    )
     conf = launch_conf(home=settings.home, jars=settings.jars, engine=wanted.declaration.engine, is_bounded=False)
     assert request.command == spark_submit_command(
         SparkConnection(),
@@ -167,7 +174,7 @@ def test_a_driver_runs_where_the_connection_that_its_stream_names_leads(spark_su
 
     def request(connection: str | None) -> LaunchRequest:
         wanted = continuous_stream(engine={"connection": connection})
-        return driver_request(wanted, _run(), settings=settings, connections=known.__getitem__)
+        return driver_request(wanted, _run(), settings=settings, connections=known.__getitem__, ledger=NOWHERE)
 
     here, there, on_the_cluster = request(None), request("large_machine"), request("the_cluster")
     assert (here.connection, _master(here.command)) == (None, "local[2]")

@@ -28,8 +28,9 @@ from tests.unit.supervision.supervision_cases import (
 )
 
 from sluice.ledger.run_values import RunObservation, WatchedRun
-from sluice.supervision.decide_supervision import calls_for_supervisor, decide_supervision
-from sluice.supervision.supervision_decision import HEALTHY_REASONS, SupervisionAction, SupervisionReason
+from sluice.supervision.decide_supervision import calls_for_supervisor, decide_supervision, with_room
+from sluice.supervision.supervision_decision import HEALTHY_REASONS, SupervisionAction, SupervisionReason, decision
+from sluice.supervision.time_limits import STARTS_WITHIN
 
 EVERY_ROW = (*TABLE, *QUEUED_BY_ITS_CLUSTER)
 
@@ -43,7 +44,7 @@ def test_the_table(row: Case) -> None:
 
 
 def test_every_reason_and_action_has_a_row() -> None:
-    assert {row.reason for row in EVERY_ROW} == set(SupervisionReason)
+    assert {row.reason for row in EVERY_ROW} == set(SupervisionReason) - {SupervisionReason.HOST_BUSY}, "with_room"
     assert {row.action for row in EVERY_ROW} == set(SupervisionAction)
 
 
@@ -97,3 +98,28 @@ def test_giving_up_names_the_reason_the_count_and_the_next_step() -> None:
 )
 def test_a_trigger_calls_when_there_is_something_to_look_at(run: RunObservation, calls: bool) -> None:
     assert calls_for_supervisor(WatchedRun(run=run, observed_at=NOW)) is calls
+
+
+@pytest.mark.parametrize(
+    ("reason", "starting", "cores", "waits"),
+    [
+        (SupervisionReason.RESTART_DUE, 3, 4, False),
+        (SupervisionReason.RESTART_DUE, 4, 4, True),
+        (SupervisionReason.RESTART_DUE, 1, 1, False),
+        (SupervisionReason.RESTART_DUE, 2, 1, True),
+        (SupervisionReason.WANTED_AGAIN, 9, 4, False),
+        (SupervisionReason.NEVER_STARTED, 9, 4, False),
+    ],
+)
+def test_a_restart_waits_while_its_host_starts_many_others(
+    reason: SupervisionReason, starting: int, cores: int, waits: bool
+) -> None:
+    """What a person asked for does not wait."""
+    due = decision(SupervisionAction.LAUNCH, reason, "It is due.", STARTS_WITHIN)
+    found = with_room(due, starting=starting, cores=cores, run_id="r")
+    assert (found is not due) is waits
+    if waits:
+        assert (found.action, found.reason) == (SupervisionAction.RESTART_LATER, SupervisionReason.HOST_BUSY)
+        assert found.delay is not None
+        assert STARTS_WITHIN / 2 <= found.delay < STARTS_WITHIN
+        assert not found.is_healthy

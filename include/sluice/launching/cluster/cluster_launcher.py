@@ -168,7 +168,7 @@ class ClusterLauncher:
             record_process(self.ledger, request.run_id, process, request.log_file)
 
     def _submit(self, request: LaunchRequest, tag: DriverTag | WorkTag) -> None:
-        own = {**request.environment, "SLUICE_LEDGER_URL": self.ledger_url, RUN_ID_VARIABLE: request.run_id}
+        own = {"SLUICE_LEDGER_URL": self.ledger_url, **request.environment, RUN_ID_VARIABLE: request.run_id}
         conf = {**self.conf_for(tag, driver_environment(os.environ, own=own)), **request.conf}
         with private_properties(conf) as properties_file:
             self.submit(

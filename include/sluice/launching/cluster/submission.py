@@ -17,6 +17,7 @@ from pathlib import Path
 
 from sluice.errors import LaunchError
 from sluice.launching.driver_logs import open_log
+from sluice.launching.launch_settings import job_environment
 from sluice.launching.spark_submit import SparkConnection, find_spark_submit
 
 SUBMITTED_WITHIN_SECONDS = 300.0
@@ -59,7 +60,7 @@ def driver_environment(environ: Mapping[str, str], *, own: Mapping[str, str]) ->
     environ: of the launching process; only `SLUICE_*` is passed on, and none of Airflow's secrets.
     own: the variables of this run, which take precedence.
     """
-    settings = {name: value for name, value in environ.items() if name.startswith("SLUICE_")}
+    settings = {name: value for name, value in job_environment(environ).items() if name.startswith("SLUICE_")}
     return {name: value for name, value in settings.items() if name not in _NOT_FOR_DRIVERS} | dict(own)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,18 +29,22 @@ _BEFORE_THE_BASELINE = re.compile(r"\d{4}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerVersion:
-    """The version of a ledger's schema (unset before the first migration), and the one this program needs."""
+    """The version of a ledger's schema (unset before the first migration), and the one this program needs.
+
+    is_newer: whether a newer program has made it, and lets this one work with it.
+    """
 
     found: str | None
     needed: str
+    is_newer: bool = False
 
     @property
     def is_current(self) -> bool:
         """Whether the ledger is ready for this program."""
-        return self.found == self.needed
+        return self.found == self.needed or self.is_newer
 
 
-def upgrade(ledger_url: str, *, worker: str | None = None) -> LedgerVersion:
+def upgrade(ledger_url: str, *, worker: str | None = None, drivers: str | None = None) -> LedgerVersion:
     """Bring the ledger's schema up to date. Quick when there is nothing to do, and safe when many ask at once.
 
     Each migration is a transaction of its own: a ledger is never between two of them. One that does not get its lock
@@ -50,6 +55,7 @@ def upgrade(ledger_url: str, *, worker: str | None = None) -> LedgerVersion:
     ledger_url: SQLAlchemy URL of the ledger; its role will own what is made.
     worker: another role that may read and write rows from then on, and change nothing else: that of Airflow and of the
         drivers. Unset, or the role of the URL itself: the owner does all.
+    drivers: the role of continuous drivers, which may write the rows of the stream whose pass they carry.
 
     Returns
     -------
@@ -61,12 +67,16 @@ def upgrade(ledger_url: str, *, worker: str | None = None) -> LedgerVersion:
     LedgerError: when the ledger cannot be reached, or its version is none of this program's.
     SettingsError: when the URL is not one of a PostgreSQL database.
     """
+    from sluice.ledger.driver_passes import admit_drivers
+
     version = observe_version(ledger_url)
     if not version.is_current:
         while _migrates(ledger_url):
             pass
     if worker is not None:
-        _admit(ledger_url, worker)
+        _admit(ledger_url, worker, _rights_of_workers)
+    if drivers is not None:
+        _admit(ledger_url, drivers, admit_drivers)
     return version
 
 
@@ -83,7 +93,7 @@ def _migrate_once(ledger_url: str) -> bool:
     from alembic import command
     from sqlalchemy import text
 
-    from sluice.ledger.connection import open_ledger
+    from sluice.ledger.connection import OLDEST_READER, open_ledger
     from sluice.ledger.ledger_table import SCHEMA
     from sluice.ledger.locks import lock_schema
 
@@ -100,40 +110,47 @@ def _migrate_once(ledger_url: str) -> bool:
         config = _config()
         config.attributes["connection"] = connection
         command.upgrade(config, following)
+        oldest = getattr(_scripts().get_revision(following).module, "oldest_reader", None)
+        if oldest is not None:  # else those that may read it now still may
+            connection.execute(text(f"COMMENT ON TABLE {SCHEMA}.alembic_version IS '{OLDEST_READER}{oldest}'"))
     return True
 
 
 def _after(found: str | None) -> str | None:
-    """The revision that follows one; none when it is the newest."""
+    """The revision that follows one; none when it is the newest, or newer than this program."""
     revisions = [script.revision for script in _scripts().walk_revisions()]  # newest first
+    if found is not None and found not in revisions:
+        return None
     older = revisions.index(found) if found is not None else len(revisions)
     return revisions[older - 1] if older else None
 
 
-def _admit(ledger_url: str, worker: str) -> None:
-    """Let a role work with the rows of the ledger. It can neither create, alter, empty nor drop a table, nor switch off
-    what keeps events as they are, and it cannot change the version.
-    """
+def _admit(ledger_url: str, name: str, rights: Callable[[str], Iterable[str]]) -> None:
+    """Give a role its rights, unless it is the owner itself: what is taken from that, its next migration lacks."""
     from sqlalchemy import text
 
     from sluice.ledger.connection import open_ledger
-    from sluice.ledger.ledger_table import SCHEMA
     from sluice.ledger.locks import lock_schema
 
     with open_ledger(ledger_url) as ledger, ledger.transaction() as connection:
-        if connection.execute(text("SELECT current_user")).scalar_one() == worker:
-            return  # what is taken from an owner, its next migration lacks
+        if connection.execute(text("SELECT current_user")).scalar_one() == name:
+            return
         lock_schema(connection)
-        role = connection.dialect.identifier_preparer.quote(worker)
-        for statement in (
-            f"REVOKE CREATE ON SCHEMA {SCHEMA} FROM PUBLIC, {role}",
-            f"GRANT USAGE ON SCHEMA {SCHEMA} TO {role}",
-            f"REVOKE ALL ON ALL TABLES IN SCHEMA {SCHEMA} FROM {role}",
-            f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {SCHEMA} TO {role}",
-            f"REVOKE INSERT, UPDATE, DELETE ON {SCHEMA}.alembic_version FROM {role}",
-            f"GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA {SCHEMA} TO {role}",
-        ):
+        for statement in rights(connection.dialect.identifier_preparer.quote(name)):
             connection.execute(text(statement))
+
+
+def _rights_of_workers(role: str) -> Iterator[str]:
+    """Let a role work with the rows of the ledger. It can neither create, alter, empty nor drop a table, nor switch off
+    what keeps events as they are, and it cannot change the version."""
+    from sluice.ledger.ledger_table import SCHEMA
+
+    yield f"REVOKE CREATE ON SCHEMA {SCHEMA} FROM PUBLIC, {role}"
+    yield f"GRANT USAGE ON SCHEMA {SCHEMA} TO {role}"
+    yield f"REVOKE ALL ON ALL TABLES IN SCHEMA {SCHEMA} FROM {role}"
+    yield f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {SCHEMA} TO {role}"
+    yield f"REVOKE INSERT, UPDATE, DELETE ON {SCHEMA}.alembic_version FROM {role}"
+    yield f"GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA {SCHEMA} TO {role}"
 
 
 def observe_version(ledger_url: str) -> LedgerVersion:
@@ -150,11 +167,14 @@ def observe_version(ledger_url: str) -> LedgerVersion:
     if needed is None:
         raise AssertionError("the package holds no migration")  # a broken installation, not a user's mistake
     with open_ledger(ledger_url) as ledger, ledger.transaction() as connection:
-        return LedgerVersion(found=_found_version(connection), needed=needed)
+        found = _found_version(connection)
+    is_newer = found is not None and found not in {script.revision for script in _scripts().walk_revisions()}
+    return LedgerVersion(found=found, needed=needed, is_newer=is_newer)
 
 
 def _found_version(connection: Connection) -> str | None:
-    """The version of the ledger; none before its first migration.
+    """The version of the ledger; none before its first migration. One of a newer program counts when that names its
+    oldest reader: this one is no older, or it had no connection.
 
     Raises
     ------
@@ -162,6 +182,7 @@ def _found_version(connection: Connection) -> str | None:
     """
     from alembic.runtime.migration import MigrationContext
 
+    from sluice.ledger.connection import oldest_reader
     from sluice.ledger.ledger_table import SCHEMA
 
     found = MigrationContext.configure(connection, opts={"version_table_schema": SCHEMA}).get_current_revision()
@@ -176,6 +197,8 @@ def _found_version(connection: Connection) -> str | None:
             "database, then `sluice ledger upgrade`. For the local stack: `sluice stack down`, and remove its data "
             "folder.",
         )
+    if oldest_reader(connection):
+        return found
     raise LedgerError(
         f"The ledger has version {found}, which a newer Sluice than this one has made; this one knows "
         f"{', '.join(sorted(known))}.",

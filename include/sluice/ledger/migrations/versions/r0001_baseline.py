@@ -8,6 +8,7 @@ from sqlalchemy.dialects import postgresql
 
 revision = "baseline_0_2_0"
 down_revision = None
+oldest_reader = "0.2.0"
 
 SCHEMA = "sluice"
 
