@@ -45,7 +45,7 @@ def validate(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check declarations, and report every problem with its file and line; under two seconds without an option."""
+    """Check declarations, and report every problem with its file and line; in two seconds without an option."""
     folder = _folder_of(path)
     declarations = load_declarations(folder)
     connections = _connections()
