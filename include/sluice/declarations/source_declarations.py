@@ -34,6 +34,7 @@ from sluice.declarations.value_declaration import (
     ValueDeclaration,
     repeated_column,
     repetition,
+    require_fields,
     unreadable_csv_type,
     unreadable_json_type,
 )
@@ -189,6 +190,9 @@ class FilesSource(Declared):
             raise wrong("the columns are declared already: either they or a file", "schema_file")
         if (again := repeated_column(self.columns)) is not None:
             raise wrong(repetition(self.columns, again), "columns", again, "name")
+        has_fields = self.format == "json" or (self.format == "csv" and self.header)
+        other = f"belongs to json and to csv with a header; {self.format} is read by the names of its columns"
+        require_fields(self.columns, refusal=None if has_fields else other)
         for index, column in enumerate(self.columns):
             if column.unit is not None and self.format not in ("json", "csv"):
                 raise wrong(f"belongs to json and csv, not to {self.format}", "columns", index, "unit")

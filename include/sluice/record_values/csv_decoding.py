@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.declarations.value_declaration import Column, ValueColumn
+from sluice.declarations.value_declaration import Column, ValueColumn, as_sent
 from sluice.record_values.arrow_columns import Column as ArrowColumn
 from sluice.record_values.arrow_columns import DecodedBlock, lacking_values, text_builder
 from sluice.record_values.rejection import (
@@ -47,7 +47,7 @@ class CsvBlockDecoder:
     """
 
     def __init__(self, columns: Iterable[Column]) -> None:
-        declared = tuple(columns)
+        declared = as_sent(tuple(columns))
         self.names = tuple(column.name for column in declared)
         self._builders = [
             text_builder(column.column_type, unit=column.unit if isinstance(column, ValueColumn) else None)

@@ -127,6 +127,32 @@ def test_old_and_new_csv_files_of_a_folder_are_read_together(
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("json", '{"@timestamp": "a", "Temp": 1.5, "temp": 9}\n{"@timestamp": null, "at": "x"}\n'),
+        ("csv", "temp,@timestamp,Temp\n9,a,1.5\n,,\n"),
+    ],
+)
+def test_a_field_whose_name_is_none_of_a_column_is_read_under_another(
+    spark: SparkSession, settings: Settings, tmp_path: Path, kind: str, text: str
+) -> None:
+    """Names that differ in case only, too."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a").write_text(text)
+    columns = [
+        {"name": "at", "type": "string", "field": "@timestamp"},
+        {"name": "celsius", "type": "double", "field": "Temp"},
+    ]
+    source = {"connection": "here", "format": kind, "columns": columns}
+    rows = open_declared(spark, at(settings, folder), stream={"files": source})
+
+    found = [row.asDict() for row in drained(spark, rows, tmp_path)]
+
+    assert sorted(found, key=str) == [{"at": "a", "celsius": 1.5}, {"at": None, "celsius": None}]
+
+
 def test_a_line_of_another_width_than_its_header_is_refused(
     spark: SparkSession, settings: Settings, tmp_path: Path
 ) -> None:

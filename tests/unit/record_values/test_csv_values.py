@@ -203,6 +203,13 @@ def test_any_line_is_split(line: str, fields: list[str | None]) -> None:
     assert split_line(line) == fields
 
 
+def test_a_column_may_be_read_from_a_field_of_another_name() -> None:
+    decoder = CsvBlockDecoder([ValueColumn(name="at", type="string", field="@timestamp", required=True)])
+
+    assert decoder.names == ("@timestamp",)
+    assert decoder.required == ["@timestamp"]
+
+
 def test_null_and_an_empty_text_differ_in_a_line() -> None:
     fields = [pa.array(texts, pa.string()) for texts in (["1", None], [None, 'a"b'], ["", "c"])]
     assert lines_of(fields).to_pylist() == ['1,,""', ',"a""b",c']
