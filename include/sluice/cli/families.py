@@ -41,7 +41,7 @@ FAMILIES = (
     Family(
         name="validate",
         module="validate",
-        help="Check declarations, and report every problem with its file and line; under two seconds without `--plan`.",
+        help="Check declarations, and report every problem with its file and line; in two seconds without an option.",
     ),
     Family(
         name="preview",

@@ -29,6 +29,7 @@ _WORKS_BELOW = {
         "masked_columns",
         "table",
         "properties",
+        "drop",
         "unchecked_properties",
     ),
     "rules.*.": (
@@ -75,9 +76,9 @@ _WORKS_BELOW = {
         "archive_path",
         "schema_file",
     ),
-    "inputs.*.stream.files.columns.*.": ("name", "type", "required", "doc", "unit"),
+    "inputs.*.stream.files.columns.*.": ("name", "type", "required", "doc", "unit", "field"),
     "inputs.*.static.files.": ("connection", "path", "format", "header", "schema_file"),
-    "inputs.*.static.files.columns.*.": ("name", "type", "required", "doc", "unit"),
+    "inputs.*.static.files.columns.*.": ("name", "type", "required", "doc", "unit", "field"),
     "inputs.*.stream.delta.": ("connection", "path", "from_timestamp", "max_files_per_batch"),
     "inputs.*.static.delta.": ("connection", "path", "version", "as_of"),
     "inputs.*.static.jdbc.": ("connection", "table"),
@@ -92,7 +93,7 @@ _WORKS_BELOW = {
             "on_unknown_field",
             "decoding_timeout",
             "decoding_tries",
-            *(f"columns.*.{key}" for key in ("name", "type", "required", "doc", "unit")),
+            *(f"columns.*.{key}" for key in ("name", "type", "required", "doc", "unit", "field")),
         )
         for kind in ("kafka", "kinesis")
     },
@@ -150,7 +151,7 @@ _WORKS_BELOW = {
         "kept_minutes",
         "options",
     ),
-    "columns.*.": ("name", "type", "required", "doc"),
+    "columns.*.": ("name", "type", "required", "doc", "renamed_from"),
     "partitioning.*.": ("column", "transform", "width"),
     "sort_order.*.": ("column", "direction", "nulls"),
     "quality.": ("on_publication",),
