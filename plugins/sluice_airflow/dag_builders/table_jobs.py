@@ -96,11 +96,6 @@ def table_jobs_dag(
         for all of them. Unset: all have.
     on_publication: the tables that are due after a publication into them, too.
     """
-    clock: AssetOrTimeSchedule | CronTriggerTimetable = CronTriggerTimetable(
-        cron, timezone="UTC", run_immediately=_NOT_WHEN_UNPAUSED
-    )
-    if on_publication:
-        clock = AssetOrTimeSchedule(timetable=clock, assets=AssetAny(*table_assets(on_publication)))
     chosen_tables = {table.table: table for table in tables}
     owners = storable_owners((table.owner for table in chosen_tables.values()), otherwise=PLATFORM_OWNER)
     owner_of = dict(zip(chosen_tables, owners, strict=True))
@@ -108,7 +103,7 @@ def table_jobs_dag(
         dag_id,
         description=description,
         doc_md=document,
-        schedule=clock,
+        schedule=_schedule(cron, on_publication),
         catchup=False,
         max_active_runs=1,
         is_paused_upon_creation=False,
@@ -131,6 +126,13 @@ def table_jobs_dag(
                         inlets=[table_asset(table.table)],
                     )
     return dag
+
+
+def _schedule(cron: str, on_publication: Sequence[str]) -> AssetOrTimeSchedule | CronTriggerTimetable:
+    clock = CronTriggerTimetable(cron, timezone="UTC", run_immediately=_NOT_WHEN_UNPAUSED)
+    if not on_publication:
+        return clock
+    return AssetOrTimeSchedule(timetable=clock, assets=AssetAny(*table_assets(on_publication)))
 
 
 def _choose_tables(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from alembic import op
 
 revision = "replays"
-down_revision = "drivers_0_2_0"
+down_revision = "rule_results"
 
 SCHEMA = "sluice"
 
