@@ -282,10 +282,10 @@ class ReplayRun:
         (target, *_) = targets = open_targets(spark, self.stream, outputs, catalog=self.settings.catalog.name)
         name = target.output
         outputs[name], invalid = separated(outputs[name], target, has_quarantine=True)
-        united = unite_outputs(self.stream.declaration, outputs, targets).rows.persist()
+        united = (result := unite_outputs(self.stream, outputs, targets)).rows.persist()
         kept.append(united)
         rows = part(united, name).select(*(quoted(one) for one in spark.table(target.identifier).columns))
-        own = [part(united, QUARANTINE_OUTPUT)] if QUARANTINE_OUTPUT in outputs else []
+        own = [part(united, QUARANTINE_OUTPUT)] if QUARANTINE_OUTPUT in result.outputs else []
         rejected = [*own, *invalid, *([opened.rejected[arriving]] if arriving in opened.rejected else [])]
         found = reduce(DataFrame.unionByName, rejected).collect() if rejected else []
         rejected_again: dict[str, str] = {}
