@@ -1,4 +1,4 @@
-"""The pages as people use them, in a real browser: an on-call at night, a viewer, a page of another site."""
+"""The pages as people use them, in a real browser: an on-call, a viewer, a page of another site."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_the_pages_can_be_read_by_everybody(airflow: RunningAirflow, browser: Br
     page.context.close()
 
 
-@pytest.mark.parametrize("width", sampled([1400, 500], [1400], full=[500]))  # every run has phones above
+@pytest.mark.parametrize("width", sampled([1400, 500], [1400], full=[500]))  # phones: above
 def test_nothing_is_cut_off_inside_airflow(
     airflow: RunningAirflow, browser: Browser, checked: None, width: int
 ) -> None:

@@ -41,8 +41,7 @@ AT_ONCE = 6
 """Half of them are computed together."""
 
 IN_THE_FULL_RUN = (CrashPoint.PUBLISHED,)
-"""A sample: each costs a process with a JVM. `make drill` kills at every step. Every test run kills an application at
-the day of another run (`test_work_intervals.py`), and has an error at every step (`test_backfill_crashes.py`)."""
+"""Every run kills at another run's day, fails at each step (`test_work_intervals.py`, `test_backfill_crashes.py`)."""
 
 OF_EACH_INTERVAL = (CrashPoint.CHECKED, CrashPoint.PUBLISHED, CrashPoint.RECORDED)
 IDS = sorted(row["id"] for row in expected())
