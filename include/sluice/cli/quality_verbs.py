@@ -9,7 +9,6 @@ import typer
 
 from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, AsJson, TableName, print_json
 from sluice.declarations.load_declarations import load_declarations
-from sluice.declarations.masked_tables import masked_columns_of_table
 from sluice.launching.job_output import json_value
 from sluice.ledger.connection import open_ledger
 from sluice.ledger.quality_checks import UNSUCCESSFUL_VERDICTS, QualityObservation, newest_checks
@@ -63,8 +62,7 @@ def report(
             found: TableReport | Sequence[QualityObservation] = newest_checks(ledger)
         else:
             declarations = load_declarations(settings.pipelines)
-            masked = masked_columns_of_table(declarations, table)
-            found = read_report(ledger, find_declaration(declarations, table), masked=masked)
+            found = read_report(ledger, declarations, find_declaration(declarations, table))
     checks = found.checks[:1] if isinstance(found, TableReport) else found
     if as_json:
         of_all = {"checks": [json_value(check) for check in checks]}
@@ -107,5 +105,5 @@ def _history_of(rule: RuleHistory) -> str:
     if rule.newest is None:
         return ": not checked yet"
     since = f", since {rule.broken_since:%Y-%m-%d %H:%M:%S} UTC" if rule.broken_since is not None else ""
-    times = f" (broken in {rule.broken} of {len(rule.results)} checks{since})" if rule.broken else ""
+    times = f" (broken in {rule.broken} of {len(rule.results)} {rule.unit}{since})" if rule.broken else ""
     return f": {rule.newest.found}{times}"
