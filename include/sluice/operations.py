@@ -32,6 +32,7 @@ class OperationVerb(StrEnum):
     RESET = "reset"
     CONTINUE = "continue"
     REJECT_BATCH = "reject-batch"
+    RELEASE_BATCH = "release-batch"
     PUBLISH_OUTPUT = "publish-output"
     ABANDON_OUTPUT = "abandon-output"
     BACKFILL = "backfill"

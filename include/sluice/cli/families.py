@@ -72,7 +72,7 @@ FAMILIES = (
     Family(
         name="batch",
         module="batch_verbs",
-        help="List, show and reject batches of a stream; settle those of former outputs.",
+        help="List, show, release and reject batches of a stream; settle those of former outputs.",
     ),
     Family(
         name="quarantine",

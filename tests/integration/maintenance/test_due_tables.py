@@ -60,7 +60,12 @@ class Tables:
     def declare(self, name: str, *, files: int, is_created: bool = True, **parts: Any) -> str:
         """Declare a table, create it, and append so many files; its full name."""
         table = f"{self.namespace}.{name}"
-        declared: dict[str, Any] = {"table": table, "description": "d", "owner": "me", "columns": [{"name": "id", "type": "long"}]}
+        declared: dict[str, Any] = {
+            "table": table,
+            "description": "d",
+            "owner": "me",
+            "columns": [{"name": "id", "type": "long"}],
+        }
         declared |= {"maintenance": PATIENT, **parts}
         (self.folder / f"{table}.table.yaml").write_text(yaml.safe_dump(declared))
         if is_created:

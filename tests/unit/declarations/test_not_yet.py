@@ -117,6 +117,7 @@ _WORKS_BELOW = {
         "ordering_column",
         "ordering_columns",
         "publish_every",
+        "max_held_batches",
         "delivery",
     ),
     "outputs.*.iceberg.operations.": ("insert", "update", "delete"),
@@ -138,6 +139,7 @@ _WORKS_BELOW = {
     "supervision.restart.": ("attempts", "first_delay", "longest_delay", "stable_after"),
     "supervision.": ("stall_after", "on_stall"),
     "supervision.max_lag.": ("rows", "duration", "action"),
+    "supervision.max_rejected.": ("rows", "share", "window"),
     "supervision.breaker.": ("failures", "window"),
     "engine.": (
         "connection",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from alembic import op
 
 revision = "replays"
-down_revision = "rule_results"
+down_revision = "held_batches"
 
 SCHEMA = "sluice"
 
