@@ -106,6 +106,9 @@ class QualityDeclaration(Declared):
     """What must be true of the committed table."""
 
     expectations: tuple[ExpectationDeclaration, ...] = Field(min_length=1, description="all of them are checked")
+    on_publication: bool = Field(
+        False, description="check the table after publications into it as well, one check at a time; it reads all rows"
+    )
 
 
 class TableDeclaration(Declared):

@@ -117,6 +117,8 @@ def verbs_for(line: StreamLine, *, resets_need_another: bool) -> tuple[PageVerb,
     ----------
     resets_need_another: whether another person must approve a reset, whom a page cannot ask.
     """
+    if line.state is StreamState.ALL_REJECTED:  # a start settles it, also of a stream that runs or waits
+        return (PageVerb.START, PageVerb.STOP)
     if line.has_live_run:
         live = (PageVerb.RESTART, PageVerb.STOP)
         return live if not line.is_healthy else (PageVerb.STOP, PageVerb.RESTART)

@@ -54,10 +54,12 @@ def plan_start(supervisor: Supervisor, wanted: LoadedStream, *, shows_command: b
     return _plan(OperationVerb.START, wanted.name, *steps)
 
 
-def note_of_paused_dag(seen: StreamRecords) -> str:
+def note_of_paused_dag(seen: StreamRecords, *, runs_by_schedule: bool = False) -> str:
     """What a person who starts a stream should know when its DAG is paused; empty when it was not when last seen."""
     if seen.dag_pause is None or not seen.dag_pause.is_paused:
         return ""
+    if runs_by_schedule:
+        return f"The DAG of {seen.stream} is paused in Airflow, so nothing runs it. Unpause it."
     return (
         f"The DAG of {seen.stream} is paused in Airflow: only the reconciler restarts the stream, within a minute or "
         "two, and the DAG has no run that could be red. Unpause it."

@@ -142,6 +142,7 @@ _WORKS_BELOW = {
     "columns.*.": ("name", "type", "required", "doc"),
     "partitioning.*.": ("column", "transform", "width"),
     "sort_order.*.": ("column", "direction", "nulls"),
+    "quality.": ("on_publication",),
     "quality.expectations.*.": ("type", "kwargs"),
     "maintenance.": ("content_check_bytes",),
     "maintenance.compaction.": ("target_file_bytes", "min_input_files"),
