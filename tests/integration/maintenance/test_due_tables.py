@@ -61,8 +61,8 @@ class Tables:
         """Declare a table, create it, and append so many files; its full name."""
         table = f"{self.namespace}.{name}"
         declared = {"table": table, "description": "d", "owner": "me", "columns": [{"name": "id", "type": "long"}]}
-        declared |= {"maintenance": PATIENT, **parts}
-        (self.folder / f"{table}.table.yaml").write_text(yaml.safe_dump(declared))
+        written = {**declared, "maintenance": PATIENT, **parts}
+        (self.folder / f"{table}.table.yaml").write_text(yaml.safe_dump(written))
         if is_created:
             create_or_evolve_table(self.catalog, load_declarations(self.folder).table(table).declaration)
             append(self.catalog.load_table(table), files)
@@ -110,7 +110,7 @@ def test_only_what_needs_spark_is_left(tables: Tables) -> None:
 
 def test_small_files_are_put_together_without_spark_and_then_nothing_is_due(tables: Tables) -> None:
     """The manifests that would be too many are counted again after the files."""
-    few = {"maintenance": {**PATIENT, "manifest_rewrite": {"min_manifests": 4}}}
+    few: dict[str, Any] = {"maintenance": {**PATIENT, "manifest_rewrite": {"min_manifests": 4}}}
     names = [tables.declare("many", files=9, **few), tables.declare("few", files=5)]
     in_order = tables.declare("in_order", files=1)
     before = plan_tables(tables.settings, load_declarations(tables.folder), [in_order, *reversed(names)])
