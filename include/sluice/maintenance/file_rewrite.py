@@ -78,7 +78,7 @@ class _Outcome:
     seen: dict[str, list[DataFile]] = field(default_factory=dict)
 
     def weigh(self, groups: Sequence[RewrittenGroup], table: Table, planned: Table) -> None:
-        """Tell what can be replaced in a table that was just loaded."""
+        """Decide what can be replaced in a table that was just loaded."""
         is_won = _won(table, planned, groups, self.seen)
         self.replaced = tuple(group for group in groups if is_won(group))
         self.lost = tuple(group for group in groups if not is_won(group))

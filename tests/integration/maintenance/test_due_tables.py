@@ -60,14 +60,9 @@ class Tables:
     def declare(self, name: str, *, files: int, is_created: bool = True, **parts: Any) -> str:
         """Declare a table, create it, and append so many files; its full name."""
         table = f"{self.namespace}.{name}"
-        declared: dict[str, Any] = {
-            "table": table,
-            "description": "d",
-            "owner": "me",
-            "columns": [{"name": "id", "type": "long"}],
-        }
-        declared |= {"maintenance": PATIENT, **parts}
-        (self.folder / f"{table}.table.yaml").write_text(yaml.safe_dump(declared))
+        declared = {"table": table, "description": "d", "owner": "me", "columns": [{"name": "id", "type": "long"}]}
+        written = {**declared, "maintenance": PATIENT, **parts}
+        (self.folder / f"{table}.table.yaml").write_text(yaml.safe_dump(written))
         if is_created:
             create_or_evolve_table(self.catalog, load_declarations(self.folder).table(table).declaration)
             append(self.catalog.load_table(table), files)
