@@ -248,6 +248,7 @@ def quality_page(ledger: Ledger, declared: DeclaredNow) -> str:
     shown = [quality_line(line, found.get(line.table, ()), ()) for line in lines]
     values = {
         "shown": shown,
+        "without_rules": (),
         "counts": counts_of(lines),
         "figures": summary_figures(shown),
         "selection": TableSelection(),
@@ -261,7 +262,14 @@ def one_report(ledger: Ledger, declared: DeclaredNow) -> str:
     """The report of one table, as its route makes it."""
     (line,) = table_lines(ledger, declared, only="silver.t7")
     report = read_report(ledger, declared.read().tables["silver.t7"].declaration, masked=())
-    values = {"line": line, "report": report, "charts": charts_of_report(report), "run_link": "", "data_docs": {}}
+    values = {
+        "line": line,
+        "report": report,
+        "charts": charts_of_report(report),
+        "run_link": "",
+        "data_docs": {},
+        "outlook": None,
+    }
     return render("table_quality", OF_EVERY_PAGE | values)
 
 

@@ -199,6 +199,12 @@ class FailureReason(StrEnum):
         "a value does not fit what the query or the table requires of it",
         f"Find the value in {_LOGS}; let the transformation reject such rows, then start the stream again.",
     )
+    RULE_BROKEN = (
+        "rule_broken",
+        _P,
+        "rows of a batch break a rule that fails the run; nothing of the batch was staged",
+        f"Find the rule and its counts in {_LOGS}; correct the data or the rule, then start the stream again.",
+    )
     AMBIGUOUS_MERGE = (
         "ambiguous_merge",
         _P,

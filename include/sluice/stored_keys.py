@@ -64,6 +64,9 @@ WATERMARK = "sluice.watermark"
 ROWS = "sluice.rows"
 """The entry with the number of rows of the output."""
 
+RULES = "sluice.rules"
+"""The entry with what the rules of the output found in the batch, as JSON."""
+
 FIRST_BATCH = "sluice.first-batch"
 """In a publication of several batches: the number of the first one. The key names the last one."""
 

@@ -16,6 +16,7 @@ from sluice.errors import UsageError
 from sluice.launching.job_output import json_value
 from sluice.ledger.run_values import RunObservation
 from sluice.ledger.runs import newest_runs
+from sluice.ledger.stream_records import read_stream
 from sluice.maintenance.gap_continuation import continue_stream, plan_continuation
 from sluice.supervision import control_plans, stream_commands, undeclared_streams
 from sluice.supervision.staggered_restart import restart_each, started_before
@@ -35,7 +36,7 @@ def start(name: StreamName, dry_run: DryRun = False, as_json: AsJson = False) ->
             show_plans([control_plans.with_beginning(plan, ctx.ledger, stream, ctx.settings)], as_json=as_json)
             return
         started = stream_commands.start_stream(ctx.supervisor(), stream, requested_by=person())
-        _print_start("start", stream, started, as_json=as_json)
+        _print_start("start", ctx, stream, started, as_json=as_json)
 
 
 def stop(name: StreamName, dry_run: DryRun = False, as_json: AsJson = False) -> None:
@@ -83,7 +84,7 @@ def restart(
         if dry_run:
             show_plans([control_plans.plan_restart(ctx.supervisor(), stream)], as_json=as_json)
             return
-        _print_start("restart", stream, _restart(ctx, stream), as_json=as_json)
+        _print_start("restart", ctx, stream, _restart(ctx, stream), as_json=as_json)
 
 
 def reset(name: StreamName, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False) -> None:
@@ -179,13 +180,17 @@ def _restart_older(ctx: CliContext, version: str, *, at_once: int, dry_run: bool
         raise typer.Exit(UNHEALTHY_EXIT_CODE)
 
 
-def _print_start(verb: str, stream: LoadedStream, started: SupervisionResult | None, *, as_json: bool) -> None:
+def _print_start(
+    verb: str, ctx: CliContext, stream: LoadedStream, started: SupervisionResult | None, *, as_json: bool
+) -> None:
     run = None if started is None else started.run
     if as_json:
         _print_run(verb, stream.name, run)
     elif started is None or run is None:
+        note = control_plans.note_of_paused_dag(read_stream(ctx.ledger, stream.name), runs_by_schedule=True)
         typer.echo(
-            f"{stream.name} is incremental, and its desired state is running. Its DAG starts the next run on schedule."
+            f"{stream.name} is incremental, and its desired state is running. "
+            f"{note or 'Its DAG starts the next run on schedule.'}"
         )
     else:
         typer.echo(f"{stream.name}: {started.decision.action}: {started.decision.explanation}")

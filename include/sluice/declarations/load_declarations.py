@@ -71,12 +71,16 @@ def load_declarations(folder: Path, *, only: str | None = None) -> Declarations:
         stream, found = _load_stream(file)
         streams += [stream] if stream else []
         problems += found
+    unreadable: set[str] = set()
     for file in _table_files(files, only, streams):
         table, found = _load_table(file)
         tables += [table] if table else []
+        unreadable |= {declared_name(file)} if table is None and _may_have_rules(file) else set()
         problems += found
     table_names = _names(files, TABLE_SUFFIX)
-    problems += find_problems(streams=streams, tables=tables, table_names=table_names)
+    by_name = {table.name: table for table in tables}
+    streams = [stream.with_rules(by_name) for stream in streams]
+    problems += find_problems(streams=streams, tables=tables, table_names=table_names, unreadable=unreadable)
     broken = {problem.location.file for problem in problems}
     return Declarations(
         folder=folder,
@@ -145,6 +149,14 @@ def _code(file: Path) -> bytes:
         return read_bounded(file, most_bytes=LARGEST_CODE_BYTES)
     except UnreadableFileError:
         return b""  # that it is missing is found, and said with its line, when declarations are checked
+
+
+def _may_have_rules(file: Path) -> bool:
+    """Whether a broken file of a table may declare rules, which its streams then do not know."""
+    try:
+        return b"rules" in read_bounded(file, most_bytes=LARGEST_FILE_BYTES)
+    except UnreadableFileError:
+        return True
 
 
 def _load_table(file: Path) -> tuple[LoadedTable | None, tuple[DeclarationError, ...]]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
 
 from sluice.declarations.error_messages import did_you_mean
+from sluice.declarations.rule_declaration import RuleDeclaration
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.declarations.yaml_document import Document, KeyPath
@@ -30,13 +31,15 @@ class LoadedStream:
 
     declaration: as it was written, with the columns that its schema files describe.
     digest: SHA-256 over the bytes of the declaration, of the code beside it that a run executes and of its schema
-        files, in hexadecimal.
+        files, and over the rules of its tables, in hexadecimal.
+    rules: by output, the rules of its table and those of the stream. Outputs without rules are not among them.
     """
 
     declaration: StreamDeclaration
     file: Path
     digest: str
     document: Document = field(repr=False, compare=False)
+    rules: Mapping[str, tuple[RuleDeclaration, ...]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -56,6 +59,23 @@ class LoadedStream:
     def location(self, path: KeyPath = ()) -> Location:
         """File and line of the key at `path`."""
         return self.document.location(path)
+
+    @property
+    def refuses_by_itself(self) -> bool:
+        """Whether the platform itself rejects rows, so that the transformation need not return any."""
+        rejects = any(rule.on_failure == "quarantine" for rules in self.rules.values() for rule in rules)
+        return rejects or self.declaration.refuses_by_itself
+
+    def with_rules(self, tables: Mapping[str, LoadedTable]) -> LoadedStream:
+        """The stream with its rules. tables: the well-formed ones, by name."""
+        found = {}
+        for name, declared in self.declaration.outputs.items():
+            table = tables.get(declared.iceberg.table) if declared.iceberg is not None else None
+            of_table = table.declaration.rules if table is not None else ()
+            found[name] = (*of_table, *(one for one in self.declaration.rules if one.output in (None, name)))
+        texts = [rule.model_dump_json() for rules in found.values() for rule in rules]
+        digest = sha256("\n".join((self.digest, *texts)).encode()).hexdigest() if texts else self.digest
+        return replace(self, rules={name: rules for name, rules in found.items() if rules}, digest=digest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,6 +70,26 @@ def query_problem(text: str) -> str | None:
     return _change_problem(words, first) or _reach_problem(text, words)
 
 
+def condition_problem(text: str) -> str | None:
+    """Why a text is not one condition on a row, as the end of a sentence about it; none when it looks like one."""
+    try:
+        words = list(_words(text))
+    except _UnclosedError as error:
+        return str(error)
+    if not words:
+        return "is empty"
+    if ";" in words:
+        return "holds more than one statement"
+    depth = 0
+    for word in words:
+        depth += (word == "(") - (word == ")")
+        if depth < 0:
+            return "closes a bracket that it does not open"
+    if _QUERY_BEGINS.intersection(words) & {"SELECT", "FROM"}:
+        return "holds a query: a rule looks at the columns of its row alone"
+    return _reach_problem(text, words)
+
+
 def _reach_problem(text: str, words: Sequence[str]) -> str | None:
     """What a query must not reach for."""
     if "${" in text:

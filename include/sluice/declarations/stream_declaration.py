@@ -12,6 +12,7 @@ from sluice.declarations.engine_declaration import EngineDeclaration, StateDecla
 from sluice.declarations.iceberg_output import IcebergOutput
 from sluice.declarations.input_declaration import InputDeclaration
 from sluice.declarations.output_declaration import OutputDeclaration
+from sluice.declarations.rule_declaration import RuleDeclaration, require_distinct
 from sluice.declarations.scalar_types import (
     MOST_TAGS,
     ColumnPath,
@@ -25,15 +26,12 @@ from sluice.declarations.scalar_types import (
     Owner,
     TableName,
     Tag,
+    listed,
     wrong,
 )
 from sluice.declarations.source_declarations import IcebergSource
 from sluice.declarations.supervision_declaration import SupervisionDeclaration
-from sluice.declarations.transformation_declaration import (
-    BackfillDeclaration,
-    RuleDeclaration,
-    TransformationDeclaration,
-)
+from sluice.declarations.transformation_declaration import BackfillDeclaration, TransformationDeclaration
 
 RECORD_TRIGGERS = frozenset({"continuous_processing", "real_time"})
 """The triggers with which Spark hands records on one by one. Spark's own Kafka sink writes them. There is no batch, so
@@ -128,7 +126,9 @@ class StreamDeclaration(Declared):
         description="columns of the inputs, and fields of columns such as `address.street`, whose values the page of "
         "the quarantine does not show; the quarantine itself holds them",
     )
-    rules: tuple[RuleDeclaration, ...] = Field((), description="what must be true of every row")
+    rules: tuple[RuleDeclaration, ...] = Field(
+        (), description="what must be true of every row that it writes, beside the rules of its tables"
+    )
     state: StateDeclaration = Field(StateDeclaration(), description="where a stateful stream keeps its state")
     supervision: SupervisionDeclaration = Field(
         SupervisionDeclaration(), description="what to do when a run fails, stalls or falls behind"
@@ -181,11 +181,16 @@ class StreamDeclaration(Declared):
     def _rows_arrive(self) -> Self:
         if not any(declared.is_stream for declared in self.inputs.values()):
             raise wrong("at least one input is a stream", "inputs")
-        known: set[str] = set()
+        return self
+
+    @model_validator(mode="after")
+    def _rules_have_an_output(self) -> Self:
+        require_distinct(self.rules)
         for index, rule in enumerate(self.rules):
-            if rule.name in known:
-                raise wrong(f"the rule {rule.name} is declared twice", "rules", index, "name")
-            known.add(rule.name)
+            if rule.output is not None and rule.output not in self.outputs:
+                raise wrong(f"the stream has no such output; it has {listed(self.outputs)}", "rules", index, "output")
+            if rule.output is None and len(self.outputs) > 1:
+                raise wrong(f"say of which output: {listed(self.outputs)}", "rules", index, "output")
         return self
 
     @model_validator(mode="after")
@@ -214,13 +219,8 @@ class StreamDeclaration(Declared):
 
     @model_validator(mode="after")
     def _query_has_one_result(self) -> Self:
-        refuses = self.quarantine and not self.refuses_by_itself
-        if self.transformation.sql is not None and (len(self.outputs) > 1 or refuses):
-            raise wrong(
-                "a query has one result: several outputs, or a quarantine, need a Python function",
-                "transformation",
-                "sql",
-            )
+        if self.transformation.sql is not None and len(self.outputs) > 1:
+            raise wrong("a query has one result: several outputs need a Python function", "transformation", "sql")
         return self
 
     @model_validator(mode="after")
@@ -258,8 +258,6 @@ class StreamDeclaration(Declared):
             raise wrong("Spark's query has Iceberg's sink alone then: `direct` is for a stream with one output", *place)
         if self.quarantine:
             raise wrong("refused rows are a second output, which Iceberg's sink cannot take: write `staged`", *place)
-        if self.rules:
-            raise wrong("rules look at a batch before it is visible, and Iceberg's sink shows it: `staged`", *place)
         for source_name, declared in self.inputs.items():
             kafka = declared.declared_source.kafka
             if kafka is not None and kafka.on_data_loss == "count":

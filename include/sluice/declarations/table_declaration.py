@@ -8,7 +8,9 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from sluice.declarations.column_types import kind_of
+from sluice.declarations.error_messages import did_you_mean
 from sluice.declarations.maintenance_declaration import MaintenanceDeclaration
+from sluice.declarations.rule_declaration import RuleDeclaration, require_distinct
 from sluice.declarations.scalar_types import (
     LARGEST_INT,
     MOST_TAGS,
@@ -106,6 +108,9 @@ class QualityDeclaration(Declared):
     """What must be true of the committed table."""
 
     expectations: tuple[ExpectationDeclaration, ...] = Field(min_length=1, description="all of them are checked")
+    on_publication: bool = Field(
+        False, description="check the table after publications into it as well, one check at a time; it reads all rows"
+    )
 
 
 class TableColumn(Column):
@@ -145,6 +150,9 @@ class TableDeclaration(Declared):
     unchecked_properties: dict[str, str] = Field(
         default_factory=dict,
         description="table properties that are not checked, for other engines and for labels",
+    )
+    rules: tuple[RuleDeclaration, ...] = Field(
+        (), description="what must be true of every row, whichever stream writes it"
     )
     quality: QualityDeclaration | None = Field(None, description="what must be true of the committed table")
     maintenance: MaintenanceDeclaration = Field(MaintenanceDeclaration(), description="how it is kept in order")
@@ -205,6 +213,20 @@ class TableDeclaration(Declared):
                 raise wrong(problem, "unchecked_properties", name)
             if name in self.properties:
                 raise wrong("this property is declared twice", "unchecked_properties", name)
+        return self
+
+    @model_validator(mode="after")
+    def _rules_are_its_own(self) -> Self:
+        require_distinct(self.rules)
+        for index, rule in enumerate(self.rules):
+            if rule.output is not None:
+                raise wrong("belongs to the rule of a stream", "rules", index, "output")
+            for argument, column in rule.columns:
+                at = ("rules", index, "kwargs", argument)
+                if self.column(column) is None:
+                    known = [one.name for one in self.columns]
+                    hint = did_you_mean(column, known)
+                    raise wrong(f"the table has no column {column}; it has {listed(known)}. {hint}".rstrip(". "), *at)
         return self
 
     def _require_column(self, name: str, *at: str | int) -> None:

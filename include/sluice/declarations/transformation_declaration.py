@@ -1,4 +1,4 @@
-"""The declared work of a stream: its transformation, its row rules, and how the past is processed again."""
+"""The declared work of a stream: its transformation, and how the past is processed again."""
 
 from __future__ import annotations
 
@@ -41,16 +41,6 @@ class TransformationDeclaration(Declared):
     def function(self) -> str | None:
         """The Python function; SQL has none."""
         return None if self.python is None else self.python.partition(":")[2]
-
-
-class RuleDeclaration(Declared):
-    """A row rule: what is true of a good row, and what becomes of a row for which it is not."""
-
-    name: Name = Field(description="the rule's name, which becomes the reason of a refused row")
-    expression: str = Field(description="an SQL expression over the output's columns")
-    on_failure: Literal["quarantine", "fail", "hold"] = Field(
-        "quarantine", description="refuse the row, fail the run, or hold the batch for a person"
-    )
 
 
 class BackfillDeclaration(Declared):

@@ -12,6 +12,7 @@ from sqlalchemy import Index, Row, or_, select, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Mapped, mapped_column
 
+from sluice.ledger.batch_rules import RuleResult, add_rule_results
 from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import Generation
 from sluice.ledger.ledger_table import LedgerTable
@@ -63,6 +64,7 @@ class BatchObservation:
         executors, as Spark reports it. Both unset for a query without state.
     undeclared_fields: how often each field was sent that no column takes, by input name and field. The ledger adds them
         to the sums of the stream and does not keep them with the batch.
+    rule_results: what the rules of its outputs found; the ledger has them in a table of their own.
     """
 
     key: PublicationKey
@@ -85,6 +87,7 @@ class BatchObservation:
     state_rows: int | None = None
     state_bytes: int | None = None
     undeclared_fields: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    rule_results: tuple[RuleResult, ...] = ()
     recorded_at: datetime | None = None
 
     @property
@@ -108,9 +111,10 @@ class StreamTotals:
 
 
 _KEY_FIELDS = ("stream", "generation", "batch")
+_ELSEWHERE = ("undeclared_fields", "rule_results")
 
 
-class Batch(LedgerTable, record=BatchObservation, key=_KEY_FIELDS, without=("undeclared_fields",)):
+class Batch(LedgerTable, record=BatchObservation, key=_KEY_FIELDS, without=_ELSEWHERE):
     """A delivered batch, under its publication key."""
 
     __tablename__ = "batches"
@@ -145,13 +149,14 @@ def record_batch(ledger: Ledger, batch: BatchObservation) -> bool:
     -------
     Whether the batch was new to the ledger.
     """
-    values = values_of(batch, without=("undeclared_fields",))
+    values = values_of(batch, without=_ELSEWHERE)
     with ledger.transaction() as connection:
         recorded = connection.execute(
             insert(Batch).values(**values).on_conflict_do_nothing(index_elements=_KEY_FIELDS).returning(Batch.batch)
         ).one_or_none()
         if recorded is not None:
             add_undeclared_fields(connection, batch.key.stream, batch.undeclared_fields, batch=batch.key.number)
+            add_rule_results(connection, batch.rule_results)
     return recorded is not None
 
 

@@ -27,6 +27,7 @@ WRITES: Mapping[str, str] = {
     "leases": "UPDATE",
     "batches": "INSERT",
     "batch_totals": "INSERT, UPDATE",
+    "rule_results": "INSERT",
     "generations": "INSERT, UPDATE",
     "events": "INSERT",
     "undeclared_fields": "INSERT, UPDATE",

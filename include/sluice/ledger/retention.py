@@ -34,6 +34,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, aliased, mapped_column
 
 from sluice.errors import LedgerError, SluiceError
+from sluice.ledger.batch_rules import StoredRuleResult
 from sluice.ledger.batches import Batch
 from sluice.ledger.checkpoint_checks import CheckpointCheck
 from sluice.ledger.connection import Ledger
@@ -73,6 +74,7 @@ RETAINED: Mapping[str, str] = {
     "events": "events",
     "checkpoint_checks": "batches",
     "quality_results": "runs",
+    "rule_results": "batches",
     "maintenance_runs": "runs",
     "work_items": "by itself",
     "applications": "by itself",
@@ -196,6 +198,7 @@ def _old_records(retention: Retention) -> Sequence[tuple[Any, Select[Any]]]:
         (ArchivedRun.run_id, archived),
         (CheckpointCheck.number, _all_but_newest(CheckpointCheck, "stream", retention.batches)),
         (QualityResult.number, _all_but_newest(QualityResult, "table", retention.runs)),
+        (StoredRuleResult.number, _all_but_newest(StoredRuleResult, "stream", retention.batches)),
         (MaintenanceRun.number, _all_but_newest(MaintenanceRun, "table", retention.runs)),
     )
 

@@ -118,9 +118,15 @@ def record_of(kind: type[Record], row: Row[*tuple[Any, ...]] | Mapping[str, Any]
     return record
 
 
+@cache
+def _words(kind: type) -> frozenset[str] | None:
+    """The words of an enum; none for another type. Pages ask it for every value of thousands of rows."""
+    return frozenset(kind) if issubclass(kind, StrEnum) else None
+
+
 def _is_unknown(one: StoredField, value: Any) -> bool:
-    is_enum = isinstance(one.kind, type) and issubclass(one.kind, StrEnum)
-    return is_enum and value not in set(one.kind)
+    words = _words(one.kind) if isinstance(one.kind, type) else None
+    return words is not None and value not in words
 
 
 def _unknown_word(one: StoredField, value: Any, values: Mapping[str, Any]) -> LedgerError:

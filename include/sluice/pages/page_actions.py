@@ -83,13 +83,15 @@ class PageActions:
 
         Parameters
         ----------
-        planned: the digest of the confirmed plan; a reset is carried out only as it was shown.
+        planned: the digest of the confirmed plan; it is carried out only as it was shown.
 
         Raises
         ------
+        UsageError: when somebody has asked something of the stream since.
         RunAlreadyLiveError, UsageError, CheckpointError: when a reset is refused.
         """
         if verb is not PageVerb.RESET:
+            self.plan(verb, stream).require_same(planned)
             _REQUESTS[verb](self, stream)
         else:
             self._require_one_person_suffices()
@@ -117,6 +119,8 @@ def verbs_for(line: StreamLine, *, resets_need_another: bool) -> tuple[PageVerb,
     ----------
     resets_need_another: whether another person must approve a reset, whom a page cannot ask.
     """
+    if line.state is StreamState.ALL_REJECTED:  # a start settles it, also of a stream that runs or waits
+        return (PageVerb.START, PageVerb.STOP)
     if line.has_live_run:
         live = (PageVerb.RESTART, PageVerb.STOP)
         return live if not line.is_healthy else (PageVerb.STOP, PageVerb.RESTART)

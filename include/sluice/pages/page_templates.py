@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from functools import cache
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from sluice.pages.page_words import (
     NOTHING,
@@ -31,6 +32,7 @@ STATIC = Path(__file__).parent / "static"
 """The style sheet and the scripts of the pages: three files, served as they are."""
 
 _SYMBOLS = {ShownTone.BAD: "●", ShownTone.ODD: "▲", ShownTone.CALM: "○", ShownTone.GOOD: "✓"}
+_BACKTICKS = re.compile(r"`([^`]*)`")
 _SPARK_WIDTH, _SPARK_HEIGHT = 96.0, 22.0
 
 
@@ -57,6 +59,7 @@ def _environment() -> Environment:
     environment.filters |= {
         "age": age_words,
         "bars": bars_of,
+        "coded": _coded,
         "count": count_text,
         "due": _due,
         "duration": duration_text,
@@ -86,6 +89,11 @@ def _spark(values: tuple[int | None, ...]) -> Markup:
     return Markup(
         '<svg class="spark" viewBox="0 0 96 22" aria-hidden="true"><path d="{}"/><path d="{}"/></svg>'
     ).format(area, stroke)
+
+
+def _coded(text: str) -> Markup:
+    """A sentence with what stands between backticks as code."""
+    return Markup(_BACKTICKS.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704  # it is escaped
 
 
 def _due(moment: datetime, now: datetime) -> Markup:

@@ -56,6 +56,11 @@ def quality_line(line: TableLine, checks: Sequence[QualityObservation], masked: 
     )
 
 
+def has_rules(line: TableLine) -> bool:
+    """Whether anything of a table is checked, or was."""
+    return bool(line.rules or line.expectations)
+
+
 def summary_figures(lines: Sequence[QualityLine]) -> Mapping[str, int]:
     """How many tables are in order, are not, were not checked yet, and have no rules; of those that were checked the
     share of rules that hold, in percent."""
@@ -66,7 +71,7 @@ def summary_figures(lines: Sequence[QualityLine]) -> Mapping[str, int]:
         "good": sum(one.tone is ShownTone.GOOD for one in tables),
         "broken": sum(not one.is_healthy for one in tables),
         "unchecked": sum(bool(one.rules) and not one.expectations for one in tables),
-        "without": sum(not one.rules and not one.expectations for one in tables),
+        "without": sum(not has_rules(one) for one in tables),
         "percent": round(100 * sum(one.expectations - one.failed for one in checked) / expectations) if checked else 0,
     }
 

@@ -34,8 +34,8 @@ def columns_shown(declared: TableDeclaration, look: TableLook) -> tuple[LookedCo
 
 def queries_of(declared: TableDeclaration, catalog: CatalogSettings) -> tuple[ShownQuery, ...]:
     """Queries of the newest rows; no secret is in them."""
-    spark = _sql(declared, of=f"{catalog.name}.{declared.table}", quote="`", now="current_timestamp()")
-    duckdb = _sql(declared, of=declared.table, quote='"', now="now()")
+    spark = _sql(declared, of=f"{catalog.name}.{declared.table}", quote="`")
+    duckdb = _sql(declared, of=declared.table, quote='"')
     return (
         ShownQuery(language="Command line (DuckDB)", text=f"sluice sql '{duckdb}'"),
         ShownQuery(language="Spark SQL", text=spark),
@@ -43,13 +43,16 @@ def queries_of(declared: TableDeclaration, catalog: CatalogSettings) -> tuple[Sh
     )
 
 
-def _sql(declared: TableDeclaration, *, of: str, quote: str, now: str) -> str:
+def _sql(declared: TableDeclaration, *, of: str, quote: str) -> str:
+    """The rows of the last day that the table has: it may hold times of years ago alone."""
     by_name = {column.name: kind_of(column.column_type) for column in declared.columns}
     candidates = (*(part.column for part in declared.partitioning), *by_name)
     time = next((name for name in candidates if by_name.get(name) in _TIMES), None)
     lines = ["SELECT *", f"FROM {of}"]
     if time is not None:
-        lines += [f"WHERE {quote}{time}{quote} >= {now} - INTERVAL 1 DAY", f"ORDER BY {quote}{time}{quote} DESC"]
+        column = f"{quote}{time}{quote}"
+        newest = f"(SELECT max({column}) FROM {of})"  # noqa: S608  # declared names, and a person runs it
+        lines += [f"WHERE {column} >= {newest} - INTERVAL 1 DAY", f"ORDER BY {column} DESC"]
     return "\n".join((*lines, "LIMIT 20"))
 
 
@@ -57,8 +60,11 @@ def _python(declared: TableDeclaration, catalog: CatalogSettings) -> Iterator[st
     yield "from pyiceberg.catalog import load_catalog"
     yield ""
     yield "catalog = load_catalog("
-    yield f'    "{catalog.name}", type="rest", warehouse="{catalog.warehouse}",'
-    yield f'    uri="{catalog.uri}", credential="…",'
+    yield f'    "{catalog.name}",'
+    yield '    type="rest",'
+    yield f'    uri="{catalog.uri}",'
+    yield f'    warehouse="{catalog.warehouse}",'
+    yield '    credential="…",'
     yield ")"
     yield f'table = catalog.load_table("{declared.table}")'
     yield "rows = table.scan(limit=20).to_pandas()"

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from sluice.declarations.iceberg_output import IcebergOutput
 from sluice.declarations.scalar_types import is_name, is_table_name
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT, StreamDeclaration
 from sluice.errors import DeliveryError
+from sluice.ledger.batch_rules import RuleResult
 from sluice.ledger.batches import BatchObservation, PublicationKey
 from sluice.stored_keys import (
     END_OFFSETS,
@@ -28,6 +29,7 @@ from sluice.stored_keys import (
     OUTPUT,
     PUBLICATION_KEY,
     ROWS,
+    RULES,
     RUN_ID,
     STAGED_MODE,
     START_OFFSETS,
@@ -176,8 +178,15 @@ class PlannedBatch:
     end_offsets: str
     watermark: datetime | None = None
 
-    def staged_as(self, output: str, mode: StagedMode, *, rows: int | None = None) -> BatchSummary:
-        """The summary under which one of its outputs is staged. rows: unset when Iceberg's own count is taken."""
+    def staged_as(
+        self, output: str, mode: StagedMode, *, rows: int | None = None, rules: RuleResult | None = None
+    ) -> BatchSummary:
+        """The summary under which one of its outputs is staged.
+
+        Parameters
+        ----------
+        rows: unset when Iceberg's own count is taken. rules: what the rules of the output found; unset without rules.
+        """
         return BatchSummary(
             key=self.key,
             output=output,
@@ -188,6 +197,7 @@ class PlannedBatch:
             watermark=self.watermark,
             rows=rows,
             mode=mode,
+            rules=rules,
         )
 
     def is_staged_as(self, found: BatchSummary) -> bool:
@@ -207,6 +217,8 @@ def staged_outputs(declaration: StreamDeclaration) -> Iterator[StagedOutput]:
 
 
 _ICEBERG_ADDED_ROWS = "added-records"
+_RULES = TypeAdapter(RuleResult)
+"""JSON in a snapshot's summary for as long as the batch is staged: fields may be added, never renamed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,11 +227,13 @@ class BatchSummary(PlannedBatch):
 
     run_id, token: of the run that staged it. mode: how the batch is published.
     rows: the rows of this output; when the writer leaves them out, reading takes Iceberg's own count.
+    rules: what its rules found; unset for an output without rules.
     """
 
     output: str
     mode: StagedMode
     rows: int | None = None
+    rules: RuleResult | None = None
 
     def properties(self) -> dict[str, str]:
         """The entries of a snapshot's summary."""
@@ -233,6 +247,7 @@ class BatchSummary(PlannedBatch):
             WATERMARK: self.watermark.isoformat() if self.watermark is not None else None,
             ROWS: str(self.rows) if self.rows is not None else None,
             STAGED_MODE: self.mode.text(),
+            RULES: _RULES.dump_json(self.rules, exclude_none=True).decode() if self.rules is not None else None,
         }
         return {name: value for name, value in entries.items() if value is not None}
 
@@ -259,6 +274,7 @@ def read_summary(entries: Mapping[str, str]) -> BatchSummary | None:
             watermark=datetime.fromisoformat(watermark) if watermark else None,
             rows=int(entries.get(ROWS) or entries.get(_ICEBERG_ADDED_ROWS) or 0),
             mode=read_mode(entries[STAGED_MODE]),
+            rules=_RULES.validate_json(entries[RULES]) if RULES in entries else None,
         )
     except (KeyError, ValueError) as error:
         raise DeliveryError(f"The snapshot of batch {key} has a summary that cannot be read: {error!r}.") from error
@@ -285,6 +301,7 @@ def publication_summary(batches: Sequence[BatchSummary]) -> dict[str, str]:
     """
     first, last = batches[0], batches[-1]
     entries = last.properties() | {START_OFFSETS: first.start_offsets}
+    entries.pop(RULES, None)
     entries[ROWS] = str(sum(batch.rows or 0 for batch in batches))
     if len(batches) > 1:
         entries[FIRST_BATCH] = str(first.key.batch)
@@ -339,6 +356,7 @@ def recovered_observation(batch: Mapping[str, StagedBatch]) -> BatchObservation:
         end_offsets=_by_input(summaries[0].end_offsets),
         snapshot_ids={},
         durations_ms={},
+        rule_results=tuple(summary.rules for summary in summaries if summary.rules is not None),
     )
 
 

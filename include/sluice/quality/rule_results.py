@@ -5,6 +5,7 @@ A new kind of rule is added to `_histories`; the pages and the command show it a
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -127,7 +128,10 @@ def report_of(declared: TableDeclaration, checks: Sequence[QualityObservation], 
 
 
 def broken_rules(check: QualityObservation, masked: Collection[str]) -> Iterator[str]:
-    """What a check found that is not as it should be, a sentence for each rule."""
+    """What a check found that is not as it should be, a sentence for each rule; the names alone where a program has
+    recorded no more."""
+    if not check.details:
+        yield from dict.fromkeys(check.failed_expectations)
     for found in check.details:
         if not found.success:
             yield expectation_sentence(without_masked_values(found, masked))
@@ -166,7 +170,8 @@ def _histories(
 
 
 def _key(name: str, arguments: Mapping[str, Any]) -> str:
-    return repr((name, arguments))
+    """The ledger returns the arguments in another order than that of the declaration."""
+    return json.dumps([name, arguments], sort_keys=True, default=str)
 
 
 def _result(check: QualityObservation, found: ExpectationObservation) -> RuleResult:

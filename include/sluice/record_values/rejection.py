@@ -32,6 +32,7 @@ class RejectionKind(StrEnum):
     UNDECLARED = "undeclared"
     EVENT_TIME_AHEAD = "event_time_ahead"
     UNKNOWN_OPERATION = "unknown_operation"
+    RULE = "rule"
 
 
 _SUMMARIES: Mapping[RejectionKind, str] = {
@@ -54,6 +55,7 @@ _SUMMARIES: Mapping[RejectionKind, str] = {
     RejectionKind.UNDECLARED: "the value has fields that are not declared",
     RejectionKind.EVENT_TIME_AHEAD: "the event time is too far ahead of the clock",
     RejectionKind.UNKNOWN_OPERATION: "the operation of the change is unknown",
+    RejectionKind.RULE: "the row breaks a rule",
 }
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pyiceberg.catalog import Catalog
 
 from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.declarations.rule_declaration import RuleDeclaration
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import UnpublishableError
 from sluice.ledger.refreshes import RefreshObservation
@@ -67,7 +68,17 @@ def shadow_of(stream: LoadedStream, refresh: RefreshObservation) -> LoadedStream
         "backfill": None,
         "outputs": {output.output: declared.model_copy(update={"iceberg": table})},
     }
-    return replace(stream, declaration=declaration.model_copy(update=shadow))
+    return replace(stream, declaration=declaration.model_copy(update=shadow), rules=_failing(stream))
+
+
+def _failing(stream: LoadedStream) -> dict[str, tuple[RuleDeclaration, ...]]:
+    """The rules of a shadow: it waits for no person, so that a batch which would be held fails the refresh."""
+    return {
+        output: tuple(
+            rule.model_copy(update={"on_failure": "fail"}) if rule.on_failure == "hold" else rule for rule in rules
+        )
+        for output, rules in stream.rules.items()
+    }
 
 
 def ensure_shadow(catalog: Catalog, stream: LoadedStream, refresh: RefreshObservation) -> None:

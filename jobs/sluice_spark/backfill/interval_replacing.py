@@ -100,6 +100,7 @@ class IntervalReplacing:
         with computing(self.seen.interval, self.attempt.stream):
             new = fingerprint(computed.rows)
         computed.require_times(held.without_time())
+        computed.require_unbroken(self.stream.rules)
         touched = touched_files(self.target, interval_of_table(self.stream, self.seen.interval))
         old = fingerprint(held.of_interval(self.seen.interval)) if touched.rows else Fingerprint.of_no_rows()
         self.reached(CrashPoint.COMPUTED)

@@ -16,6 +16,7 @@ from sluice.backfill.observe_backfill import backfill_of
 from sluice.backfill.reach import PlanReach, reach_refusals
 from sluice.declarations.iceberg_output import IcebergOutput
 from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.declarations.rule_declaration import RuleDeclaration
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import UnpublishableError, VerificationError
 from sluice.settings import Settings
@@ -24,8 +25,9 @@ from sluice_spark.backfill.moved_rows import moved_rows
 from sluice_spark.backfill.plan_reach import derive_reach
 from sluice_spark.backfill.table_rows import HeldRows
 from sluice_spark.query.batch_form import DEDUPLICATIONS, CountedDuplicates, HeldResult
+from sluice_spark.query.row_rules import broken_rules, found_by_rules
 from sluice_spark.query.state_operators import stateful_operators
-from sluice_spark.query.stream_outputs import open_targets, part, unite_outputs
+from sluice_spark.query.stream_outputs import open_targets, part, rule_counts, unite_outputs
 from sluice_spark.query.stream_plan import plan_stream
 from sluice_spark.query.transformation import transform
 from sluice_spark.session.columns import quoted
@@ -204,6 +206,23 @@ class IntervalRows:
         """The rows of some of the intervals, by their `column`."""
         return self.rows.where(reduce(Column.__or__, (within(self.rows, column, one) for one in intervals)))
 
+    def require_unbroken(self, rules: Mapping[str, Sequence[RuleDeclaration]]) -> None:
+        """Refuse rows that break a rule by which a batch of the stream would not become visible either.
+
+        Raises
+        ------
+        VerificationError: with the rules and their counts.
+        """
+        wanted = list(rule_counts(self._kept, rules)) if rules else []
+        if not wanted:
+            return
+        found = found_by_rules(self._kept.agg(*wanted).collect()[0], rules)
+        if broken := broken_rules({output: counts for output, (_, counts) in found.items()}, "fail", "hold"):
+            raise VerificationError(
+                f"The rows of the interval break {broken}. Nothing was published.",
+                next_step="Correct the data or the rule, and run the backfill again.",
+            )
+
     def release(self) -> None:
         """Forget the computed rows."""
         for rows in (self._kept, self.rejected):
@@ -245,17 +264,17 @@ def compute_interval(
     declared = targets[0].declared
     outputs[name], invalid = _separated(outputs[name], targets[0], has_quarantine=stream.declaration.quarantine)
     is_timeless = fn.col(quoted(column)).isNull()
-    timeless = unite_outputs(stream.declaration, outputs | {name: outputs[name].where(is_timeless)}, targets).rows
+    timeless = unite_outputs(stream, outputs | {name: outputs[name].where(is_timeless)}, targets).rows
     is_beside = ~within(outputs[name], column, seen.interval)
-    beside = unite_outputs(stream.declaration, outputs | {name: outputs[name].where(is_beside)}, targets).rows
+    beside = unite_outputs(stream, outputs | {name: outputs[name].where(is_beside)}, targets).rows
     counts = (fn.count(fn.lit(1)).alias("rows"), fn.count_if(is_timeless).alias("without_time"))
     found = outputs[name].observe(all_results, *counts)
     of_interval = found.where(within(found, column, seen.interval))
     superseded = CountedSuperseded()
     outputs[name] = superseded.newest(of_interval, declared) if declared.mode == "merge" else of_interval
-    united = unite_outputs(stream.declaration, outputs, targets).rows.persist()
+    united = (result := unite_outputs(stream, outputs, targets)).rows.persist()
     columns = [quoted(field) for field in spark.table(targets[0].identifier).columns]
-    own = [part(united, QUARANTINE_OUTPUT)] if QUARANTINE_OUTPUT in outputs else []
+    own = [part(united, QUARANTINE_OUTPUT)] if QUARANTINE_OUTPUT in result.outputs else []
     rejected = [*own, *invalid, *inputs.rejected]
     return IntervalRows(
         rows=part(united, name).select(*columns),

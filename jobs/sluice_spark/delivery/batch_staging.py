@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import reduce
@@ -16,9 +16,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as fn
 
+from sluice.declarations.rule_declaration import RuleDeclaration
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import DeliveryError
 from sluice.failure_reasons import FailureReason
+from sluice.ledger.batch_rules import RuleResult
 from sluice.ledger.batches import PublicationKey
 from sluice.publication.chain import counting_twin
 from sluice.publication.checked_commit import NothingToCommit, TableChange, commit_checked
@@ -27,7 +29,8 @@ from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.publication.staged_batch import BatchSummary, PlannedBatch, StagedBatch, StagedOutput
 from sluice.publication.staging_table import load_staging_table, staged_batches
 from sluice_spark.query.rejected_records import RejectedRecords
-from sluice_spark.query.stream_outputs import part, row_counts, unite
+from sluice_spark.query.row_rules import broken_rules, found_by_rules
+from sluice_spark.query.stream_outputs import part, row_counts, rule_counts, unite
 from sluice_spark.session.columns import REJECTED_ROW
 from sluice_spark.session.jvm import first_line
 from sluice_spark.session.valid_text import MARK, has_invalid_text, invalid_rows, valid_text
@@ -35,8 +38,14 @@ from sluice_spark.sinks.iceberg import IcebergTarget
 
 _log = logging.getLogger(__name__)
 
-_INVALID = "_sluice_invalid_text"
-"""The name under which rows with text that is not UTF-8 are counted."""
+_INVALID, _RULE = "_sluice_invalid_text", "_sluice_rule_"
+"""The names under which rows with text that is not UTF-8, and what the rules find, are counted."""
+
+
+class RuleBrokenError(DeliveryError):
+    """Rows of a batch break a rule that fails the run."""
+
+    failure_reason = FailureReason.RULE_BROKEN
 
 
 class InvalidTextError(DeliveryError):
@@ -58,14 +67,28 @@ class StagingLook:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BatchCounts:
+    """What was counted while a batch was computed.
+
+    rows: of each output, staged now or before; empty when the only output was written while it was computed, because
+        then the snapshot has the number.
+    rules: what the rules of each output found.
+    """
+
+    rows: Mapping[str, int] = field(default_factory=dict)
+    rules: Mapping[str, RuleResult] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchStaging:
     """The staging of one run's batches.
 
     targets: the outputs, in the order in which they are staged; the quarantine is the last.
     carried: the outputs that have rows in a batch. rejected: the records of a batch that could not be decoded, which
         are known once it is computed.
-    is_computed_once: whether a batch is kept while it is written: because it has several outputs, or because computing
-        it a second time would move its state twice.
+    is_computed_once: whether a batch is kept while it is written: because it has several outputs or rules, or because
+        computing it a second time would move its state twice.
+    rules: what must be true of the rows of each output that has rules.
     is_apart: whether rows with text that is not UTF-8 were separated already.
     now: the time that rejected rows carry. rejected_as: the stream and the generation; unset: those of the batch.
     """
@@ -75,10 +98,12 @@ class BatchStaging:
     carried: frozenset[str]
     rejected: RejectedRecords | None
     is_computed_once: bool
+    rules: Mapping[str, Sequence[RuleDeclaration]] = field(default_factory=dict)
     is_apart: bool = False
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     reached: Reached = unnoticed
     rejected_as: tuple[str, int] | None = None
+    _known_rules: Mapping[str, RuleResult] = field(default_factory=dict)
 
     def find(self, batch: PlannedBatch) -> Mapping[str, StagedBatch]:
         """The batch as it is staged already, by output; without what was staged after a newer run had begun."""
@@ -91,7 +116,7 @@ class BatchStaging:
         staged = {output: one for output, one in found.items() if one is not None}
         return StagingLook(batches=staged, tables=tables)
 
-    def stage(self, rows: DataFrame, batch: PlannedBatch, outputs: Collection[str]) -> Mapping[str, int]:
+    def stage(self, rows: DataFrame, batch: PlannedBatch, outputs: Collection[str]) -> BatchCounts:
         """Compute a batch and stage some of its outputs; none when all are staged and only the state must move.
 
         Parameters
@@ -99,13 +124,9 @@ class BatchStaging:
         batch: as it is planned.
         outputs: the names of those that are not staged yet.
 
-        Returns
-        -------
-        The number of rows for each output, staged now or before; empty when the only output was written while it was
-        computed, because then the snapshot has the number.
-
         Raises
         ------
+        RuleBrokenError: when rows break a rule that fails the run; nothing is staged.
         DeliveryError: when an output cannot be written.
         """
         missing = [target for target in self.targets if target.output in outputs]
@@ -120,7 +141,7 @@ class BatchStaging:
                 return self._stage_apart(rows, batch, missing)
             if others:
                 self.reached(CrashPoint.FIRST_OUTPUT_STAGED)
-            return self._stage_rejected(others, batch) if self.rejected is not None else {}
+            return BatchCounts(rows=self._stage_rejected(others, batch) if self.rejected is not None else {})
         return self._stage_kept(rows, carried, others, batch)
 
     def _joins_rejected(self, target: IcebergTarget) -> bool:
@@ -132,30 +153,55 @@ class BatchStaging:
         carried: Sequence[IcebergTarget],
         others: Sequence[IcebergTarget],
         batch: PlannedBatch,
-    ) -> Mapping[str, int]:
+    ) -> BatchCounts:
         counts = Observation()
         outputs = [target.output for target in self.targets if target.output in self.carried]
-        observed = rows
-        if outputs:
-            observed = rows.observe(counts, *row_counts(rows, dict.fromkeys(outputs)), *self._count_of_invalid(rows))
+        observed, judged = rows, list(rule_counts(rows, self.rules)) if self.rules else []
+        named = [column.alias(f"{_RULE}{place}") for place, column in enumerate(judged)]
+        if outputs or named:
+            row_columns = row_counts(rows, dict.fromkeys(outputs))
+            observed = rows.observe(counts, *row_columns, *named, *self._count_of_invalid(rows))
         kept = observed.persist() if carried or (others and QUARANTINE_OUTPUT in outputs) else observed
         try:
             kept.write.format("noop").mode("overwrite").save()
-            counted = {output: int(number) for output, number in counts.get.items()} if outputs else {}
+            counted = {output: int(number) for output, number in counts.get.items()} if outputs or named else {}
+            rules = self._rule_results([counted.pop(f"{_RULE}{place}") for place in range(len(named))], batch.key)
+            if carried or others:
+                _require_unbroken(rules.values(), batch.key)
             if counted.pop(_INVALID, 0):
-                return self._stage_apart(kept, batch, [*carried, *others])
+                apart = self._stage_apart(kept, batch, [*carried, *others], rules=rules)
+                return replace(apart, rules=rules)
+            rules = rules or self._known_rules
             for number, target in enumerate(carried):
-                summary = batch.staged_as(target.output, target.mode, rows=counted[target.output])
+                name = target.output
+                summary = batch.staged_as(name, target.mode, rows=counted[name], rules=rules.get(name))
                 self._stage_one(kept, target, summary)
                 if number == 0 and len(carried) + len(others) > 1:
                     self.reached(CrashPoint.FIRST_OUTPUT_STAGED)
             if self.rejected is None:
-                return counted
+                return BatchCounts(rows=counted, rules=rules)
             own_rows = counted.get(QUARANTINE_OUTPUT, 0)
             own = part(kept, QUARANTINE_OUTPUT) if own_rows else None
-            return {**counted, **self._stage_rejected(others, batch, own=own, own_rows=own_rows)}
+            rejected = self._stage_rejected(others, batch, own=own, own_rows=own_rows)
+            return BatchCounts(rows={**counted, **rejected}, rules=rules)
         finally:
             kept.unpersist()
+
+    def _rule_results(self, counted: Sequence[int], key: PublicationKey) -> Mapping[str, RuleResult]:
+        """What the rules found, from the aggregates of `rule_counts`."""
+        tables = {target.output: target.declared.table for target in self.targets}
+        return {
+            output: RuleResult(
+                stream=key.stream,
+                generation=key.generation,
+                batch=key.batch,
+                output=output,
+                table=tables.get(output, ""),
+                rows=rows,
+                rules=found,
+            )
+            for output, (rows, found) in (found_by_rules(counted, self.rules) if counted else {}).items()
+        }
 
     @property
     def _has_quarantine(self) -> bool:
@@ -166,8 +212,20 @@ class BatchStaging:
         invalid = has_invalid_text(rows.schema) if self._has_quarantine and not self.is_apart else None
         return [] if invalid is None else [fn.count_if(invalid).alias(_INVALID)]
 
-    def _stage_apart(self, rows: DataFrame, batch: PlannedBatch, missing: Sequence[IcebergTarget]) -> Mapping[str, int]:
-        """Stage a batch with the rows apart whose text is not UTF-8: they go to the quarantine."""
+    def _stage_apart(
+        self,
+        rows: DataFrame,
+        batch: PlannedBatch,
+        missing: Sequence[IcebergTarget],
+        *,
+        rules: Mapping[str, RuleResult] | None = None,
+    ) -> BatchCounts:
+        """Stage a batch with the rows apart whose text is not UTF-8: they go to the quarantine.
+
+        Parameters
+        ----------
+        rules: what its rules found; the rows apart do not carry it any more.
+        """
         base = rows.persist()
         try:
             parts = {name: part(base, name) for name in self.carried}
@@ -184,7 +242,13 @@ class BatchStaging:
                 if name != QUARANTINE_OUTPUT
             }
             united = unite({**valid, QUARANTINE_OUTPUT: reduce(DataFrame.unionByName, [*own, *rejected])})
-            apart = replace(self, carried=self.carried | {QUARANTINE_OUTPUT}, is_computed_once=True, is_apart=True)
+            apart = replace(
+                self,
+                carried=self.carried | {QUARANTINE_OUTPUT},
+                is_computed_once=True,
+                is_apart=True,
+                _known_rules=rules or {},
+            )
             return apart.stage(united, batch, [target.output for target in missing])
         finally:
             base.unpersist()
@@ -248,6 +312,14 @@ class BatchStaging:
             fn.lit(key.batch).cast("long").alias("batch"),
             *(valid_text(field) for field in REJECTED_ROW),
             fn.lit(self.now()).alias("refused_at"),
+        )
+
+
+def _require_unbroken(results: Iterable[RuleResult], key: PublicationKey) -> None:
+    if broken := broken_rules({result.output: result.rules for result in results}, "fail"):
+        raise RuleBrokenError(
+            f"Batch {key} breaks {broken}. Nothing of it was staged.",
+            next_step="Correct the data or the rule, then start the stream again; the batch is then computed again.",
         )
 
 

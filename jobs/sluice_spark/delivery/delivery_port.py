@@ -26,6 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sluice.errors import CheckpointError
+from sluice.ledger.batch_rules import RuleResult
 from sluice.ledger.batches import PublicationKey
 from sluice.ledger.connection import Ledger
 from sluice.publication.crash_points import Reached
@@ -48,11 +49,13 @@ class DeliveredBatch:
     rows: the number of rows by output, as the delivery counted them.
     counted_by_spark: the output whose rows only Spark's progress report counts; none when `rows` holds all of them.
     is_rejected: whether a person rejected the batch, so that no output gets it.
+    rule_results: what the rules of the outputs found.
     """
 
     rows: Mapping[str, int]
     counted_by_spark: str | None = None
     is_rejected: bool = False
+    rule_results: tuple[RuleResult, ...] = ()
 
 
 class Delivery(Protocol):

@@ -10,7 +10,7 @@ step: decision 0001.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ from sluice.publication.chain import CheckpointPosition
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.staged_batch import PlannedBatch, recovered_observation
 from sluice.tables.catalog import open_catalog
-from sluice_spark.delivery.batch_staging import BatchStaging, StagingLook, log_difference
+from sluice_spark.delivery.batch_staging import BatchCounts, BatchStaging, StagingLook, log_difference
 from sluice_spark.delivery.delivery_port import DeliveredBatch, DeliveryContext, OffsetLog, canonical_end
 from sluice_spark.delivery.fenced_merge import FencedMerge
 from sluice_spark.delivery.staged_publication import PublicationRhythm, Publisher, StagedByOutput, StagedPublication
@@ -132,7 +132,11 @@ class StagedDelivery:
         else:
             self.publication.publish(look.batches, look.tables)
         staged = {output: one.summary.rows or 0 for output, one in look.batches.items()}
-        return DeliveredBatch(rows={**counted, **staged}, is_rejected=number in self._rejected)
+        return DeliveredBatch(
+            rows={**counted.rows, **staged},
+            is_rejected=number in self._rejected,
+            rule_results=tuple(counted.rules.values()),
+        )
 
     def _is_next(self, number: int) -> bool:
         """Whether this run has delivered the batch before: only its first one can be one that an earlier driver had."""
@@ -140,14 +144,14 @@ class StagedDelivery:
 
     def _stage(
         self, rows: DataFrame, batch: PlannedBatch, *, found: StagedByOutput, missing: Collection[str]
-    ) -> Mapping[str, int]:
+    ) -> BatchCounts:
         """Stage what is missing. A batch that is staged or visible is computed all the same: its state has to move, and
         only Spark knows how many rows it read and dropped.
         """
         if not missing:
             _log.info("batch %s is staged already; it is computed for its state and its counts alone", batch.key)
         counted = self.staging.stage(rows, batch, missing)
-        log_difference(batch.key, found, counted)
+        log_difference(batch.key, found, counted.rows)
         return counted
 
     def _require_staged(self, batch: PlannedBatch, missing: frozenset[str]) -> StagingLook:
@@ -193,6 +197,7 @@ def open_staged_delivery(plan: StreamPlan, context: DeliveryContext) -> StagedDe
             carried=plan.carried,
             rejected=plan.rejected,
             is_computed_once=not plan.writes_directly,
+            rules=plan.rules,
             reached=context.reached,
             rejected_as=context.run.rejected_as,
         ),

@@ -6,7 +6,7 @@ and not one for each output: decision 0015.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 
@@ -16,29 +16,46 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructFi
 
 from sluice.declarations.iceberg_output import IcebergOutput
 from sluice.declarations.loaded_declarations import LoadedStream
-from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT, StreamDeclaration
+from sluice.declarations.rule_declaration import RuleDeclaration
+from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import ColumnDifference, DeliveryError, SchemaError
 from sluice.settings import Settings
+from sluice_spark.query.row_rules import counts_of, is_rejected, marks_of, no_marks, rejection, rejects
 from sluice_spark.session.columns import REJECTED_ROW, rejected_row
 from sluice_spark.sinks import Sink, open_sink
 from sluice_spark.sinks.iceberg import IcebergTarget, has_known_operation, unknown_operation
 from sluice_spark.sinks.text_formats import TIMES
 
-_TAG = "_sluice_output"
+_TAG, _JUDGED = "_sluice_output", "_sluice_judged"
+"""The output of a row; the output by whose rules it was judged, also when it was rejected."""
 
 
-def unite(outputs: Mapping[str, DataFrame], *, besides: Mapping[str, StructType] | None = None) -> DataFrame:
+def unite(
+    outputs: Mapping[str, DataFrame],
+    *,
+    besides: Mapping[str, StructType] | None = None,
+    marks: Mapping[str, Sequence[Column]] | None = None,
+) -> DataFrame:
     """One DataFrame that holds the rows of all outputs: a tag, and a column for each output of which one is filled.
 
-    A single output stays as it is.
+    A single output without rules stays as it is.
 
     Parameters
     ----------
     besides: the schemas of outputs without rows of their own, into which `move` brings some.
+    marks: what the rules of each output say of its rows; see `marks_of`.
     """
     schemas = {name: rows.schema for name, rows in outputs.items()} | dict(besides or {})
-    if len(schemas) == 1:
+    if len(schemas) == 1 and not marks:
         return next(iter(outputs.values()))
+    nothing = no_marks()
+
+    def beside(name: str) -> list[Column]:
+        if not marks:
+            return []
+        judged = fn.lit(name) if name in marks else fn.lit(None).cast("string")
+        return [judged.alias(_JUDGED), *marks.get(name, nothing)]
+
     tagged = [
         rows.select(
             fn.lit(name).alias(_TAG),
@@ -46,10 +63,19 @@ def unite(outputs: Mapping[str, DataFrame], *, besides: Mapping[str, StructType]
                 fn.struct("*").alias(other) if other == name else fn.lit(None).cast(schema).alias(other)
                 for other, schema in schemas.items()
             ),
+            *beside(name),
         )
         for name, rows in outputs.items()
     ]
     return reduce(DataFrame.union, tagged)
+
+
+def rule_counts(united: DataFrame, rules: Mapping[str, Sequence[RuleDeclaration]]) -> Iterator[Column]:
+    """Aggregates that count what the rules of each output say of its rows, in the order of outputs and rules: how many
+    break a rule, and how many do not count; none where the rows are not judged."""
+    if _JUDGED in united.columns:
+        for output, declared in rules.items():
+            yield from counts_of(declared, of=fn.col(_JUDGED) == output)
 
 
 def move(united: DataFrame, *, output: str, where: Column, into: str, row: Mapping[str, Column]) -> DataFrame:
@@ -140,17 +166,28 @@ class UnitedOutputs:
 
 
 def unite_outputs(
-    declaration: StreamDeclaration, outputs: Mapping[str, DataFrame], targets: Iterable[IcebergTarget]
+    stream: LoadedStream, outputs: Mapping[str, DataFrame], targets: Iterable[IcebergTarget]
 ) -> UnitedOutputs:
-    """All outputs in one DataFrame. Changes of a feed whose operation is not declared go to the quarantine, if there is
-    one; it may have no other rows.
+    """All outputs in one DataFrame. Rows that break a rule, and changes of a feed whose operation is not declared, go
+    to the quarantine, if there is one; it may have no other rows.
     """
     feeds = [target for target in targets if target.declared.operation_column is not None]
-    if not declaration.quarantine or not feeds:
-        return UnitedOutputs(rows=unite(outputs), outputs=frozenset(outputs))
-    united = unite(outputs, besides={} if QUARANTINE_OUTPUT in outputs else {QUARANTINE_OUTPUT: REJECTED_ROW})
-    rows = reduce(_reject_unknown_operations, feeds, united)
-    return UnitedOutputs(rows=rows, outputs=frozenset((*outputs, QUARANTINE_OUTPUT)))
+    tables = {target.output: target.declared for target in targets}
+    marks = {name: marks_of(rules, tables.get(name)) for name, rules in stream.rules.items() if name in outputs}
+    rejecting = {name: rules for name, rules in stream.rules.items() if name in outputs and rejects(rules)}
+    if not stream.declaration.quarantine or not (feeds or rejecting):
+        return UnitedOutputs(rows=unite(outputs, marks=marks), outputs=frozenset(outputs))
+    besides = {} if QUARANTINE_OUTPUT in outputs else {QUARANTINE_OUTPUT: REJECTED_ROW}
+    united = reduce(_reject_unknown_operations, feeds, unite(outputs, besides=besides, marks=marks))
+    for name, rules in rejecting.items():
+        row = rejected_row(rejection(rules), position=fn.lit(None).cast("string"), payload=_payload(name))
+        united = move(united, output=name, where=is_rejected(rules), into=QUARANTINE_OUTPUT, row=row)
+    return UnitedOutputs(rows=united, outputs=frozenset((*outputs, QUARANTINE_OUTPUT)))
+
+
+def _payload(output: str) -> Column:
+    """The whole row, as the quarantine has it."""
+    return fn.to_json(fn.col(output), dict(TIMES))
 
 
 def _targets(stream: LoadedStream, *, catalog: str) -> Iterator[IcebergTarget]:
@@ -204,7 +241,7 @@ def _reject_unknown_operations(united: DataFrame, target: IcebergTarget) -> Data
     rejected = rejected_row(
         unknown_operation(operation, declared),
         position=fn.to_json(fn.struct(*(field(output, name).alias(name) for name in places)), dict(TIMES)),
-        payload=fn.to_json(fn.col(output), dict(TIMES)),
+        payload=_payload(output),
     )
     is_unknown = ~has_known_operation(operation, declared)
     return move(united, output=output, where=is_unknown, into=QUARANTINE_OUTPUT, row=rejected)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.declarations.rule_declaration import RuleDeclaration
 from sluice.declarations.scalar_types import duration_text
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import DeclarationError
@@ -18,6 +19,7 @@ from sluice.sources.source_fields import SourceFields
 from sluice_spark.query.floating_keys import with_normalized_keys
 from sluice_spark.query.logical_plan import analyzed_plan
 from sluice_spark.query.rejected_records import RejectedRecords, rejected_records
+from sluice_spark.query.row_rules import require_rules
 from sluice_spark.query.state_operators import stateful_operators
 from sluice_spark.query.static_copies import StaticCopies, with_copies
 from sluice_spark.query.static_inputs import Renewals, renewals_of
@@ -54,6 +56,7 @@ class StreamPlan:
     is_stateful: whether an operator keeps state from batch to batch.
     renewals: what keeps the static inputs up to date while the query runs. copies: what batches read of some of them.
     fields: of the Iceberg tables that the inputs read as they are at each batch, by table, as the plan reads them.
+    rules: what must be true of the rows of each output that has rules.
     """
 
     declaration: StreamDeclaration
@@ -69,12 +72,14 @@ class StreamPlan:
     renewals: Renewals
     copies: StaticCopies
     fields: Mapping[str, SourceFields]
+    rules: Mapping[str, tuple[RuleDeclaration, ...]] = field(default_factory=dict)
 
     @property
     def writes_directly(self) -> bool:
-        """Whether a batch may be written into its tables while it is computed: one output that is appended, and no
-        state; or it is kept for the sake of other outputs, so that nothing is computed twice."""
-        is_safe = not self.is_stateful or bool(self.sinks)
+        """Whether a batch may be written into its tables while it is computed: one output that is appended, no state
+        and no rules, whose result is staged with the batch; or it is kept for the sake of other outputs, so that
+        nothing is computed twice."""
+        is_safe = not self.rules and (not self.is_stateful or bool(self.sinks))
         written = [target for target in self.targets if target.output in self.carried]
         return is_safe and len(written) == 1 and written[0].declared.mode in _APPENDED
 
@@ -131,7 +136,9 @@ def plan_stream(
         outputs = transform(spark, stream, opened.rows)
     targets = open_targets(spark, stream, outputs, catalog=settings.catalog.name)
     sinks = open_sinks(stream, outputs, settings)
-    united = unite_outputs(declaration, outputs, targets)
+    for name, rows in outputs.items():
+        require_rules(stream, name, rows)
+    united = unite_outputs(stream, outputs, targets)
     united = replace(united, rows=with_normalized_keys(united.rows))
     require_runnable(united.rows, stream)
     sources = sources_of(united.rows, inputs)
@@ -149,6 +156,7 @@ def plan_stream(
         renewals=renewals_of(declaration.inputs, inputs),
         copies=copies,
         fields=planned_fields(declaration, inputs),
+        rules={name: rules for name, rules in stream.rules.items() if name in outputs},
     )
 
 

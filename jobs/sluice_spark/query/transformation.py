@@ -72,7 +72,7 @@ def _named_outputs(stream: LoadedStream, result: object) -> dict[str, DataFrame]
     declaration = stream.declaration
     refused = [QUARANTINE_OUTPUT] if declaration.quarantine else []
     # Where the platform refuses rows itself, the transformation may have none to refuse.
-    wanted = [*declaration.outputs, *([] if declaration.refuses_by_itself else refused)]
+    wanted = [*declaration.outputs, *([] if stream.refuses_by_itself else refused)]
     known = [*declaration.outputs, *refused]
     if isinstance(result, DataFrame):
         if len(wanted) > 1:

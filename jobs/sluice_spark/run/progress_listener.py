@@ -82,6 +82,7 @@ def observe_batch(progress: Mapping[str, Any], delivered: DeliveredBatch, origin
         state_bytes=_sum_over(operators, "memoryUsedBytes"),
         rejected_files=rejected_files(progress) if origin.judges_files else (),
         undeclared_fields=undeclared_fields(progress),
+        rule_results=delivered.rule_results,
     )
 
 

@@ -91,11 +91,11 @@ REJECTED_ROW = spark_schema(REJECTED_COLUMNS)
 """A row of the quarantine without its batch."""
 
 
-def rejection_of(kind: RejectionKind, *, path: str, detail: Column) -> Column:
-    """A `REJECTION_ROW` for rows that Spark itself rejects. detail: as it quotes the row."""
+def rejection_of(kind: RejectionKind, *, path: str, detail: Column, quotes_data: bool = True) -> Column:
+    """A `REJECTION_ROW` for rows that Spark itself rejects. quotes_data: whether the detail quotes the row."""
     before, behind = around_detail(kind, path)
     reason = fn.concat(fn.lit(f"{before}: "), detail, fn.lit(behind))
-    given = {"reason": reason, "kind": fn.lit(str(kind)), "path": fn.lit(path), "quotes_data": fn.lit(True)}
+    given = {"reason": reason, "kind": fn.lit(str(kind)), "path": fn.lit(path), "quotes_data": fn.lit(quotes_data)}
     return fn.struct(*(given[name].alias(name) for name in REJECTION_ROW.names))
 
 

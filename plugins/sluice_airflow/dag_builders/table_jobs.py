@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import DAG, CronTriggerTimetable, Param, TaskGroup, task
+from airflow.sdk import DAG, AssetAny, AssetOrTimeSchedule, CronTriggerTimetable, Param, TaskGroup, task
 from airflow.sdk.exceptions import AirflowFailException
 
 from sluice.declarations.load_declarations import Declarations
@@ -14,7 +14,7 @@ from sluice.declarations.quarantine_table import all_tables
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.supervision.platform_dags import MAINTENANCE_DAG, QUALITY_DAG
 from sluice.work.requests import CheckTable, MaintainTable, WorkRequest
-from sluice_airflow.dag_builders.assets import table_asset
+from sluice_airflow.dag_builders.assets import table_asset, table_assets
 from sluice_airflow.dag_builders.storable_dags import storable_owners, storable_page
 from sluice_airflow.operators.check_operator import CheckOperator
 from sluice_airflow.operators.maintenance_operator import MaintenanceOperator
@@ -80,6 +80,7 @@ def table_jobs_dag(
     retries: int,
     operator: type[WorkOperator] = WorkOperator,
     due: Callable[[Sequence[str], str], Sequence[str]] | None = None,
+    on_publication: Sequence[str] = (),
 ) -> DAG:
     """Build a DAG that runs a job on every table, or on those that are chosen.
 
@@ -93,6 +94,7 @@ def table_jobs_dag(
     operator: of the tasks.
     due: which of these tables have anything to do, for the run of this name; called when the DAG runs, in one process
         for all of them. Unset: all have.
+    on_publication: the tables that are due after a publication into them, too.
     """
     chosen_tables = {table.table: table for table in tables}
     owners = storable_owners((table.owner for table in chosen_tables.values()), otherwise=PLATFORM_OWNER)
@@ -101,7 +103,7 @@ def table_jobs_dag(
         dag_id,
         description=description,
         doc_md=document,
-        schedule=CronTriggerTimetable(cron, timezone="UTC", run_immediately=_NOT_WHEN_UNPAUSED),
+        schedule=_schedule(cron, on_publication),
         catchup=False,
         max_active_runs=1,
         is_paused_upon_creation=False,
@@ -126,13 +128,24 @@ def table_jobs_dag(
     return dag
 
 
+def _schedule(cron: str, on_publication: Sequence[str]) -> AssetOrTimeSchedule | CronTriggerTimetable:
+    clock = CronTriggerTimetable(cron, timezone="UTC", run_immediately=_NOT_WHEN_UNPAUSED)
+    if not on_publication:
+        return clock
+    return AssetOrTimeSchedule(timetable=clock, assets=AssetAny(*table_assets(on_publication)))
+
+
 def _choose_tables(
     tables: list[str], due: Callable[[Sequence[str], str], Sequence[str]] | None, *, retries: int
 ) -> Any:
     @task.branch(task_id=CHOOSE_TASK, retries=retries, retry_delay=_RETRY_DELAY)
-    def choose_tables(params: Mapping[str, Any] | None = None, run_id: str | None = None) -> list[str]:
-        """The ids of the tasks to run: a task is called like its table."""
-        names = chosen(CHOICE, wanted=list((params or {}).get(CHOICE) or []), among=tables)
+    def choose_tables(
+        params: Mapping[str, Any] | None = None, run_id: str | None = None, triggering_asset_events: Any = None
+    ) -> list[str]:
+        """The ids of the tasks to run: a task is called like its table. After publications, those of their tables."""
+        published = {key.name for key in triggering_asset_events or ()}
+        wanted = list((params or {}).get(CHOICE) or []) or [name for name in tables if name in published]
+        names = chosen(CHOICE, wanted=wanted, among=tables)
         return names if due is None else list(due(names, run_id or ""))
 
     return choose_tables()
@@ -151,7 +164,8 @@ Checks the newest committed snapshot of every table that declares expectations (
 says what was checked, when, and on which snapshot. One task for each table; they share one Spark application.
 
 ## How to operate it
-- It runs every six hours. **Trigger** it to check now, and choose the tables in the form; none chosen means all.
+- It runs every six hours, and after publications into tables that declare `quality: {on_publication: true}`.
+- **Trigger** it to check now, and choose the tables in the form; none chosen means all.
 - What each rule found over time: the page *Quality*, or `sluice quality report TABLE`.
 
 ## What to do when it is red
@@ -173,6 +187,11 @@ def data_quality_dag(declarations: Declarations) -> DAG:
         request=lambda table: CheckTable(table=table),
         retries=1,
         operator=CheckOperator,
+        on_publication=[
+            name
+            for name, table in declarations.tables.items()
+            if table.declaration.quality is not None and table.declaration.quality.on_publication
+        ],
     )
 
 

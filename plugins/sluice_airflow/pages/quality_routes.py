@@ -14,11 +14,12 @@ from fastapi.responses import FileResponse, HTMLResponse
 from sluice.declarations.masked_tables import masked_columns_of_table
 from sluice.ledger.quality_checks import checks_of_tables, recent_quality
 from sluice.pages.page_templates import render
-from sluice.pages.quality_report import SUMMARY_CHECKS, charts_of_report, quality_line, summary_figures
+from sluice.pages.quality_report import SUMMARY_CHECKS, charts_of_report, has_rules, quality_line, summary_figures
 from sluice.pages.table_selection import TableSelection, counts_of
 from sluice.quality.quality_pages import QualityPages
 from sluice.quality.rule_results import SHOWN_RESULTS, read_report
 from sluice.supervision.platform_dags import MAINTENANCE_DAG, QUALITY_DAG
+from sluice_airflow.pages.dag_outlooks import find_outlooks
 from sluice_airflow.pages.page_access import ReaderDep
 from sluice_airflow.pages.page_addresses import airflow_of, base_of, dag_run_link
 from sluice_airflow.pages.page_state import StateDep
@@ -48,6 +49,7 @@ def _summary_page(request: Request, reader: ReaderDep, pages: StateDep) -> HTMLR
     lines = lines_for(reader, pages, looks=pages.looks.known)
     query = dict(request.query_params)
     selection = TableSelection.of({"sort": "quality", **query})
+    selected = selection.select(lines)
     found = checks_of_tables(pages.ledger, [line.table for line in lines], limit=SUMMARY_CHECKS)
     masked = {
         table: masked_columns_of_table(pages.declarations, table)
@@ -58,7 +60,8 @@ def _summary_page(request: Request, reader: ReaderDep, pages: StateDep) -> HTMLR
     values = {
         "base": base_of(request),
         "airflow": airflow_of(request),
-        "shown": [by_table[line.table] for line in selection.select(lines)],
+        "shown": [by_table[line.table] for line in selected if has_rules(line)],
+        "without_rules": [line for line in selected if not has_rules(line)],
         "counts": counts_of(lines),
         "figures": summary_figures([one for one in by_table.values() if not one.line.is_quarantine]),
         "selection": selection,
@@ -85,6 +88,7 @@ def _report_page(table: str, request: Request, reader: ReaderDep, pages: StateDe
         "run_link": dag_run_link(report.newest.launched_by) if report.newest is not None else "",
         "data_docs": {check.checked_at: docs.result_page(table, check.checked_at) for check in report.checks},
         "paused": pages.paused_for(reader, among=(QUALITY_DAG,)),
+        "outlook": find_outlooks((QUALITY_DAG,)).get(QUALITY_DAG),
     }
     return HTMLResponse(render("table_quality", values))
 

@@ -146,7 +146,7 @@ def _may_reject(line: StreamLine, reader: Reader, pages: PageState) -> bool:
     """Not while a driver lives, which publishes what is staged, nor where all is published. Whether a batch waits is
     seen with the plan."""
     declared = pages.declarations.streams.get(line.stream)
-    is_in_order = line.is_healthy and line.state is not StreamState.STOPPED
+    is_in_order = line.state is StreamState.ALL_REJECTED or (line.is_healthy and line.state is not StreamState.STOPPED)
     if declared is None or line.has_live_run or is_in_order or not can_stage(declared):
         return False
     return bool(reader.may_act_on([line.stream])) and reader.may_start(CONTROL_DAG)

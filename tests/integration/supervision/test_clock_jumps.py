@@ -46,6 +46,7 @@ NO_SIGNS = {
     "leases": {"expires_at"},
     "maintenance_runs": {"started_at", "ended_at", "recorded_at", "oldest_snapshot_at"},
     "progress_samples": {"observed_at"},
+    "rule_results": {"recorded_at"},
     "quality_results": {"checked_at", "recorded_at", "snapshot_committed_at"},
     "refreshes": {"began_at", "ended_at", "keeps_until"},
     "undeclared_fields": {"first_seen_at", "last_seen_at"},

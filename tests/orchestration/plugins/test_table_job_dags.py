@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 from airflow.providers.standard.operators.python import BranchPythonOperator
-from airflow.sdk import DAG, CronTriggerTimetable
+from airflow.sdk import DAG, AssetAny, AssetOrTimeSchedule, CronTriggerTimetable
 from airflow.sdk.exceptions import AirflowFailException
 from airflow.sdk.types import TaskInstanceKey
 from tests.fixtures.sample_declarations import write_continuous_stream, write_table
 
 from sluice.declarations.load_declarations import load_declarations
 from sluice.work.requests import CheckTable, MaintainTable
+from sluice_airflow.dag_builders.assets import table_asset
 from sluice_airflow.dag_builders.table_jobs import chosen, data_quality_dag, table_jobs_dag, table_maintenance_dag
 from sluice_airflow.operators.work_operator import WorkOperator
 
@@ -60,6 +61,21 @@ def test_every_table_with_expectations_is_checked(tmp_path: Path) -> None:
     (link,) = job.operator_extra_links
     key = TaskInstanceKey(dag_id="data_quality", task_id=job.task_id, run_id="a run")
     assert link.get_link(job, ti_key=key) == "/plugin/streams/sluice/tables/silver.flights/quality"
+
+
+def test_a_table_that_asks_for_it_is_checked_after_publications_into_it_and_no_other_is(tmp_path: Path) -> None:
+    write_table(tmp_path, "gold.first", more=QUALITY)
+    write_table(tmp_path, "gold.second", more=QUALITY.replace("{exp", "{on_publication: true, exp"))
+    dag = data_quality_dag(load_declarations(tmp_path))
+    choose = dag.get_task("choose_tables")
+    assert isinstance(choose, BranchPythonOperator)
+
+    assert isinstance(dag.schedule, AssetOrTimeSchedule)
+    assert dag.schedule.asset_condition == AssetAny(table_asset("gold.second"))
+    published = {table_asset("gold.second"): ["an event"]}
+    assert choose.python_callable({}, "asset_triggered__1", published) == ["gold.second"]
+    assert choose.python_callable({}, "scheduled__1", {}) == ["gold.first", "gold.second"]
+    assert choose.python_callable({"tables": ["gold.first"]}, "manual__1", None) == ["gold.first"]
 
 
 def test_the_form_offers_the_tables_and_refuses_others(tmp_path: Path) -> None:

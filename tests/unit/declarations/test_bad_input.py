@@ -260,8 +260,11 @@ BAD_STREAMS = [
         "python: transformations.py:silver_flights",
         "sql: flights.sql",
         [
-            f"{S}:15: `transformation.sql`: a query has one result: several outputs, or a quarantine, need a Python "
-            "function, got 'flights.sql'."
+            f"{S}:15: `transformation.sql`: a query has one result, and nothing else rejects rows: no value is "
+            "decoded, and no rule rejects any. Write a rule with `on_failure: quarantine`, or a Python function; or "
+            "leave `quarantine` out.",
+            f"{S}:15: `transformation.sql`: there is no file flights.sql beside the declaration. Create flights.sql, "
+            "or correct the name.",
         ],
     ),
     ("quarantine: true", "quarantine: 5", [f"{S}:19: `quarantine`: needs `true` or `false`, got 5."]),

@@ -58,7 +58,6 @@ def test_a_plain_append_is_valid_and_said_to_promise_less(folder: Folder) -> Non
         ({}, {"quarantine": True}, "refused rows are a second output"),
         ({}, {"outputs": {"other": {"iceberg": {"table": "silver.others"}}}}, "a stream with one output"),
         ({}, {"outputs": {"shown": {"console": {}}}}, "a stream with one output"),
-        ({}, {"rules": [{"name": "r", "expression": "n > 0"}]}, "rules look at a batch before it is visible"),
         (
             {},
             {"inputs": {"r": {"stream": {"kafka": {"connection": "c", "topics": ["t"], "on_data_loss": "count"}}}}},

@@ -89,6 +89,13 @@ def test_a_reset_that_another_person_must_approve_is_no_button() -> None:
     assert verbs_for(line, resets_need_another=True) == (PageVerb.START,)
 
 
+@pytest.mark.parametrize("has_live_run", [True, False])
+def test_a_stream_that_rejected_everything_offers_the_start_that_settles_it(has_live_run: bool) -> None:
+    line = replace(LINES[0], has_live_run=has_live_run, state=StreamState.ALL_REJECTED, is_healthy=False)
+
+    assert verbs_for(line, resets_need_another=False)[0] is PageVerb.START
+
+
 def test_every_verb_has_its_words() -> None:
     assert set(MEANINGS) == set(PageVerb)
     assert set(DONE_SENTENCES) == set(DoneWord)

@@ -16,6 +16,7 @@ from sluice.pages.page_templates import render
 from sluice.pages.quality_report import (
     QualityLine,
     charts_of_report,
+    has_rules,
     history_tones,
     quality_line,
     summary_figures,
@@ -34,7 +35,7 @@ def check(*, broken: int = 0, ago: int = 0, samples: Sequence[Any] = (5.3, 6.1))
     held = ExpectationObservation(expectation=NOT_NULL.type, arguments=NOT_NULL.kwargs, success=True, unexpected_rows=0)
     bounds = ExpectationObservation(
         expectation=BETWEEN.type,
-        arguments=BETWEEN.kwargs,
+        arguments=dict(reversed(BETWEEN.kwargs.items())),  # as PostgreSQL may return it
         success=not broken,
         observed={"element_count": 318, "samples": list(samples)} if broken else {"element_count": 318},
         unexpected_rows=broken,
@@ -69,6 +70,7 @@ def report_page(report: TableReport, **changed: Any) -> str:
         "run_link": "dags/data_quality/runs/scheduled__7",
         "data_docs": {},
         "paused": (),
+        "outlook": None,
     }
     return render("table_quality", values | changed)
 
@@ -150,7 +152,8 @@ def summary_page(*lines: QualityLine) -> str:
     values = {
         "base": "/sluice",
         "airflow": "/",
-        "shown": lines,
+        "shown": [one for one in lines if has_rules(one.line)],
+        "without_rules": [one.line for one in lines if not has_rules(one.line)],
         "counts": counts_of(tables),
         "figures": summary_figures(lines),
         "selection": TableSelection(),
@@ -183,6 +186,9 @@ def test_the_summary_names_what_is_broken_and_counts_the_rest() -> None:
     assert 'href="/sluice/tables/silver.clicks/quality"' in shown
     assert "1 of 2" in shown
     assert "75 %" in shown
+    assert "1 without rules" in shown
+    without_details = replace(BROKEN_TWICE[0], details=())
+    assert quality_line(LINE, [without_details], ()).broken == (BETWEEN.type,), "of a program that recorded no more"
 
 
 def test_two_hundred_tables_are_a_summary_of_less_than_300_kilobytes() -> None:

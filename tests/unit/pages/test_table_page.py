@@ -266,10 +266,14 @@ def test_a_query_can_be_copied_and_holds_no_secret() -> None:
     command, sql, python = queries_of(DECLARED, CATALOG)
 
     assert sql.text == (
-        "SELECT *\nFROM lakehouse.silver.clicks\nWHERE `at` >= current_timestamp() - INTERVAL 1 DAY\n"
+        "SELECT *\nFROM lakehouse.silver.clicks\n"
+        "WHERE `at` >= (SELECT max(`at`) FROM lakehouse.silver.clicks) - INTERVAL 1 DAY\n"
         "ORDER BY `at` DESC\nLIMIT 20"
     )
-    assert command.text.startswith('sluice sql \'SELECT *\nFROM silver.clicks\nWHERE "at" >= now() - INTERVAL 1 DAY\n')
+    assert command.text.startswith(
+        "sluice sql 'SELECT *\nFROM silver.clicks\n"
+        'WHERE "at" >= (SELECT max("at") FROM silver.clicks) - INTERVAL 1 DAY\n'
+    )
     assert 'load_table("silver.clicks")' in python.text
     shown = page_of(LINE, EMPTY)
     assert "secret" not in shown

@@ -64,6 +64,6 @@ def test_an_empty_quarantine_is_staged_with_its_mode(tmp_path: Path) -> None:
     counted = staging.stage(cast("DataFrame", records), batch, [QUARANTINE_OUTPUT])
 
     (staged,) = bench.staged()
-    assert counted == {QUARANTINE_OUTPUT: 0}
+    assert counted.rows == {QUARANTINE_OUTPUT: 0}
     assert (staged.summary.mode, staged.summary.rows) == (bench.mode(), 0)
     assert bench.publish(staged).published == (staged,)

@@ -78,7 +78,8 @@ KINDS = [kind for kind in VALUES if "<" not in kind]
 def values(kind: str) -> st.SearchStrategy[Any]:
     """Random values of a type; texts without what Spark's reader puts in the place of wrong bytes."""
     is_text = kind == "string"
-    return st.text(st.characters(exclude_characters="\N{REPLACEMENT CHARACTER}")) if is_text else VALUES[kind][0]
+    characters = st.characters(codec="utf-8", exclude_characters="\N{REPLACEMENT CHARACTER}")
+    return st.text(characters) if is_text else VALUES[kind][0]
 
 
 def field_of(kind: str, value: Any) -> str:

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from sluice.ledger.airflow_owner import DagPause, PauseOrigin
 from sluice.ledger.batches import BatchObservation, PublicationKey
 from sluice.ledger.desired_states import DesiredStateObservation
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
+from sluice.supervision.control_plans import note_of_paused_dag
 from sluice.supervision.progress_decision import ProgressJudgement, ProgressState
 from sluice.supervision.stream_verdict import (
     StreamState,
@@ -84,6 +86,17 @@ def test_an_increment(
     )
     verdict = judge_increment(seen)
     assert (verdict.state, verdict.is_healthy) == (state, is_healthy)
+
+
+def test_a_start_of_an_increment_says_that_its_new_dag_is_still_paused() -> None:
+    desired = DesiredStateObservation(stream="weather", desired_state=DesiredState.RUNNING)
+    pause = DagPause(stream="weather", airflow="ours", is_paused=True, observed_at=NOON, origin=PauseOrigin.FIRST_SEEN)
+    seen = StreamObservation(stream="weather", observed_at=NOON, desired=desired, dag_pause=pause)
+
+    assert note_of_paused_dag(seen, runs_by_schedule=True) == (
+        "The DAG of weather is paused in Airflow, so nothing runs it. Unpause it."
+    )
+    assert note_of_paused_dag(replace(seen, dag_pause=None), runs_by_schedule=True) == ""
 
 
 @pytest.mark.parametrize("reason", SupervisionReason)

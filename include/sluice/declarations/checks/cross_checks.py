@@ -13,6 +13,7 @@ from sluice.declarations.checks.combinations import forbidden_combinations, unob
 from sluice.declarations.checks.expectations import unknown_columns
 from sluice.declarations.checks.masked_columns import unknown_masked_columns
 from sluice.declarations.checks.not_yet import refused_parts
+from sluice.declarations.checks.rule_checks import rule_problems
 from sluice.declarations.checks.transformation_files import TransformationFiles
 from sluice.declarations.column_types import holds_map, kind_of
 from sluice.declarations.error_messages import MOST_PROBLEMS, did_you_mean, key_text
@@ -38,7 +39,11 @@ _REWRITING_MODES = frozenset({"merge", "complete", "overwrite_partitions"})
 
 
 def find_problems(
-    *, streams: Sequence[LoadedStream], tables: Sequence[LoadedTable], table_names: Collection[str]
+    *,
+    streams: Sequence[LoadedStream],
+    tables: Sequence[LoadedTable],
+    table_names: Collection[str],
+    unreadable: Collection[str] = (),
 ) -> list[DeclarationError]:
     """What is wrong between declarations that are each well formed.
 
@@ -46,6 +51,7 @@ def find_problems(
     ----------
     streams, tables: the well-formed declarations.
     table_names: the names of all tables that have a file; of one that is not in `tables` only the name is known.
+    unreadable: those of them whose file may have rules that cannot be read.
     """
     by_name = {table.name: table for table in tables}
     known = {*table_names, *by_name, *(s.declaration.quarantine_table for s in streams if s.declaration.quarantine)}
@@ -70,6 +76,7 @@ def find_problems(
         *(problem for stream in streams for problem in islice(_outputs_that_meet(stream), MOST_PROBLEMS)),
         *(problem for stream in streams for problem in islice(_folders_that_meet(stream), MOST_PROBLEMS)),
         *(problem for stream in streams for problem in islice(_unknown_columns(stream, by_name), MOST_PROBLEMS)),
+        *(found for stream in streams for found in islice(rule_problems(stream, by_name, unreadable), MOST_PROBLEMS)),
         *(found for stream in streams for found in islice(unknown_masked_columns(stream, by_name), MOST_PROBLEMS)),
         *(problem for stream in streams for problem in islice(backfill_problems(stream, by_name), MOST_PROBLEMS)),
         *(problem for stream in streams for problem in islice(files.problems(stream), MOST_PROBLEMS)),

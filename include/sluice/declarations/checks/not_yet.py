@@ -32,8 +32,6 @@ class NotYetPart:
 _ICEBERG_ONLY = "Write into an Iceberg table."
 
 NOT_YET: tuple[NotYetPart, ...] = (
-    # the work
-    NotYetPart(path="rules", reason="row rules are not built", instead="Refuse rows in the transformation."),
     # outputs
     NotYetPart(path="outputs.*.iceberg.max_held_batches", reason="no batch is held"),
     NotYetPart(path="outputs.*.hudi", reason="no Hudi bundle exists for Spark 4", instead=_ICEBERG_ONLY),

@@ -1,0 +1,91 @@
+"""Checks the row rules of a stream, those of its tables among them, as far as that needs no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from sluice.declarations.error_messages import did_you_mean, key_text
+from sluice.declarations.loaded_declarations import TABLE_SUFFIX, LoadedStream, LoadedTable
+from sluice.declarations.rule_declaration import MOST_RULES, RuleDeclaration
+from sluice.declarations.scalar_types import listed
+from sluice.declarations.yaml_document import KeyPath
+from sluice.errors import DeclarationError
+
+
+def rule_problems(
+    stream: LoadedStream, tables: Mapping[str, LoadedTable], unreadable: Collection[str]
+) -> Iterator[DeclarationError]:
+    """What keeps the rules of a stream from being applied.
+
+    Parameters
+    ----------
+    tables: the well-formed tables, by name. unreadable: the tables whose file is broken and may have rules.
+    """
+    declaration = stream.declaration
+    if declaration.transformation.sql is not None and declaration.quarantine and not stream.refuses_by_itself:
+        sentence = (
+            "a query has one result, and nothing else rejects rows: no value is decoded, and no rule rejects any."
+        )
+        step = "Write a rule with `on_failure: quarantine`, or a Python function; or leave `quarantine` out."
+        yield _problem(stream, ("transformation", "sql"), sentence, next_step=step)
+    for name, declared in declaration.outputs.items():
+        table = declared.iceberg.table if declared.iceberg is not None else None
+        if table in unreadable:
+            sentence = f"{table}{TABLE_SUFFIX} has a problem, so that the rules of {table} are unknown."
+            yield _problem(stream, ("outputs", name, "iceberg", "table"), sentence, next_step="Correct that file.")
+        yield from _of_output(stream, name, tables.get(table or ""))
+
+
+def _of_output(stream: LoadedStream, output: str, table: LoadedTable | None) -> Iterator[DeclarationError]:
+    rules, of_table = stream.rules.get(output, ()), table.declaration.rules if table is not None else ()
+    if len(rules) > MOST_RULES:
+        sentence = f"at most {MOST_RULES} rules, got {len(rules)} with those of the table."
+        yield _problem(stream, ("outputs", output), sentence)
+    known = {rule.name for rule in of_table}
+    for index, rule in enumerate(stream.declaration.rules):
+        if rule in rules and rule.name in known:
+            yield _problem(stream, ("rules", index, "name"), f"the table has a rule {rule.name}, too.")
+        if rule in rules and table is not None:
+            yield from _unknown_columns(stream, index, rule, table)
+    for rule in rules:
+        place = ("rules", stream.declaration.rules.index(rule)) if rule not in of_table else ("outputs", output)
+        for sentence, next_step in _obstacles(stream, output, rule):
+            yield _problem(stream, place, f"the rule {rule.name} {sentence}.", next_step=next_step)
+
+
+def _unknown_columns(
+    stream: LoadedStream, index: int, rule: RuleDeclaration, table: LoadedTable
+) -> Iterator[DeclarationError]:
+    known = [column.name for column in table.declaration.columns]
+    for argument, column in rule.columns:
+        if column not in known:
+            sentence = f"{table.name} has no column {column}; it has {listed(known)}."
+            place = ("rules", index, "kwargs", argument)
+            yield _problem(stream, place, sentence, next_step=did_you_mean(column, known))
+
+
+def _obstacles(stream: LoadedStream, output: str, rule: RuleDeclaration) -> Iterator[tuple[str, str]]:
+    """Why a stream cannot do what a rule asks for, each with the way out."""
+    declaration = stream.declaration
+    if declaration.hands_on_records:
+        yield "needs batches, and this trigger hands records on one by one", "Use another trigger."
+    if declaration.direct_output is not None:
+        yield (
+            "is evaluated before a batch is visible, and Iceberg's own sink makes it visible at once",
+            "Write `delivery: staged`.",
+        )
+    if rule.on_failure == "quarantine" and not declaration.quarantine:
+        yield "sends rows to the quarantine, and the stream has none", "Write `quarantine: true`."
+    elif not declaration.quarantine and not declaration.tables_written:
+        yield "is counted where a table is staged, and the stream writes none", "Write `quarantine: true`."
+    if rule.on_failure == "hold" and any(one.iceberg is None for one in declaration.outputs.values()):
+        yield (
+            "holds batches in their staging tables, and an output is no table",
+            "Let a stream of its own write that output.",
+        )
+    if rule.on_failure == "hold":
+        yield "holds batches, which does not work yet", "Write `warn`, `quarantine` or `fail`."
+
+
+def _problem(stream: LoadedStream, path: KeyPath, sentence: str, *, next_step: str = "") -> DeclarationError:
+    return DeclarationError(f"`{key_text(path)}`: {sentence}", location=stream.location(path), next_step=next_step)

@@ -1,0 +1,94 @@
+"""What the rules of each batch found, by output: how many rows they looked at, and how many broke each rule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from sqlalchemy import Connection, Identity, Index, select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Mapped, mapped_column
+
+from sluice.ledger.connection import Ledger
+from sluice.ledger.ledger_table import LedgerTable
+from sluice.ledger.stored_values import record_of, values_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleCount:
+    """What a rule found in a batch.
+
+    counted: the rows that count; a null does not, for most expectations. failed: those of them that break the rule.
+    on_failure: what was to be done about them then.
+    is_broken: whether fewer rows have met it than must.
+    """
+
+    counted: int
+    failed: int
+    on_failure: str
+    is_broken: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleResult:
+    """What the rules of an output found in a batch.
+
+    table: the target, `<namespace>.<table>`; empty for an output that is no table. rows: all rows that were looked at,
+    rejected ones too. rules: by the name of the rule.
+    recorded_at: the database's clock; unset until the ledger has it.
+    """
+
+    stream: str
+    generation: int
+    batch: int
+    output: str
+    table: str
+    rows: int
+    rules: Mapping[str, RuleCount] = field(hash=False)
+    recorded_at: datetime | None = None
+
+    @property
+    def broken(self) -> tuple[str, ...]:
+        """The names of the rules that the batch breaks."""
+        return tuple(name for name, found in self.rules.items() if found.is_broken)
+
+
+class StoredRuleResult(LedgerTable, record=RuleResult):
+    """What the rules of an output found in a batch; one row for all of them, since a batch ends every few seconds."""
+
+    __tablename__ = "rule_results"
+    __table_args__ = (
+        Index(None, "stream", "generation", "batch", "output", unique=True),
+        Index(None, "table", "number"),
+        Index(None, "stream", "number"),
+    )
+
+    number: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
+
+
+_COLUMNS = StoredRuleResult.columns(without=("number",))
+
+
+def add_rule_results(connection: Connection, results: Sequence[RuleResult]) -> None:
+    """Record what the rules of a batch found, in the transaction that records it. What was recorded first stays."""
+    for result in results:
+        connection.execute(insert(StoredRuleResult).values(**values_of(result)).on_conflict_do_nothing())
+
+
+def recent_rule_results(
+    ledger: Ledger, *, table: str | None = None, stream: str | None = None, limit: int = 100
+) -> tuple[RuleResult, ...]:
+    """The newest results of a table, whichever stream has written it, or of a stream; newest first.
+
+    Parameters
+    ----------
+    table, stream: one of them, or both.
+    """
+    query = select(*_COLUMNS).order_by(StoredRuleResult.number.desc()).limit(limit)
+    if table is not None:
+        query = query.where(StoredRuleResult.table == table)
+    if stream is not None:
+        query = query.where(StoredRuleResult.stream == stream)
+    with ledger.transaction() as connection:
+        return tuple(record_of(RuleResult, row) for row in connection.execute(query).all())

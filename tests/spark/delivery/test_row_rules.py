@@ -1,0 +1,144 @@
+"""Row rules: counted by rule and batch, rejected once each, and the same as Great Expectations says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as fn
+from tests.fixtures.workshop import Workshop
+
+from sluice.declarations.rule_declaration import ROW_EXPECTATIONS, RuleDeclaration
+from sluice.declarations.table_declaration import ExpectationDeclaration
+from sluice.errors import DeclarationError
+from sluice.ledger.batch_rules import RuleCount, recent_rule_results
+from sluice_spark.delivery.batch_staging import RuleBrokenError
+from sluice_spark.quality.expectation_results import evaluate
+from sluice_spark.query.row_rules import counts_of, found_by_rules, marks_of
+
+ROWS: list[dict[str, Any]] = [
+    {"id": 1, "price": 5, "carrier": "AA"},
+    {"id": 2, "price": -1, "carrier": "AA"},
+    {"id": 3, "price": None, "carrier": "XX"},
+    {"id": 4, "price": -2, "carrier": None},
+]
+PRICE = {"name": "price_is_positive", "expression": "price > 0"}
+CARRIER: dict[str, Any] = {
+    "name": "known_carrier",
+    "type": "expect_column_values_to_be_in_set",
+    "kwargs": {"column": "carrier", "value_set": ["AA", "DL"]},
+}
+
+
+def declare(workshop: Workshop, *, of_table: list[dict[str, Any]], **parts: Any) -> str:
+    """A stream from a table with `ROWS` into a table with rules; its name."""
+    stream, columns = f"s{workshop.namespace}", {"id": "long", "price": "long", "carrier": "string"}
+    source = workshop.declare_table("source", columns)
+    target = workshop.declare_table("target", columns, rules=of_table)
+    workshop.declare_stream(
+        stream,
+        **{"sql": "SELECT * FROM r", "inputs": {"r": {"stream": {"iceberg": {"table": source}}}}}
+        | {"outputs": {"main": {"iceberg": {"table": target}}}}
+        | parts,
+    )
+    workshop.append("source", ROWS)
+    return stream
+
+
+def test_rows_that_break_rules_are_rejected_once_with_all_their_rules(workshop: Workshop) -> None:
+    stream = declare(workshop, of_table=[PRICE], rules=[CARRIER], quarantine=True)
+
+    workshop.run(stream, is_recorded=True)
+
+    assert [row["id"] for row in workshop.rows("target")] == [1]
+    rejected = workshop.rows(f"quarantine.{stream}")
+    assert sorted((row["payload"], row["kind"], row["reason"]) for row in rejected) == [
+        ('{"id":2,"price":-1,"carrier":"AA"}', "rule", "the row breaks a rule: price_is_positive"),
+        ('{"id":3,"carrier":"XX"}', "rule", "the row breaks a rule: price_is_positive, known_carrier"),
+        ('{"id":4,"price":-2}', "rule", "the row breaks a rule: price_is_positive"),
+    ]
+    (result,) = recent_rule_results(workshop.ledger, table=workshop.table_name("target"))
+    assert (result.stream, result.output, result.rows) == (stream, "main", 4)
+    assert result.rules == {
+        "price_is_positive": RuleCount(counted=4, failed=3, on_failure="quarantine", is_broken=True),
+        "known_carrier": RuleCount(counted=3, failed=1, on_failure="quarantine", is_broken=True),
+    }
+
+
+def test_a_warning_counts_and_rejects_nothing(workshop: Workshop) -> None:
+    mostly = {**CARRIER, "kwargs": {**CARRIER["kwargs"], "mostly": 0.6}, "on_failure": "warn"}
+    stream = declare(workshop, of_table=[{**PRICE, "on_failure": "warn"}, mostly])
+
+    (batch, *_) = workshop.run(stream, is_recorded=True).batches
+
+    assert (batch.published_rows, batch.refused_rows) == ({"main": 4}, 0)
+    assert len(workshop.rows("target")) == 4
+    (result,) = recent_rule_results(workshop.ledger, stream=stream)
+    assert result.broken == ("price_is_positive",)
+    assert result.rules["known_carrier"] == RuleCount(counted=3, failed=1, on_failure="warn", is_broken=False)
+
+
+def test_a_rule_that_fails_the_run_lets_nothing_be_staged(workshop: Workshop) -> None:
+    stream = declare(workshop, of_table=[{**PRICE, "on_failure": "fail"}])
+
+    with pytest.raises(RuleBrokenError, match=r"breaks price_is_positive by 3 of 4 rows of main"):
+        workshop.run(stream)
+
+    assert workshop.rows("target") == []
+    assert workshop.rows(f"staging.{stream}__main") == []
+
+
+@pytest.mark.parametrize(
+    ("expression", "problem"),
+    [
+        ("prise > 0", "prise.* cannot be resolved"),
+        ("price + 1", "a condition is true or false, and this is a bigint"),
+        ("rand() > price", "another for the same row"),
+        ("sum(price) > 0", "sums up several rows|aggregate"),
+    ],
+)
+def test_a_condition_is_checked_on_the_plan(workshop: Workshop, expression: str, problem: str) -> None:
+    stream = declare(workshop, of_table=[{"name": "odd", "expression": expression, "on_failure": "warn"}])
+
+    with pytest.raises(DeclarationError, match=rf"The rule odd: .*({problem})"):
+        workshop.run(stream)
+
+
+VALUES = [(1, None, None), (2, "", "a"), (3, "ab", None), (4, "AB", "AB"), (5, "abc", "abd"), (6, "b\nab", "a")]
+AS_GREAT_EXPECTATIONS: list[tuple[str, dict[str, Any]]] = [
+    ("expect_column_values_to_be_null", {"column": "a"}),
+    ("expect_column_values_to_not_be_null", {"column": "a"}),
+    ("expect_column_values_to_be_between", {"column": "id", "min_value": 2, "max_value": 4, "strict_max": True}),
+    ("expect_column_values_to_be_between", {"column": "a", "min_value": "B"}),
+    ("expect_column_values_to_be_in_set", {"column": "a", "value_set": ["ab", "x"]}),
+    ("expect_column_values_to_not_be_in_set", {"column": "a", "value_set": ["ab", "x"]}),
+    ("expect_column_values_to_match_regex", {"column": "a", "regex": "^ab"}),
+    ("expect_column_values_to_not_match_regex", {"column": "a", "regex": "b$"}),
+    ("expect_column_value_lengths_to_be_between", {"column": "a", "min_value": 2, "max_value": 3}),
+    ("expect_column_value_lengths_to_equal", {"column": "a", "value": 2}),
+    ("expect_column_pair_values_to_be_equal", {"column_A": "a", "column_B": "b"}),
+    ("expect_column_pair_values_a_to_be_greater_than_b", {"column_A": "a", "column_B": "b"}),
+    ("expect_column_pair_values_a_to_be_greater_than_b", {"column_A": "a", "column_B": "b", "or_equal": True}),
+]
+
+
+@pytest.mark.filterwarnings("ignore")  # of the library itself, when it is imported
+def test_expectations_count_what_great_expectations_counts(spark: SparkSession, tmp_path: Path) -> None:
+    rows = spark.createDataFrame(VALUES, "id long, a string, b string")
+    rules = [
+        RuleDeclaration(name=f"rule_{place}", type=kind, kwargs=given, on_failure="warn")
+        for place, (kind, given) in enumerate(AS_GREAT_EXPECTATIONS)
+    ]
+    wanted = [ExpectationDeclaration(type=kind, kwargs=given) for kind, given in AS_GREAT_EXPECTATIONS]
+    said = evaluate(rows, wanted, suite="rules", run="rules", pages=tmp_path)
+
+    marked = rows.select("*", *marks_of(rules, None))
+    counted = marked.agg(*counts_of(rules, of=fn.lit(True))).collect()[0]
+    ((_, found),) = found_by_rules(counted, {"main": rules}).values()
+
+    assert {one for one, _ in AS_GREAT_EXPECTATIONS} == set(ROW_EXPECTATIONS)
+    assert [one.failed for one in found.values()] == [one.unexpected_rows for one in said]
+    shares = [one.unexpected_percent for one in said]
+    assert [100 * one.failed / one.counted for one in found.values()] == pytest.approx(shares)

@@ -1,0 +1,141 @@
+"""Row rules as they are declared: of a stream and of its tables, each mistake with its place and the nearest name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.unit.declarations.conftest import Folder
+
+S, T = "silver_flights.stream.yaml", "silver.flights.table.yaml"
+BETWEEN = "expect_column_values_to_be_between"
+
+
+def declare(folder: Folder, *, stream: str = "", table: str = "", quarantine: bool = True, output: str = "") -> None:
+    """Add rules to the valid stream and to the table that it writes."""
+    file = folder.path / S
+    text = file.read_text() + (f"rules:\n  - {stream}\n" if stream else "")
+    text = text if quarantine else text.replace("quarantine: true\n", "")
+    folder.write(S, text.replace("mode: append}", f"mode: append{output}}}"))
+    if table:
+        folder.write(T, (folder.path / T).read_text() + f"rules:\n  - {table}\n")
+
+
+def test_a_stream_has_the_rules_of_its_table_and_its_own(valid: Folder) -> None:
+    before = valid.load().stream("silver_flights")
+    declare(valid, stream="{name: mine, expression: carrier > 'A'}", table="{name: its, expression: legs IS NOT NULL}")
+
+    loaded = valid.load(only="silver_flights")
+
+    assert loaded.problems == ()
+    stream = loaded.stream("silver_flights")
+    assert {output: [rule.name for rule in rules] for output, rules in stream.rules.items()} == {
+        "main": ["its", "mine"]
+    }
+    assert before.rules == {}
+    assert before.digest != stream.digest
+
+
+def test_a_changed_rule_of_a_table_is_a_changed_stream(valid: Folder) -> None:
+    declare(valid, table="{name: its, expression: legs IS NOT NULL}")
+    before = valid.load().stream("silver_flights").digest
+    valid.write(T, (valid.path / T).read_text().replace("legs IS NOT NULL", "legs IS NULL"))
+    assert valid.load().stream("silver_flights").digest != before
+
+
+def test_a_broken_table_does_not_take_its_rules_from_a_stream(valid: Folder) -> None:
+    declare(valid, table="{name: its, expression: legs IS NOT NULL, on_failure: explode}")
+    problems = valid.problems()
+    assert any(one.startswith(f"{S}:18: `outputs.main.iceberg.table`: {T} has a problem, so that") for one in problems)
+    assert "silver_flights" not in valid.load().streams
+
+
+@pytest.mark.parametrize(
+    ("rule", "sentence"),
+    [
+        ("{name: a}", "`rules[0]`: a rule has either `expression` or `type`."),
+        ("{name: a, expression: x > 0, type: y}", "`rules[0]`: a rule has either `expression` or `type`."),
+        (
+            f"{{name: a, type: {BETWEEN[:-1]}, kwargs: {{column: carrier, min_value: 1}}}}",
+            "`rules[0].type`: is not one of the expectations that are a condition on a row. Did you mean "
+            f"`{BETWEEN}`?, got '{BETWEEN[:-1]}'.",
+        ),
+        (
+            f"{{name: a, type: {BETWEEN}, kwargs: {{column: carier, min_value: A}}}}",
+            "`rules[0].kwargs.column`: silver.flights has no column carier; it has carrier, departure, legs. "
+            "Did you mean `carrier`?",
+        ),
+        (
+            f"{{name: a, type: {BETWEEN}, kwargs: {{column: carrier, min: A}}}}",
+            f"`rules[0].kwargs`: {BETWEEN} has no argument min; it has column, min_value, max_value, strict_min, "
+            "strict_max, mostly.",
+        ),
+        (
+            f"{{name: a, type: {BETWEEN}, kwargs: {{column: carrier}}}}",
+            f"`rules[0].kwargs`: {BETWEEN} needs min_value or max_value.",
+        ),
+        (
+            f"{{name: a, type: {BETWEEN}, kwargs: {{column: carrier, min_value: B, max_value: A}}}}",
+            "`rules[0].kwargs.min_value`: min_value is at most max_value, got B and A, got 'B'.",
+        ),
+        (
+            "{name: a, type: expect_column_values_to_not_be_null, kwargs: {column: carrier, mostly: 0.9}}",
+            "`rules[0].kwargs.mostly`: the share is known when the batch is computed, and a row is rejected by itself: "
+            "`on_failure` is `warn`, `fail` or `hold` then, got 0.9.",
+        ),
+        (
+            "{name: a, type: expect_column_values_to_be_in_set, kwargs: {column: carrier, value_set: []}}",
+            "`rules[0].kwargs.value_set`: the set has at least one value, and none of them is null.",
+        ),
+        (
+            "{name: a, expression: 'carrier IN (SELECT name FROM airlines)'}",
+            "`rules[0].expression`: the condition holds a query: a rule looks at the columns of its row alone, "
+            "got 'carrier IN (SELECT name FROM airlines)'.",
+        ),
+        (
+            "{name: a, expression: \"java_method('java.lang.System', 'exit')\"}",
+            "`rules[0].expression`: the condition calls java_method, which calls Java: a transformation in SQL reads "
+            "its inputs alone, got \"java_method('java.lang.System', 'exit')\".",
+        ),
+        (
+            "{name: a, expression: x > 0, output: mian}",
+            "`rules[0].output`: the stream has no such output; it has main, got 'mian'.",
+        ),
+    ],
+)
+def test_a_mistake_in_a_rule_has_its_place(valid: Folder, rule: str, sentence: str) -> None:
+    declare(valid, stream=rule)
+    assert valid.problems() == [f"{S}:21: {sentence}"]
+
+
+def test_a_rule_of_a_table_is_checked_there(valid: Folder) -> None:
+    rule = f"{{name: a, type: {BETWEEN}, kwargs: {{column: carier, min_value: A}}, on_failure: warn}}"
+    declare(valid, table=rule)
+    assert [one for one in valid.problems() if one.startswith(T)] == [
+        f"{T}:15: `rules[0].kwargs.column`: the table has no column carier; it has carrier, departure, legs. "
+        "Did you mean `carrier`?, got 'carier'."
+    ]
+
+
+def test_what_a_stream_cannot_do_with_a_rule_is_refused(valid: Folder) -> None:
+    declare(valid, table="{name: its, expression: legs IS NOT NULL}", quarantine=False)
+    assert valid.problems() == [
+        f"{S}:17: `outputs.main`: the rule its sends rows to the quarantine, and the stream has none. Write "
+        "`quarantine: true`."
+    ]
+
+
+def test_iceberg_s_own_sink_has_no_step_for_rules(valid: Folder) -> None:
+    rule = "{name: its, expression: legs IS NOT NULL, on_failure: warn}"
+    declare(valid, table=rule, quarantine=False, output=", delivery: direct")
+    assert valid.problems() == [
+        f"{S}:17: `outputs.main`: the rule its is evaluated before a batch is visible, and Iceberg's own sink makes it "
+        "visible at once. Write `delivery: staged`."
+    ]
+
+
+def test_a_name_stands_for_one_rule(valid: Folder) -> None:
+    declare(valid, stream="{name: its, expression: carrier > ''}", table="{name: its, expression: legs IS NOT NULL}")
+    assert valid.problems() == [f"{S}:21: `rules[0].name`: the table has a rule its, too."]
