@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from sluice.errors import CheckpointError
@@ -149,10 +150,10 @@ def write_log_entry(spark: SparkSession, location: str, log: str, batch: int, en
     stream = files.createAtomic(file, False)
     try:
         stream.write(bytearray(entry, "utf-8"))
-        stream.close()
-    except BaseException:
+    except Py4JJavaError:
         stream.cancel()
         raise
+    stream.close()
 
 
 def _metadata(spark: SparkSession, planned_at: datetime) -> str:
