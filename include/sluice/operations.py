@@ -39,6 +39,8 @@ class OperationVerb(StrEnum):
     TAKE_BACK = "take-back"
     ABANDON_REFRESH = "abandon-refresh"
     MAINTAIN = "maintain"
+    REPLAY = "replay"
+    DISCARD = "discard"
 
 
 class Stake(StrEnum):

@@ -74,6 +74,11 @@ FAMILIES = (
         module="batch_verbs",
         help="List, show and reject batches of a stream; settle those of former outputs.",
     ),
+    Family(
+        name="quarantine",
+        module="quarantine_verbs",
+        help="The rejected records of a stream: show, replay and discard them.",
+    ),
     Family(name="table", module="table_verbs", help="Tables as declared and as they are."),
     Family(
         name="work",

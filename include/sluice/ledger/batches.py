@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Index, Row, or_, select, text
+from sqlalchemy import Index, Row, Select, or_, select, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -207,12 +207,7 @@ def rejections_in(ledger: Ledger, stream: str, *, generation: int) -> tuple[Batc
     """The batches that a person rejected in a generation and in those that it continues, whose checkpoints have its
     query; oldest first. What was rejected before a reset was read again since.
     """
-    query = select(Generation.query_id).where(Generation.stream == stream, Generation.generation == generation)
-    joined = select(Generation.generation).where(
-        Generation.stream == stream,
-        Generation.generation <= generation,
-        or_(Generation.generation == generation, Generation.query_id == query.scalar_subquery()),
-    )
+    joined = _continued(stream, generation)
     with ledger.transaction() as connection:
         rows = connection.execute(
             select(*BATCH_COLUMNS)
@@ -220,6 +215,21 @@ def rejections_in(ledger: Ledger, stream: str, *, generation: int) -> tuple[Batc
             .order_by(Batch.generation, Batch.batch)
         ).all()
     return tuple(record_of(BatchObservation, row) for row in rows)
+
+
+def continued_generations(ledger: Ledger, stream: str, *, generation: int) -> frozenset[int]:
+    """A generation and those that it continues: nothing that they have read was read again since."""
+    with ledger.transaction() as connection:
+        return frozenset(connection.execute(_continued(stream, generation)).scalars())
+
+
+def _continued(stream: str, generation: int) -> Select[Any]:
+    query = select(Generation.query_id).where(Generation.stream == stream, Generation.generation == generation)
+    return select(Generation.generation).where(
+        Generation.stream == stream,
+        Generation.generation <= generation,
+        or_(Generation.generation == generation, Generation.query_id == query.scalar_subquery()),
+    )
 
 
 def recent_batches(ledger: Ledger, stream: str, limit: int) -> tuple[BatchObservation, ...]:

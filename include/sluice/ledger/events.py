@@ -62,6 +62,8 @@ class EventAction(StrEnum):
     CREATE_TABLE = "create_table"
     MAINTAIN_TABLE = "maintain_table"
     BACKFILL = "backfill"
+    REPLAY = "replay"
+    DISCARD = "discard"
 
     LAUNCH = "launch"
     ADOPT = "adopt"

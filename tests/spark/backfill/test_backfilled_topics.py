@@ -216,11 +216,15 @@ def test_a_compacted_topic_is_refused(workshop: Workshop, topic: str, policy: st
     assert missing_from_beginning(topics, source).missing[0].startswith(f"{topic} is compacted")
 
 
-def declare_topic_stream(workshop: Workshop, topic: str, **how: Any) -> str:
+def declare_topic_stream(workshop: Workshop, topic: str, *, on_unknown_field: str = "ignore", **how: Any) -> str:
     """A stream from a topic to `target`. how: of its backfill."""
     name = f"s{workshop.namespace}"
     target = workshop.declare_table("target", COLUMNS, partitioning=[{"column": "at", "transform": "day"}])
-    source = {"connection": "flights_kafka", "topics": [topic], "value": VALUE}
+    source = {
+        "connection": "flights_kafka",
+        "topics": [topic],
+        "value": {**VALUE, "on_unknown_field": on_unknown_field},
+    }
     workshop.declare_stream(
         name,
         python=TRANSFORM.replace("records.where(\"word <> 'bad'\")", "records.where(\"word <> 'bad'\").drop('record')"),
