@@ -43,6 +43,7 @@ class RowCounts:
     quarantined: rejected ones among the rows read. duplicate: dropped as repetitions, or as older than another row of
         their key. late: always 0, because a batch has all rows in hand.
     replaced: rows that the target held in the interval before.
+    resolved: rows of the quarantine, rejected before, whose records this backfill has published.
     kept: rows of other intervals in files that had to be rewritten. rewritten: all rows of those files.
     staged: rows that the staging table holds.
     """
@@ -59,6 +60,7 @@ class RowCounts:
     without_time: int = 0
     moved: int = 0
     late: int = 0
+    resolved: int = 0
 
 
 def require_balance(counts: RowCounts, *, accounts_for_rows: bool, what: str) -> None:

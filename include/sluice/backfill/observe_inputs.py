@@ -5,7 +5,7 @@ A table is read at a snapshot, files by the log of the checkpoint, topics by the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
@@ -22,11 +22,18 @@ from sluice.backfill.topic_bounds import bound_of_topics
 from sluice.checkpoints.checkpoint_files import open_checkpoint_files
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.source_declarations import FilesSource, IcebergSource, KafkaSource
-from sluice.ledger.batches import rejections_in
+from sluice.ledger.batches import BatchObservation, rejections_in
 from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import find_generation, find_numbered_generation
 from sluice.settings import FilesConnection, KafkaConnection, ObjectStoreSettings, Settings
-from sluice.sources.source_identities import NONE_KNOWN, replaced_inputs
+from sluice.sources.source_identities import (
+    NONE_KNOWN,
+    Identities,
+    find_replaced,
+    replaced_inputs,
+    since_batch,
+    topic_name,
+)
 from sluice.sources.unread_input import files_read_up_to, present_files
 from sluice.tables.declared_tables import require_table
 
@@ -68,13 +75,29 @@ class ObservedInputs:
             if bound is not None and name in another:
                 bound = replace(bound, problem=f"{another[name]}.", is_gone=True, way_out=_READ_AGAIN)
             if bound is not None:
-                yield without_rejected(bound, rejections)
+                yield without_rejected(bound, rejections, is_of=self._is_of(name))
 
     def _replaced(self) -> Mapping[str, str]:
         """Why inputs are not any more what the generation of the mark has read."""
-        generation = find_numbered_generation(self.ledger, self.stream.name, self.generation)
-        known = NONE_KNOWN if generation is None else generation.identities
+        known = self._identities(self.generation)
         return replaced_inputs(self.stream.declaration, known, self.settings, self.catalog)
+
+    def _identities(self, number: int) -> Identities:
+        generation = find_numbered_generation(self.ledger, self.stream.name, number)
+        return NONE_KNOWN if generation is None else generation.identities
+
+    def _is_of(self, name: str) -> Callable[[BatchObservation, str], bool]:
+        """Whether the offsets of a batch of an input are those of a topic as the generation of the mark reads it."""
+        source = self.stream.declaration.inputs[name].declared_source.source
+        now = self._identities(self.generation)
+
+        def is_of(batch: BatchObservation, topic: str) -> bool:
+            assert isinstance(source, KafkaSource)  # noqa: S101  # only topics have offsets that are left out
+            then, place = self._identities(batch.key.generation), topic_name(source.connection, topic)
+            is_later = batch.key.batch >= int(then.get(since_batch(place), 0))
+            return is_later and not any(one.name == place for one in find_replaced(then, now))
+
+        return is_of
 
     def _bound(self, name: str, published: PublishedBatch) -> InputBound | None:
         backfill, declared = self.stream.declaration.backfill, self.stream.declaration.inputs[name]

@@ -34,12 +34,12 @@ def sentences_of(result: Mapping[str, Any]) -> Iterator[str]:
     stream, interval = of_publication_key(result["key"])
     rows, what = result["rows"], f"{stream}, {interval.spoken}"
     if result["state"] == BackfillState.UNCHANGED:
-        yield f"{what}: unchanged, the table holds the {rows['published']:,} rows already."
+        yield f"{what}: unchanged, the table holds the {rows['published']:,} rows already{_resolved(rows)}."
     else:
         yield (
             f"{what}: {rows['published']:,} rows published in place of {rows['replaced']:,}, in snapshot "
             f"{result['snapshot_id']}; {rows['quarantined']:,} rejected, {rows['duplicate']:,} duplicate"
-            f"{_elsewhere(rows)}."
+            f"{_elsewhere(rows)}{_resolved(rows)}."
         )
     for follower in result["followers"]:
         yield from sentences_of(follower)
@@ -48,3 +48,9 @@ def sentences_of(result: Mapping[str, Any]) -> Iterator[str]:
 def _elsewhere(rows: Mapping[str, int]) -> str:
     """What has left the interval."""
     return f", {rows['moved']:,} moved to other intervals, which are asked for too" if rows["moved"] else ""
+
+
+def _resolved(rows: Mapping[str, int]) -> str:
+    """What was open in the quarantine; an earlier version has not counted it."""
+    count = rows.get("resolved", 0)
+    return f"; {count:,} rows of the quarantine are resolved" if count else ""

@@ -170,9 +170,9 @@ def find_items(ledger: Ledger, *, limit: int) -> tuple[tuple[WorkItem, WorkState
         return tuple((_item_of(row), WorkState(row.state)) for row in connection.execute(newest))
 
 
-def open_items(ledger: Ledger, kind: WorkKind, *, subject: str) -> tuple[WorkItem, ...]:
-    """The items of a kind about something that wait or are being done."""
-    found = select(*WorkRow.__table__.columns).where(WorkRow.kind == kind, WorkRow.subject == subject, _IS_OPEN)
+def open_items(ledger: Ledger, kind: WorkKind) -> tuple[WorkItem, ...]:
+    """The items of a kind that wait or are being done."""
+    found = select(*WorkRow.__table__.columns).where(WorkRow.kind == kind, _IS_OPEN)
     with ledger.transaction() as connection:
         return tuple(_item_of(row) for row in connection.execute(found))
 

@@ -36,6 +36,7 @@ class QuarantineSample:
     path: the column or field that the reason is about; empty when it is about none.
     position: where it stood in its source.
     value: none when the record had none; empty when it is hidden, and `hidden_because` then says why.
+    resolved_at: when it was resolved; unset while it is open. resolution: how.
     """
 
     refused_at: datetime
@@ -46,6 +47,8 @@ class QuarantineSample:
     position: str
     value: str | None
     hidden_because: str = ""
+    resolved_at: datetime | None = None
+    resolution: str = ""
 
 
 def sample_of(row: Mapping[str, Any], declaration: StreamDeclaration, masks: RecordMasks | None) -> QuarantineSample:
@@ -70,6 +73,8 @@ def sample_of(row: Mapping[str, Any], declaration: StreamDeclaration, masks: Rec
         position=_position(row["position"], masks, declaration),
         value=None if value is None else _shown(shown.text, LONGEST_VALUE),
         hidden_because=shown.hidden_because,
+        resolved_at=row.get("resolved_at"),
+        resolution=_shown(row.get("resolution") or "", LONGEST_REASON),
     )
 
 

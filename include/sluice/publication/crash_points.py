@@ -34,9 +34,10 @@ class CrashPoint(StrEnum):
     AUDITED: the numbers of rows add up.
     QUARANTINED: newly rejected rows are in the quarantine.
 
-    In a refresh: BEGUN, BUILT, STOPPED, CAUGHT_UP, SWAPPING, COMMITTED, RECORDED, CLEARED; on the way back: COPIED,
-    STOPPED, TAKING_BACK, COMMITTED, RECORDED.
+    In a refresh: BEGUN, PLANNED, BUILT, STOPPED, CAUGHT_UP, SWAPPING, FIRST_OUTPUT_PUBLISHED, COMMITTED, RECORDED,
+    CLEARED; on the way back: COPIED, STOPPED, TAKING_BACK, FIRST_OUTPUT_PUBLISHED, COMMITTED, RECORDED.
     BEGUN: the ledger has the refresh.
+    PLANNED: the next batch of the shadow is planned in its checkpoint.
     BUILT: an increment of the shadow has ended; the live stream continues.
     STOPPED: the stream is stopped and fenced off.
     CAUGHT_UP: the shadow has read what the stream had read.

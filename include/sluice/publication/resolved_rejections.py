@@ -173,7 +173,7 @@ class _Marking:
     def plan(self, table: Table) -> TableChange | NothingToCommit:
         """The exchange of the files that hold such rows."""
         refuse_unpublishable(table)
-        _require_columns(table)
+        require_resolution(table)
         is_open = And(EqualTo(term="stream", value=self.stream), IsNull(term="resolved_at"))
         with catalog_refusals(f"read and write the rows of {'.'.join(table.name())}"):
             tasks = list(table.scan(row_filter=is_open).plan_files())
@@ -211,7 +211,13 @@ class _Marking:
         return row["resolved_at"] is None and row["stream"] == self.stream and self.chooses(row)
 
 
-def _require_columns(table: Table) -> None:
+def require_resolution(table: Table) -> None:
+    """Refuse a quarantine without the columns that say what was resolved.
+
+    Raises
+    ------
+    UnpublishableError: with the command that adds them.
+    """
     if "resolved_at" not in table.schema().column_names:
         name = ".".join(table.name())
         raise UnpublishableError(

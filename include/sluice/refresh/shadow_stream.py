@@ -16,6 +16,9 @@ from sluice.publication.staging_layout import REFRESH_NAMESPACE, create_staging_
 from sluice.refresh.observe_refresh import refreshed_outputs
 from sluice.tables.declared_tables import load_table, require_table
 
+OUTPUTS = "outputs"
+"""What a refresh exchanges: the table of each output by its name. The ledger keeps it before the first commit."""
+
 _QUARANTINES = "quarantine"
 """The namespace of the quarantines: that of a shadow is the quarantine of its name."""
 
@@ -32,11 +35,14 @@ class Exchanged:
 
 
 def exchanged_outputs(declaration: StreamDeclaration, refresh: RefreshObservation) -> tuple[Exchanged, ...]:
-    """What a refresh exchanges: the table of the declared output, and then the quarantine."""
+    """What a refresh exchanges: the table of the declared output, and then the quarantine. Once its commits may land,
+    it is what they exchange, whatever is declared since."""
+    kept = refresh.previous.get(OUTPUTS, {}).items()
+    outputs = tuple(StagedOutput(stream=refresh.stream, output=name, target=table) for name, table in kept)
     return tuple(
         Exchanged(output=output, built=StagedOutput(stream=refresh.shadow, output=output.output, target=table))
         for output, table in zip(
-            refreshed_outputs(declaration),
+            outputs or refreshed_outputs(declaration),
             (f"{REFRESH_NAMESPACE}.{refresh.shadow}", f"{_QUARANTINES}.{refresh.shadow}"),
             strict=False,  # a stream without a quarantine has one output
         )

@@ -31,7 +31,7 @@ from sluice.publication.publish_batches import live_files
 from sluice.publication.staged_batch import StagedOutput
 from sluice.refresh.observe_refresh import delete_files_of, rows_of
 from sluice.refresh.settle_refresh import content_of_shadow, exchange_all
-from sluice.refresh.shadow_stream import exchanged_outputs
+from sluice.refresh.shadow_stream import OUTPUTS, exchanged_outputs
 from sluice.settings import ObjectStoreSettings
 from sluice.sources.iceberg_positions import history_of
 from sluice.tables.declared_tables import require_table
@@ -106,7 +106,12 @@ def swap_shadow(
     if not allows_fewer:
         came, gone = (_rows_in(live_files(table)) for table in (shadow.table, target.table))
         require_no_fewer(came=came, gone=gone, what=output.target)
-    previous = {"generation": before.generation, "batch": before.batch, "end_offsets_digest": before.end_offsets_digest}
+    previous = {
+        "generation": before.generation,
+        "batch": before.batch,
+        "end_offsets_digest": before.end_offsets_digest,
+        OUTPUTS: {one.output.output: one.output.target for one in exchanged},
+    }
     opening = begin_swap(ledger, refresh.number, previous=previous)
     reached(CrashPoint.SWAPPING)
     assert opening.opens is not None  # noqa: S101  # `begin_swap` sets it

@@ -34,7 +34,7 @@ from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.mark_moves import take_over
 from sluice.publication.repair import with_raised_token
 from sluice.publication.staged_batch import StagedOutput
-from sluice.refresh.observe_refresh import refreshed_output, refreshed_outputs
+from sluice.refresh.observe_refresh import refreshed_output
 from sluice.refresh.old_content import CopyOfFile, copy_files, plan_copies
 from sluice.refresh.repeated_rows import repeated_rows
 from sluice.refresh.settle_refresh import content_before, exchange_all, settle_refresh
@@ -75,7 +75,7 @@ def _plan_way_back(
     *,
     allows_repeated: bool,
 ) -> OperationPlan[RefreshObservation]:
-    outputs = refreshed_outputs(stream.declaration)
+    outputs = [one.output for one in exchanged_outputs(stream.declaration, refresh)]
     old = {one.target: [copy.original for copy in _copies(catalog, one, refresh)] for one in outputs}
     repeated = [repeated_rows(catalog, declarations, one.target, refresh) for one in outputs]
     read_twice = [one for one in repeated if one.are_read]
@@ -154,8 +154,8 @@ def take_back(
     plan = _plan_way_back(catalog, declarations, stream, refresh, allows_repeated=allows_repeated)
     plan.require_same(planned)
     plan.require_unrefused()
-    for output in refreshed_outputs(stream.declaration):
-        copy_files(require_table(catalog, output.target).io, _copies(catalog, output, refresh))
+    for one in exchanged_outputs(stream.declaration, refresh):
+        copy_files(require_table(catalog, one.output.target).io, _copies(catalog, one.output, refresh))
     reached(CrashPoint.COPIED)
     what = f"taking back refresh {refresh.number}"
     with stopped_stream(ledger, stream.name, requested_by=asked_by, what=what) as run:
@@ -209,8 +209,8 @@ def _exchange(
 def _ended(catalog: Catalog, ledger: Ledger, stream: LoadedStream, refresh: RefreshObservation) -> RefreshObservation:
     """Free what the old content took: its copies are in the table."""
     drop_shadow(catalog, stream, refresh)
-    for output in refreshed_outputs(stream.declaration):
-        target = require_table(catalog, output.target)
+    for one in exchanged_outputs(stream.declaration, refresh):
+        target = require_table(catalog, one.output.target)
         if refresh.tag in target.refs():
             commit_pins(target, to_set=(), to_remove=(refresh.tag,), properties={})
     return end_refresh(ledger, refresh.number)
@@ -318,8 +318,8 @@ def _fence_off(
     """
     with stopped_stream(ledger, stream.name, requested_by=asked_by, what=what) as run:
         token = with_raised_token(run, stream.declaration, ledger=ledger, catalog=catalog).token
-        for output in refreshed_outputs(stream.declaration):
-            take_over(catalog, output, token=token)
+        for one in exchanged_outputs(stream.declaration, refresh):
+            take_over(catalog, one.output, token=token)
         seen = settle_refresh(catalog, ledger, stream.declaration)
     if seen is None or seen.state is not RefreshState.SWAPPING:
         raise _nothing_to_give_up(stream, seen)

@@ -72,6 +72,11 @@ def topic_name(connection: str, topic: str) -> str:
     return f"{_TOPIC}{topic} of {connection}"
 
 
+def since_batch(name: str) -> str:
+    """The name under which a generation keeps the first batch of what it follows under its new id."""
+    return f"{name} since batch"
+
+
 def input_table_name(table: str) -> str:
     """The name under which the id of a table is kept that a stream reads from position to position."""
     return f"{_INPUT}{table}"

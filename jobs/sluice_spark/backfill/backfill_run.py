@@ -120,8 +120,16 @@ class BackfillRun:
         )
 
     def planned(self) -> tuple[Interval, ...]:
-        """The intervals of the stream that are asked for now."""
-        return tuple(map(interval_of, open_items(self.ledger, WorkKind.INTERVAL, subject=self.stream.name)))
+        """The intervals of the stream that are asked for now, also those that follow an interval of another stream."""
+        items = open_items(self.ledger, WorkKind.INTERVAL)
+        asked = [(item.subject, interval_of(item)) for item in items]
+        followed = (
+            (follower.stream.name, follower.interval)
+            for name, interval in asked
+            if name in self.declarations.streams
+            for follower in followers_of(self.declarations, self.declarations.streams[name], interval)
+        )
+        return tuple(interval for name, interval in (*asked, *followed) if name == self.stream.name)
 
     def _turn(self) -> AbstractContextManager[object]:
         """The turn among those that merge into the target. A stream that merges every few seconds rewrites the files of

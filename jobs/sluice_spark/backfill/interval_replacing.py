@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import asdict, dataclass, field, replace
 from uuid import uuid4
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
-from pyspark.sql import DataFrame, SparkSession, Window
-from pyspark.sql import functions as fn
+from pyspark.sql import SparkSession
 
 from sluice.backfill.backfill_plan import BackfillObservation
 from sluice.backfill.balance import RowCounts, RowTotals, require_balance, require_taken
@@ -24,29 +22,21 @@ from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import IntervalChangedError, LakehouseError
 from sluice.ledger.backfill_attempts import BackfillAttemptKey, BackfillState
 from sluice.operations import require_no_fewer
-from sluice.processes.deadline import wait_until
 from sluice.publication.crash_points import CrashPoint, Reached
-from sluice.publication.marks import TargetState, load_target_state
 from sluice.publication.replace_interval import (
     IntervalReplacement,
     TouchedFiles,
-    append_staged,
     replace_interval,
     touched_files,
 )
-from sluice.publication.staged_batch import StagedOutput, canonical_offsets
+from sluice.publication.staged_batch import canonical_offsets
 from sluice.publication.staging_layout import BACKFILL_NAMESPACE, drop_staging_copy
 from sluice.stored_keys import END_OFFSETS, OUTPUT, ROWS
 from sluice_spark.backfill.interval_rows import IntervalRows
+from sluice_spark.backfill.rejected_rows import RejectedRows
 from sluice_spark.backfill.table_rows import HeldRows, StagedRows, computing, fingerprint, stage_rows
-from sluice_spark.session.columns import REJECTED_ROW, quoted_table
 
 _log = logging.getLogger(__name__)
-
-_IS_HELD, _HELD, _NUMBER = "_sluice_is_held", "_sluice_held", "_sluice_number"
-
-_QUARANTINE_SECONDS = 30.0
-"""How long the rejected rows of a batch are waited for: the stream publishes them right after the batch itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,103 +51,6 @@ class BackfillResult:
     snapshot_id: int | None
     rows: Mapping[str, int]
     followers: tuple[BackfillResult, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RejectedRows:
-    """The rejected rows of one attempt. staging: the name of their staging table."""
-
-    attempt: BackfillAttemptKey
-    key: str
-    seen: BackfillObservation
-    staging: str
-
-    @property
-    def _output(self) -> StagedOutput:
-        stream = self.attempt.stream
-        return StagedOutput(stream=stream, output=QUARANTINE_OUTPUT, target=f"quarantine.{stream}")
-
-    def publish(self, spark: SparkSession, catalog: Catalog, rejected: DataFrame, *, catalog_name: str) -> int:
-        """Add the rows that the quarantine does not hold yet, counting repeated ones. Returns how many were added.
-
-        Raises
-        ------
-        IntervalChangedError: when the stream has published the batch of the plan in its target and not yet in its
-            quarantine, or another backfill has added rejected rows meanwhile; a later attempt sees them.
-        DeliveryError, LakehouseError: when they cannot be staged or published.
-        """
-        head = self._settled_head(catalog)
-        reader = spark.read if head is None else spark.read.option("versionAsOf", str(head))
-        table = reader.table(quoted_table(catalog_name, self._output.target))
-        new = _not_held(rejected, table.where(fn.col("stream") == self.attempt.stream)).persist()
-        try:
-            added = new.count()
-            if added:
-                self._append(catalog, new, head=head)
-        finally:
-            new.unpersist()
-        return added
-
-    def _settled_head(self, catalog: Catalog) -> int | None:
-        position = self.seen.position
-        wanted = (position.generation, position.batch) if position is not None else (0, 0)
-
-        def has_batch(state: TargetState) -> bool:
-            if state.mark is None:
-                return True
-            quarantined = state.position(self._output)
-            return (quarantined.generation, quarantined.batch) >= wanted
-
-        state = wait_until(
-            lambda: load_target_state(catalog, self._output), has_batch, seconds=_QUARANTINE_SECONDS, poll_seconds=0.5
-        )
-        if not has_batch(state):
-            raise IntervalChangedError(
-                f"{self._output.target} does not have the rejected rows of batch {wanted[1]} of {self.attempt.stream} "
-                "yet."
-            )
-        head = state.table.current_snapshot()
-        return head.snapshot_id if head is not None else None
-
-    def _append(self, catalog: Catalog, new: DataFrame, *, head: int | None) -> None:
-        position = self.seen.position
-        rows = new.select(
-            fn.lit(self.attempt.stream).alias("stream"),
-            fn.lit(position.generation if position is not None else 1).alias("generation"),
-            fn.lit(position.batch if position is not None else 0).cast("long").alias("batch"),
-            *REJECTED_ROW.names,
-            fn.lit(datetime.now(UTC)).alias("refused_at"),
-        )
-        staged = stage_rows(catalog, [rows], staging=self.staging, target=self._output.target, key=self.key)
-        append_staged(
-            catalog,
-            self._output,
-            key=self.key,
-            head=head,
-            staging=staged.table,
-            staged=staged.files,
-            summary={OUTPUT: QUARANTINE_OUTPUT, ROWS: str(staged.rows)},
-        )
-
-
-def _not_held(rejected: DataFrame, held: DataFrame) -> DataFrame:
-    """The rejected rows that a quarantine does not hold, counting repeated ones, as `REJECTED_ROW`.
-
-    A row is known by where it stood, or by what came when nothing says where: the reason of a rejection, and how it
-    repeats the row, change with the words of Sluice and of a transformation.
-
-    Parameters
-    ----------
-    held: rows of the quarantine. Its snapshot may be older than the columns that say more than the reason.
-    """
-    known = fn.coalesce(fn.col("position"), fn.concat(fn.lit("payload "), fn.col("payload")))
-    both = rejected.select(*REJECTED_ROW.names, fn.lit(False).alias(_IS_HELD)).unionByName(
-        held.select("position", "payload", fn.lit(True).alias(_IS_HELD)), allowMissingColumns=True
-    )
-    same = Window.partitionBy(known)
-    number = fn.row_number().over(same.orderBy(fn.col(_IS_HELD).desc()))
-    ranked = both.withColumns({_NUMBER: number, _HELD: fn.count_if(fn.col(_IS_HELD)).over(same)})
-    return ranked.where(~fn.col(_IS_HELD) & (fn.col(_NUMBER) > 2 * fn.col(_HELD))).select(*REJECTED_ROW.names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,13 +108,30 @@ class IntervalReplacing:
             self.reached(CrashPoint.STAGED)
             moved = self.moved_rows(computed, held) if staged is not None and old.rows else 0
             counts = self.audit(computed.totals(moved=moved), new=new, old=old, staged=staged, touched=touched)
+            corrected = self.corrected(spark, computed, held, [self.seen.interval])
             self.reached(CrashPoint.AUDITED)
             if computed.rejected is not None:
                 self.rejected.publish(spark, self.catalog, computed.rejected, catalog_name=self.catalog.name)
             self.reached(CrashPoint.QUARANTINED)
-            return self.publish(staged, touched, counts)
+            return self.publish(staged, touched, counts, corrected=corrected)
         finally:
             self.drop_staging()
+
+    def corrected(
+        self, spark: SparkSession, computed: IntervalRows, held: HeldRows, intervals: Sequence[Interval]
+    ) -> Set[str]:
+        """Where the rejected records stood that are all published once some intervals are. What a record becomes is not
+        known: so the target has to hold every other row that is computed, of inputs that are read whole.
+
+        Raises
+        ------
+        IntervalChangedError, UnpublishableError: as `RejectedRows.corrected` raises them.
+        """
+        is_whole = all(source.column is None for source in self.seen.sources)
+        if not is_whole or not self.stream.declaration.quarantine:
+            return frozenset()
+        found = self.rejected.corrected(spark, self.catalog, computed.rejected, catalog_name=self.catalog.name)
+        return found if found and computed.are_held_elsewhere(held, intervals) else frozenset()
 
     def moved_rows(self, computed: IntervalRows, held: HeldRows, *, within: Interval | None = None) -> int:
         """How many rows lie in other intervals now, all of which are asked for.
@@ -286,8 +196,15 @@ class IntervalReplacing:
             )
         return counts
 
-    def publish(self, staged: StagedRows | None, touched: TouchedFiles, counts: RowCounts) -> BackfillResult:
-        """Exchange the files of the interval in one commit; nothing is committed when nothing is staged.
+    def publish(
+        self, staged: StagedRows | None, touched: TouchedFiles, counts: RowCounts, *, corrected: Set[str] = frozenset()
+    ) -> BackfillResult:
+        """Exchange the files of the interval in one commit; nothing is committed when nothing is staged. Then mark the
+        rows of the quarantine whose records are published by it.
+
+        Parameters
+        ----------
+        corrected: where those records stood.
 
         Raises
         ------
@@ -297,8 +214,10 @@ class IntervalReplacing:
         snapshot_id = None if staged is None else self._exchange(staged, touched, counts)
         self.reached(CrashPoint.PUBLISHED)
         # An input may also have changed between the look before the commit and the commit itself.
-        if (corrected := self._changed_inputs()) is not None:
-            raise IntervalChangedError(f"{self.key}: an input changed while it was computed: {corrected}.")
+        if (changed := self._changed_inputs()) is not None:
+            raise IntervalChangedError(f"{self.key}: an input changed while it was computed: {changed}.")
+        if corrected:
+            counts = replace(counts, resolved=self.rejected.resolve(self.catalog, corrected))
         state = BackfillState.UNCHANGED if snapshot_id is None else BackfillState.PUBLISHED
         return BackfillResult(key=self.key, state=state, snapshot_id=snapshot_id, rows=asdict(counts))
 

@@ -11,7 +11,7 @@ from pyspark.sql import functions as fn
 
 from sluice.backfill.backfill_plan import BackfillObservation, plan_backfill
 from sluice.backfill.balance import RowTotals
-from sluice.backfill.intervals import Interval, IntervalLength
+from sluice.backfill.intervals import Interval, IntervalLength, spanned
 from sluice.backfill.observe_backfill import backfill_of
 from sluice.backfill.reach import PlanReach, reach_refusals
 from sluice.declarations.iceberg_output import IcebergOutput
@@ -163,6 +163,16 @@ class IntervalRows:
             column=self._column,
             length=length,
         )
+
+    def are_held_elsewhere(self, held: HeldRows, intervals: Sequence[Interval]) -> bool:
+        """Whether the target holds each row that was computed beside some intervals: then every record that was read
+        is published once these are."""
+        whole = spanned(intervals)
+        new, old = self._beside, held.outside(whole)
+        if self._declared.mode == "merge":
+            new = one_row_per_key(new, self._declared)
+        hashed = new.select(*row_hashes(new))
+        return hashed.exceptAll(old.select(*row_hashes(old))).isEmpty()
 
     def require_times(self, held: DataFrame) -> None:
         """Refuse rows whose time is null, unless the target holds them: no interval takes them, so that they would be

@@ -6,7 +6,7 @@ What Spark does for a batch before its first row is most of what a small interva
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from pyiceberg.catalog import Catalog
@@ -126,8 +126,11 @@ class JointRun:
         computed = compute_interval(spark, run.stream, run.settings, seen, reach=reach, held=held)
         try:
             prepared = self._prepare(spark, held, computed, replacing, files)
+            corrected = replacing[run.interval].corrected(spark, computed, held, self._intervals)
             for interval, (staged, touched, counts) in prepared.items():
-                self._publish(replacing[interval], staged, touched, counts, results)
+                is_last = len(results) == len(prepared) - 1  # and all before it are visible
+                places = corrected if is_last else frozenset()
+                self._publish(replacing[interval], staged, touched, counts, results, corrected=places)
         finally:
             computed.release()
             replacing[run.interval].drop_staging()
@@ -190,10 +193,12 @@ class JointRun:
         touched: TouchedFiles,
         counts: RowCounts,
         results: dict[Interval, BackfillResult],
+        *,
+        corrected: Set[str],
     ) -> None:
         ledger = self._any.ledger
         try:
-            result = replacing.publish(staged, touched, counts)
+            result = replacing.publish(staged, touched, counts, corrected=corrected)
         except IntervalChangedError as changed:
             _log.info("%s It is computed again.", changed)
             self._end(replacing, changed)

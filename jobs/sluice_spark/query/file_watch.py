@@ -19,7 +19,7 @@ from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import CheckpointError
 from sluice.settings import FilesConnection, Settings
 from sluice.sources.unread_input import is_same_time
-from sluice_spark.session.checkpoint_metadata import find_log_text
+from sluice_spark.session.checkpoint_metadata import find_log_text, log_names
 from sluice_spark.session.jvm import jvm_of
 from sluice_spark.sources.files import location_below, require_declared_columns
 
@@ -101,9 +101,18 @@ class FilesWatch:
                 if seen.get("batchId") == entry:
                     yield str(seen["path"]), int(seen["timestamp"])
 
+    def _names(self, folder: str, entry: int) -> Iterator[str]:
+        """Where an entry may be. Spark deletes it some time after the next compacted one has taken it in, which has
+        all before it."""
+        yield str(entry)
+        names = (name.partition(".") for name in log_names(self.spark, self.checkpoint, folder))
+        later = sorted(int(number) for number, _, kind in names if kind == "compact" and int(number) >= entry)
+        yield from (f"{number}.compact" for number in later)
+
     def _entries(self, source: int, entry: int) -> Iterator[Mapping[str, Any]]:
-        for name in (f"sources/{source}/{entry}", f"sources/{source}/{entry}.compact"):
-            if (text := find_log_text(self.spark, self.checkpoint, name)) is not None:
+        folder = f"sources/{source}"
+        for name in self._names(folder, entry):
+            if (text := find_log_text(self.spark, self.checkpoint, f"{folder}/{name}")) is not None:
                 yield from (json.loads(line) for line in text.splitlines()[1:])
                 return
         raise CheckpointError(

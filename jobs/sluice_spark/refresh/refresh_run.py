@@ -174,7 +174,11 @@ class RefreshRun:
         batches = None
         if bound is not None:
             batches = ShadowBatches(
-                declaration=self.stream.declaration, ledger=self.ledger, settings=self.settings, bound=bound
+                declaration=self.stream.declaration,
+                ledger=self.ledger,
+                settings=self.settings,
+                bound=bound,
+                reached=self.reached,
             )
         while True:
             self._run(spark, shadow, refresh, batches)

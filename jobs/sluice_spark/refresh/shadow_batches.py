@@ -23,6 +23,7 @@ from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import CheckpointError
 from sluice.ledger.connection import Ledger, database_time
 from sluice.maintenance.continued_checkpoint import next_batch_metadata
+from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.refresh.shadow_bound import Offset, ShadowBound, input_of, next_ends, require_not_beyond, tables_of
 from sluice.settings import KafkaConnection, Settings
 from sluice.sources.iceberg_positions import BEGINNING, StreamOffset, history_of, stream_offset_of
@@ -38,12 +39,16 @@ _FILE_LOG = re.compile(r"sources/(\d+)/(\d+(?:\.compact)?)")
 
 @dataclass(slots=True, kw_only=True)
 class ShadowBatches:
-    """The batches of a shadow up to a bound. is_complete: whether all of them have been run."""
+    """The batches of a shadow up to a bound. is_complete: whether all of them have been run.
+
+    reached: called with `PLANNED` when a batch is planned.
+    """
 
     declaration: StreamDeclaration
     ledger: Ledger
     settings: Settings
     bound: ShadowBound
+    reached: Reached = unnoticed
     is_complete: bool = False
 
     @property
@@ -91,6 +96,7 @@ class ShadowBatches:
             plan_first_batch(spark, checkpoint.location, lines, is_registered=is_registered, planned_at=now)
         else:
             files.write_text(f"offsets/{newest.batch + 1}", newest.followed_by(lines, now=database_time(self.ledger)))
+        self.reached(CrashPoint.PLANNED)
         return True
 
     def _at(

@@ -25,7 +25,13 @@ from sluice.publication.marks import load_target_state
 from sluice.publication.staged_batch import staged_outputs
 from sluice.refresh.shadow_bound import input_of
 from sluice.settings import KafkaConnection, Settings
-from sluice.sources.source_identities import Identities, Replaced, find_replaced, observe_identities
+from sluice.sources.source_identities import (
+    Identities,
+    Replaced,
+    find_replaced,
+    observe_identities,
+    since_batch,
+)
 from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.run.run_checkpoint import RunCheckpoint
 from sluice_spark.session.checkpoint_metadata import NO_OFFSET, read_checkpoint, read_log_text
@@ -191,7 +197,9 @@ def _record(checkpoint: RunCheckpoint, checked: CheckedIdentities) -> None:
             evidence={one.name: {"was": one.known, "is": one.seen} for one in checked.followed},
         ),
     )
-    record_identities(checkpoint.ledger, stream, checkpoint.generation.generation, checked.seen, replacing=True)
+    first = str(checkpoint.state.newest_committed + 1)
+    kept = {**checked.seen, **{since_batch(one.name): first for one in checked.followed}}
+    record_identities(checkpoint.ledger, stream, checkpoint.generation.generation, kept, replacing=True)
 
 
 def _is_counted(replaced: Replaced, checkpoint: RunCheckpoint) -> bool:

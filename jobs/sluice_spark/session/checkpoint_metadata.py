@@ -106,6 +106,13 @@ def find_log_text(spark: SparkSession, location: str, name: str) -> str | None:
     return _read_text(jvm, files, path) if files.exists(path) else None
 
 
+def log_names(spark: SparkSession, location: str, name: str) -> list[str]:
+    """The names of the files in a folder of a checkpoint; none when there is no such folder."""
+    path = jvm_of(spark).org.apache.hadoop.fs.Path(location, name)
+    files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    return [str(one.getPath().getName()) for one in files.listStatus(path)] if files.exists(path) else []
+
+
 def read_planned_offsets(
     spark: SparkSession, location: str, batches: Iterable[int]
 ) -> dict[int, tuple[str | None, ...]]:

@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from sluice.errors import CheckpointError
@@ -132,18 +133,25 @@ def plan_first_batch(
 
 
 def write_planned_batch(spark: SparkSession, location: str, batch: int, entry: str) -> None:
-    """Plan a batch by the text of its entry in the offset log. One that is planned already is replaced.
+    """Plan a batch by the text of its entry in the offset log. One that is planned already is replaced: whatever ends
+    the process, the log has one of the two or none, and never a part, because Spark's own writer makes it visible.
 
     Parameters
     ----------
     entry: as Spark writes it: the version, the metadata, and a line for each source.
     """
-    file = jvm_of(spark).org.apache.hadoop.fs.Path(location, f"offsets/{batch}")
-    stream = file.getFileSystem(_hadoop_conf(spark)).create(file, True)
+    jvm = jvm_of(spark)
+    file = jvm.org.apache.hadoop.fs.Path(location, f"offsets/{batch}")
+    checkpointing = jvm.org.apache.spark.sql.execution.streaming.checkpointing
+    manager = checkpointing.CheckpointFileManager.create(file.getParent(), _hadoop_conf(spark))
+    manager.delete(file)  # on a local disk, Hadoop renames nothing onto a file
+    stream = manager.createAtomic(file, False)
     try:
         stream.write(bytearray(entry, "utf-8"))
-    finally:
-        stream.close()
+    except Py4JJavaError:
+        stream.cancel()
+        raise
+    stream.close()
 
 
 def _metadata(spark: SparkSession, planned_at: datetime) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # documented, and left out of its types
     AdminClient,
     AlterConfigOpType,
@@ -31,6 +31,8 @@ from tests.fixtures.backfills import (
     rows_of_days,
     search_gaps,
 )
+from tests.fixtures.continuations import go_on
+from tests.fixtures.drill import sampled
 from tests.fixtures.streams_of_tables import dying_at
 from tests.fixtures.work import serve, states_of
 from tests.fixtures.workshop import Workshop
@@ -41,6 +43,7 @@ from sluice.declarations.source_declarations import KafkaSource
 from sluice.errors import UnpublishableError
 from sluice.ledger.backfill_attempts import BackfillState
 from sluice.ledger.work_values import WorkState
+from sluice.processes.deadline import wait_until
 from sluice.publication.batch_rejection import reject
 from sluice.publication.crash_points import CrashPoint
 from sluice.settings import KafkaConnection
@@ -139,6 +142,47 @@ def test_records_that_a_person_rejected_stay_out_of_gaps_and_backfills(workshop:
     assert ids_by_duckdb(workshop) == sorted([902, *(one["id"] for one in expected())])
 
 
+@pytest.mark.parametrize("on_data_loss", sampled(["fail", "count"], ["fail"], full=["count"]))
+def test_what_was_rejected_of_an_earlier_topic_keeps_nothing_of_the_new_one_out(
+    workshop: Workshop, topic: str, on_data_loss: str
+) -> None:
+    stream = declare_topic_stream(workshop, topic, on_data_loss=on_data_loss, reads={"records": "at"})
+    send(workshop, topic, [row(900, day=6), row(901, day=6)])
+    with pytest.raises(OSError, match="dies here"):
+        workshop.run(stream, reached=dying_at(CrashPoint.STAGED))
+    reject(workshop.catalog, workshop.ledger, workshop.stream(stream).declaration, number=0, requested_by="a test")
+    workshop.run(stream)
+    recreate(workshop, topic)
+    send(workshop, topic, rows_of_days())
+    if on_data_loss == "fail":
+        go_on(workshop, stream)
+    workshop.run(stream)
+    assert ids_by_duckdb(workshop) == [one["id"] for one in expected()]
+    delete_days(workshop, "target", "2013-01-01", "2013-01-09")
+
+    backfill(workshop, stream, start="2013-01-01", end="2013-01-09")
+
+    assert ids_by_duckdb(workshop) == [one["id"] for one in expected()]
+
+
+def recreate(workshop: Workshop, topic: str) -> None:
+    """Delete a topic and create it again under its name; a broker removes a deleted one in the background."""
+    admin = _admin(workshop)
+    admin.delete_topics([topic])[topic].result()
+    created = NewTopic(topic, num_partitions=2, config={"retention.ms": "-1"})
+
+    def is_created() -> bool:
+        try:
+            admin.create_topics([created])[topic].result()
+        except KafkaException as error:
+            if "exists" not in str(error) and "deletion" not in str(error):
+                raise
+            return False
+        return True
+
+    wait_until(is_created, bool, seconds=60, poll_seconds=0.2)
+
+
 def say_it_as_an_older_version(workshop: Workshop, stream: str) -> None:
     """Let the quarantine hold its rows in other words, in a snapshot from before the columns that say why."""
     name, newer = f"quarantine.{stream}", ("kind", "path", "quotes_data")
@@ -216,15 +260,14 @@ def test_a_compacted_topic_is_refused(workshop: Workshop, topic: str, policy: st
     assert missing_from_beginning(topics, source).missing[0].startswith(f"{topic} is compacted")
 
 
-def declare_topic_stream(workshop: Workshop, topic: str, *, on_unknown_field: str = "ignore", **how: Any) -> str:
+def declare_topic_stream(
+    workshop: Workshop, topic: str, *, on_data_loss: str = "fail", on_unknown_field: str = "ignore", **how: Any
+) -> str:
     """A stream from a topic to `target`. how: of its backfill."""
     name = f"s{workshop.namespace}"
     target = workshop.declare_table("target", COLUMNS, partitioning=[{"column": "at", "transform": "day"}])
-    source = {
-        "connection": "flights_kafka",
-        "topics": [topic],
-        "value": {**VALUE, "on_unknown_field": on_unknown_field},
-    }
+    value = {**VALUE, "on_unknown_field": on_unknown_field}
+    source = {"connection": "flights_kafka", "topics": [topic], "value": value, "on_data_loss": on_data_loss}
     workshop.declare_stream(
         name,
         python=TRANSFORM.replace("records.where(\"word <> 'bad'\")", "records.where(\"word <> 'bad'\").drop('record')"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 
 import pytest
 from tests.fixtures.backfills import (
@@ -27,10 +28,14 @@ from tests.fixtures.drill import sampled
 from tests.fixtures.workshop import Workshop
 
 from sluice.backfill.intervals import parse_interval
+from sluice.demo.lakehouse_copy import SEEN, copy_lakehouse
 from sluice.errors import DeliveryError, LedgerError, UnpublishableError, VerificationError
 from sluice.ledger.backfill_attempts import BackfillState, recent_attempts
 from sluice.ledger.locks import LockedInterval, PublicationLocks, interval_lock
 from sluice.publication.crash_points import CrashPoint
+from sluice.publication.resolved_rejections import Resolution, ResolvedRows, mark_resolved
+
+DAY_2, DAY_3 = "2013-01-02", "2013-01-03"
 
 CHANGED_AT = (CrashPoint.PLANNED, CrashPoint.CHECKED)
 """A sample of the steps at which somebody else commits meanwhile. `make drill` takes every one."""
@@ -66,6 +71,7 @@ def test_deleted_days_come_back_and_a_second_run_changes_nothing(workshop: Works
         "kept": 0,
         "rewritten": 0,
         "staged": 9,
+        "resolved": 0,
     }
     table = workshop.table("target")
     summary = table.current_snapshot().summary  # type: ignore[union-attr]
@@ -102,6 +108,50 @@ def test_corrupted_days_inside_files_are_replaced_and_the_others_stay(workshop: 
     workshop.append("source", [row(500, day=7)])
     workshop.run(stream)
     assert [one["id"] for one in workshop.rows("target")].count(500) == 1
+
+
+def test_what_was_rejected_is_resolved_once_all_of_it_is_published(workshop: Workshop, stream: str) -> None:
+    """Rows of the days 2 and 6 were rejected; which of them a record becomes is not known."""
+    path = workshop.folder / f"{stream}.py"
+    rejecting = path.read_text()
+    path.write_text(rejecting.replace("word <> 'bad'", "true").replace("word = 'bad'", "false"))
+
+    assert backfill(workshop, stream).rows["resolved"] == 0
+    assert open_places(workshop, stream) == ['{"id":900}', '{"id":901}']
+
+    def fail() -> None:
+        raise OSError("it fails here")
+
+    with pytest.raises(OSError, match="fails here"):
+        backfill(workshop, stream, start=DAY_2, end=DAY_3, reached=at_step(CrashPoint.PUBLISHED, fail))
+    assert (len(ids_by_duckdb(workshop)), len(open_places(workshop, stream))) == (26, 2)
+    again = backfill(workshop, stream, start=DAY_2, end=DAY_3)
+    assert (again.state, again.rows["resolved"]) == (BackfillState.UNCHANGED, 2)
+    assert open_places(workshop, stream) == []
+    assert {row["resolved_by"] for row in workshop.rows(f"quarantine.{stream}")} == {again.key}
+    assert backfill(workshop, stream, start=DAY_2, end=DAY_3).rows["resolved"] == 0
+
+    path.write_text(rejecting)
+    assert backfill(workshop, stream, start=DAY_2, end=DAY_3, allows_fewer=True).rows["quarantined"] == 2
+    assert open_places(workshop, stream) == ['{"id":900}', '{"id":901}'], "what is rejected again is open again"
+    discard(workshop, stream, '{"id":900}')
+    backfill(workshop, stream, start=DAY_2, end=DAY_3)
+    assert open_places(workshop, stream) == ['{"id":901}']
+
+
+def open_places(workshop: Workshop, stream: str) -> list[str]:
+    """The positions of the open rows of a quarantine, read by an engine that wrote none of them."""
+    name = f"quarantine.{stream}"
+    with copy_lakehouse(workshop.settings, tables=[name]) as database:
+        query = f"SELECT position FROM {SEEN}.{name} WHERE resolved_at IS NULL ORDER BY position"  # noqa: S608  # our own name
+        return [str(found[0]) for found in database.execute(query).fetchall()]
+
+
+def discard(workshop: Workshop, stream: str, place: str) -> None:
+    """Give a rejected row up."""
+    at, how = datetime(2013, 2, 1, tzinfo=UTC), Resolution.DISCARDED
+    discarded = ResolvedRows(stream=stream, places={place}, resolution=how, by="a person", at=at)
+    assert mark_resolved(workshop.catalog, f"quarantine.{stream}", discarded) == 1
 
 
 @pytest.mark.parametrize("step", sampled(BEFORE_PUBLISHED, CHANGED_AT[1:], full=CHANGED_AT), ids=str)

@@ -335,6 +335,17 @@ def test_newly_rejected_rows_are_quarantined_once(workshop: Workshop, stream: st
 
 
 @pytest.mark.drill  # `test_backfill_sources.py` has it for one interval
+def test_what_was_rejected_is_resolved_with_the_last_of_the_days(workshop: Workshop) -> None:
+    stream = declare_read_stream(workshop, partitioned_by="day", at_once=16)  # eight are computed together
+    path = workshop.folder / f"{stream}.py"
+    path.write_text(path.read_text().replace("word <> 'bad'", "true").replace("word = 'bad'", "false"))
+
+    replaced(workshop, stream, *range(1, 9))
+
+    assert [row["resolution"] for row in workshop.rows(f"quarantine.{stream}")] == ["corrected"] * 2
+    assert sum(one.rows["resolved"] for one in recent_attempts(workshop.ledger, stream, limit=20)) == 2
+
+
 def test_streams_that_follow_come_after_the_days_of_each_run(workshop: Workshop, stream: str) -> None:
     reader = f"r{workshop.namespace}"
     days = workshop.declare_table("days", {"at": "timestamptz", "rows": "long"})

@@ -18,6 +18,7 @@ from tests.fixtures.backfills import (
     backfill,
     declare_read_stream,
     delete_days,
+    expected,
     row,
     rows_of_days,
     search_gaps,
@@ -272,6 +273,34 @@ def test_a_row_that_moves_to_another_interval_is_never_lost(workshop: Workshop) 
     again = of_day_5()
     assert (again.state, again.rows["moved"], again.rows["outside"]) == (BackfillState.UNCHANGED, 0, 22)
     assert sorted(one["id"] for one in workshop.rows("target")) == sorted(one["id"] for one in before)
+
+
+def test_rows_of_a_follower_move_to_an_interval_that_follows_another_one(workshop: Workshop) -> None:
+    stream, gold = declare_read_stream(workshop), f"g{workshop.namespace}"
+    target = workshop.declare_table("gold", COLUMNS)
+    reading = {"table": workshop.table_name("target"), "on_overwrite": "skip", "on_delete": "skip"}
+    workshop.declare_stream(
+        gold,
+        sql="SELECT * FROM rows",
+        inputs={"rows": {"stream": {"iceberg": reading}}},
+        outputs={"copies": {"iceberg": {"table": target}}},
+        backfill={"column": "at", "reads": {"rows": "at"}, "margin": "2 hours", "follows": ["rows"]},
+    )
+    workshop.append("source", [row(119, day=6)])  # an hour before midnight
+    workshop.run(stream)
+    workshop.run(gold)
+    (workshop.folder / f"{gold}.sql").write_text("SELECT id, word, at + INTERVAL 90 MINUTES AS at FROM rows")
+    ask_for_day(workshop, stream, 5)
+    with pytest.raises(VerificationError, match=r"^1 rows that .* lie in other intervals now"):
+        backfill(workshop, stream, start=DAY_5, end=DAY_6, allows_fewer=True)
+
+    ask_for_day(workshop, stream, 6)
+    (followed,) = backfill(workshop, stream, start=DAY_5, end=DAY_6, allows_fewer=True).followers
+    assert followed.rows["moved"] == 1
+    backfill(workshop, stream, start=DAY_6, end=DAY_7)
+
+    ids = Counter(one["id"] for one in workshop.rows("gold"))
+    assert ids == Counter(one["id"] for one in [*expected(), row(119, day=6)])
 
 
 def test_rows_beside_the_interval_get_a_column_that_was_added_since(workshop: Workshop) -> None:

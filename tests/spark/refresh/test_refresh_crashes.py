@@ -35,6 +35,7 @@ from sluice_spark.run.stop_request import StopReason
 NEW = {"id": 100, "word": "new"}
 BEFORE_THE_COMMIT = (
     CrashPoint.BEGUN,
+    CrashPoint.PLANNED,
     CrashPoint.BUILT,
     CrashPoint.STOPPED,
     CrashPoint.CAUGHT_UP,
@@ -50,15 +51,20 @@ def fail() -> None:
 
 
 @pytest.mark.parametrize(
-    "step",
-    sampled((*BEFORE_THE_COMMIT, *AFTER_THE_COMMIT), KILLED_AT),
+    ("step", "time"),
+    sampled(
+        (*((step, 1) for step in (*BEFORE_THE_COMMIT, *AFTER_THE_COMMIT)), (CrashPoint.PLANNED, 2)),
+        [(step, 1) for step in KILLED_AT],
+    ),
     ids=str,
 )
-def test_a_killed_refresh_is_completed_by_the_next(step: CrashPoint, workshop: Workshop, services: Stack) -> None:
+def test_a_killed_refresh_is_completed_by_the_next(
+    step: CrashPoint, time: int, workshop: Workshop, services: Stack
+) -> None:
     name = run_wrong_copy(workshop)
     request = RefreshTable(stream=name, keep_days="7")
     item = ask_for(workshop, request)
-    dies_at = (step, 1)
+    dies_at = (step, time)
     with waited_for(workshop, [item]), applications_of(workshop, services.environment(), dies_at=dies_at) as launcher:
         await_killed(workshop, start(workshop, item, request, launcher))
     assert rows_by_duckdb(workshop) == (wrong(ROWS) if step in BEFORE_THE_COMMIT else right(ROWS))

@@ -6,6 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from tests.fixtures.refreshes import refresh
 from tests.fixtures.workshop import Workshop
 
@@ -48,6 +50,36 @@ def test_files_that_the_stream_has_not_read_come_after_the_refresh(workshop: Wor
     (folder / "4.txt").write_text("4\n")
     files.run_supervised(name)
     assert files.rows("target") == [{"id": number, "word": "w"} for number in (1, 2, 3, 4)]
+
+
+def test_files_whose_entries_spark_has_compacted_are_found(workshop: Workshop, tmp_path: Path) -> None:
+    folder, name = tmp_path / "in", f"s{workshop.namespace}"
+    folder.mkdir()
+    here = FilesConnection(kind="files", root=folder.as_uri())
+    connections = {**workshop.settings.connections, "here": here}
+    files = replace(workshop, settings=workshop.settings.model_copy(update={"connections": connections}))
+    target = files.declare_table("target", {"id": "long", "word": "string"})
+    columns = [{"name": "id", "type": "long"}]
+    source = {"connection": "here", "format": "parquet", "columns": columns, "max_files_per_batch": 1}
+    files.declare_stream(
+        name,
+        sql="SELECT id, '?' AS word FROM lines",
+        inputs={"lines": {"stream": {"files": source}}},
+        outputs={"main": {"iceberg": {"table": target}}},
+    )
+    for number in range(4):
+        pq.write_table(pa.table({"id": [number]}), folder / f"{number}.parquet")
+    assert len(files.run_supervised(name)) == 4
+    log = files.checkpoint(name) / "sources" / "0"
+    entries = [line for number in range(4) for line in (log / str(number)).read_text().splitlines()[1:]]
+    for file in (*log.glob("[0-9]*"), *log.glob(".[0-9]*")):
+        file.unlink()
+    (log / "9.compact").write_text("\n".join(["v1", *entries]))  # as Spark leaves it after ten batches
+    (files.folder / f"{name}.sql").write_text("SELECT id, 'w' AS word FROM lines")
+
+    refresh(files, name)
+
+    assert files.rows("target") == [{"id": number, "word": "w"} for number in range(4)]
 
 
 def test_the_windows_that_the_stream_has_closed_are_closed_in_the_shadow(workshop: Workshop) -> None:

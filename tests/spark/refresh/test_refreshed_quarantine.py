@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import pytest
 from pyiceberg.expressions import EqualTo
-from tests.fixtures.refreshes import at_step, refresh, shadow_tables, take_it_back
+from tests.fixtures.refreshes import at_step, refresh, rows_by_duckdb, shadow_tables, take_it_back
+from tests.fixtures.stack import Stack
+from tests.fixtures.work import applications_of, ask_for, await_killed, start, waited_for
 from tests.fixtures.workshop import Workshop
 
 from sluice.ledger.batches import totals
 from sluice.ledger.refreshes import RefreshState, newest_refresh
+from sluice.ledger.runs import newest_run
+from sluice.ledger.vacated_runs import end_if_vacated
 from sluice.publication.crash_points import CrashPoint
+from sluice.work.requests import RefreshTable
 
 COLUMNS = {"id": "long", "word": "string"}
 DIVIDING = """
@@ -47,7 +52,7 @@ def name_in(workshop: Workshop) -> str:
     return f"s{workshop.namespace}"
 
 
-def declare(workshop: Workshop, *, limit: int) -> None:
+def declare(workshop: Workshop, *, limit: int, quarantine: bool = True) -> None:
     """Declare the stream, which rejects what is below a limit."""
     source = {"table": workshop.table_name("source"), "on_overwrite": "skip"}
     workshop.declare_stream(
@@ -55,7 +60,7 @@ def declare(workshop: Workshop, *, limit: int) -> None:
         python=DIVIDING.format(limit=limit),
         inputs={"rows": {"stream": {"iceberg": source}}},
         outputs={"main": {"iceberg": {"table": workshop.table_name("target")}}},
-        quarantine=True,
+        quarantine=quarantine,
     )
 
 
@@ -93,6 +98,36 @@ def test_the_quarantine_holds_what_the_corrected_code_rejects_and_returns_with_t
     assert (ids(dividing), rejected(dividing)) == ([2, 3], ['{"id":-7}', '{"id":1}'])
     dividing.run_supervised(name)
     assert (ids(dividing), rejected(dividing)) == ([2, 3, 4], ['{"id":-7}', '{"id":-8}', '{"id":1}'])
+
+
+def test_what_a_refresh_has_exchanged_returns_whatever_is_declared_since(dividing: Workshop) -> None:
+    name = name_in(dividing)
+    refresh(dividing, name)
+    declare(dividing, limit=0, quarantine=False)
+
+    take_it_back(dividing, name)
+
+    assert (ids(dividing), rejected(dividing)) == ([2, 3], ['{"id":-7}', '{"id":1}'])
+
+
+@pytest.mark.drill
+def test_a_refresh_that_was_killed_between_its_two_tables_is_completed(dividing: Workshop, services: Stack) -> None:
+    name = name_in(dividing)
+    request = RefreshTable(stream=name, keep_days="7")
+    item = ask_for(dividing, request)
+    dies_at = (CrashPoint.FIRST_OUTPUT_PUBLISHED, 1)
+    with waited_for(dividing, [item]), applications_of(dividing, services.environment(), dies_at=dies_at) as launcher:
+        await_killed(dividing, start(dividing, item, request, launcher))
+    assert (rows_by_duckdb(dividing), rejected(dividing)) == (ROWS[1:], ['{"id":-7}', '{"id":1}'])
+
+    assert refresh(dividing, name).state is RefreshState.SWAPPED
+
+    assert (rows_by_duckdb(dividing), rejected(dividing)) == (ROWS[1:], ['{"id":-7}'])
+    left = newest_run(dividing.ledger, name)
+    if left is not None and left.is_live:  # as a supervisor does
+        assert end_if_vacated(dividing.ledger, left, launched_by="a test")
+    appended(dividing, -8, 4)
+    assert (ids(dividing), rejected(dividing)) == ([1, 2, 3, 4], ['{"id":-7}', '{"id":-8}'])
 
 
 def test_a_refresh_that_ended_between_its_two_tables_is_completed_by_the_next_run(dividing: Workshop) -> None:

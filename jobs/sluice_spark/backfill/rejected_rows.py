@@ -1,0 +1,184 @@
+"""The rejected rows of a backfill: adds new ones to the quarantine, and marks those that are published now."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pyiceberg.catalog import Catalog
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as fn
+
+from sluice.backfill.backfill_plan import BackfillObservation
+from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
+from sluice.errors import IntervalChangedError
+from sluice.ledger.backfill_attempts import BackfillAttemptKey
+from sluice.processes.deadline import wait_until
+from sluice.publication.marks import TargetState, load_target_state
+from sluice.publication.replace_interval import append_staged
+from sluice.publication.resolved_rejections import (
+    PAYLOAD_PLACE,
+    Resolution,
+    ResolvedRows,
+    mark_resolved,
+    require_resolution,
+)
+from sluice.publication.staged_batch import StagedOutput
+from sluice.stored_keys import OUTPUT, ROWS
+from sluice.tables.declared_tables import require_table
+from sluice_spark.backfill.table_rows import stage_rows
+from sluice_spark.session.columns import REJECTED_ROW, quoted_table
+
+_IS_HELD, _HELD, _NUMBER, _PLACE = "_sluice_is_held", "_sluice_held", "_sluice_number", "_sluice_place"
+
+_QUARANTINE_SECONDS = 30.0
+"""How long the rejected rows of a batch are waited for: the stream publishes them right after the batch itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RejectedRows:
+    """The rejected rows of one attempt. staging: the name of their staging table."""
+
+    attempt: BackfillAttemptKey
+    key: str
+    seen: BackfillObservation
+    staging: str
+
+    @property
+    def _output(self) -> StagedOutput:
+        stream = self.attempt.stream
+        return StagedOutput(stream=stream, output=QUARANTINE_OUTPUT, target=f"quarantine.{stream}")
+
+    def publish(self, spark: SparkSession, catalog: Catalog, rejected: DataFrame, *, catalog_name: str) -> int:
+        """Add the rows that the quarantine does not hold yet, counting repeated ones. Returns how many were added.
+
+        Raises
+        ------
+        IntervalChangedError: when the stream has published the batch of the plan in its target and not yet in its
+            quarantine, or another backfill has added rejected rows meanwhile; a later attempt sees them.
+        DeliveryError, LakehouseError: when they cannot be staged or published.
+        """
+        head = self._settled_head(catalog)
+        new = _not_held(rejected, self._held(spark, catalog_name, head)).persist()
+        try:
+            added = new.count()
+            if added:
+                self._append(catalog, new, head=head)
+        finally:
+            new.unpersist()
+        return added
+
+    def corrected(
+        self, spark: SparkSession, catalog: Catalog, rejected: DataFrame | None, *, catalog_name: str
+    ) -> Set[str]:
+        """Where the records stood whose rows are open, and that are read and not rejected any more.
+
+        Raises
+        ------
+        IntervalChangedError: as `publish` raises it.
+        UnpublishableError: when the quarantine has no column yet by which they could be marked.
+        """
+        held, upto = self._held(spark, catalog_name, self._settled_head(catalog)), self.seen.position
+        if upto is not None:
+            upto_batch = fn.struct(fn.lit(upto.generation), fn.lit(upto.batch).cast("long"))
+            is_read = fn.struct("generation", "batch") <= upto_batch
+            held = held.where(is_read)
+        places = _open(held).select(_place().alias(_PLACE)).dropna().distinct()
+        if rejected is not None:
+            places = places.join(rejected.select(_place().alias(_PLACE)), _PLACE, "left_anti")
+        found = frozenset(str(one[_PLACE]) for one in places.collect())
+        if found:
+            require_resolution(require_table(catalog, self._output.target))
+        return found
+
+    def resolve(self, catalog: Catalog, places: Set[str]) -> int:
+        """Mark the rows whose records are published now. Returns how many."""
+        resolved = ResolvedRows(
+            stream=self.attempt.stream,
+            places=places,
+            resolution=Resolution.CORRECTED,
+            by=self.key,
+            at=datetime.now(UTC),
+        )
+        return mark_resolved(catalog, self._output.target, resolved)
+
+    def _held(self, spark: SparkSession, catalog_name: str, head: int | None) -> DataFrame:
+        """The rows of the stream in its quarantine."""
+        reader = spark.read if head is None else spark.read.option("versionAsOf", str(head))
+        rows = reader.table(quoted_table(catalog_name, self._output.target))
+        return rows.where(fn.col("stream") == self.attempt.stream)
+
+    def _settled_head(self, catalog: Catalog) -> int | None:
+        position = self.seen.position
+        wanted = (position.generation, position.batch) if position is not None else (0, 0)
+
+        def has_batch(state: TargetState) -> bool:
+            if state.mark is None:
+                return True
+            quarantined = state.position(self._output)
+            return (quarantined.generation, quarantined.batch) >= wanted
+
+        state = wait_until(
+            lambda: load_target_state(catalog, self._output), has_batch, seconds=_QUARANTINE_SECONDS, poll_seconds=0.5
+        )
+        if not has_batch(state):
+            raise IntervalChangedError(
+                f"{self._output.target} does not have the rejected rows of batch {wanted[1]} of {self.attempt.stream} "
+                "yet."
+            )
+        head = state.table.current_snapshot()
+        return head.snapshot_id if head is not None else None
+
+    def _append(self, catalog: Catalog, new: DataFrame, *, head: int | None) -> None:
+        position = self.seen.position
+        rows = new.select(
+            fn.lit(self.attempt.stream).alias("stream"),
+            fn.lit(position.generation if position is not None else 1).alias("generation"),
+            fn.lit(position.batch if position is not None else 0).cast("long").alias("batch"),
+            *REJECTED_ROW.names,
+            fn.lit(datetime.now(UTC)).alias("refused_at"),
+        )
+        staged = stage_rows(catalog, [rows], staging=self.staging, target=self._output.target, key=self.key)
+        append_staged(
+            catalog,
+            self._output,
+            key=self.key,
+            head=head,
+            staging=staged.table,
+            staged=staged.files,
+            summary={OUTPUT: QUARANTINE_OUTPUT, ROWS: str(staged.rows)},
+        )
+
+
+def _open(held: DataFrame) -> DataFrame:
+    """The rows that are not resolved. A snapshot that is older than the column has no others."""
+    return held.where(fn.col("resolved_at").isNull()) if "resolved_at" in held.columns else held
+
+
+def _place() -> Column:
+    """What a row of a quarantine is known by, as `ResolvedRows.places` has it."""
+    return fn.coalesce(fn.col("position"), fn.concat(fn.lit(PAYLOAD_PLACE), fn.col("payload")))
+
+
+def _not_held(rejected: DataFrame, held: DataFrame) -> DataFrame:
+    """The rejected rows that a quarantine does not hold, counting repeated ones, as `REJECTED_ROW`.
+
+    What was corrected or replayed and is rejected again is not held; what a person has discarded is.
+
+    A row is known by where it stood, or by what came when nothing says where: the reason of a rejection, and how it
+    repeats the row, change with the words of Sluice and of a transformation.
+
+    Parameters
+    ----------
+    held: rows of the quarantine. Its snapshot may be older than the columns that say more than the reason.
+    """
+    if "resolution" in held.columns:
+        held = held.where(fn.col("resolved_at").isNull() | (fn.col("resolution") == str(Resolution.DISCARDED)))
+    both = rejected.select(*REJECTED_ROW.names, fn.lit(False).alias(_IS_HELD)).unionByName(
+        held.select("position", "payload", fn.lit(True).alias(_IS_HELD)), allowMissingColumns=True
+    )
+    same = Window.partitionBy(_place())
+    number = fn.row_number().over(same.orderBy(fn.col(_IS_HELD).desc()))
+    ranked = both.withColumns({_NUMBER: number, _HELD: fn.count_if(fn.col(_IS_HELD)).over(same)})
+    return ranked.where(~fn.col(_IS_HELD) & (fn.col(_NUMBER) > 2 * fn.col(_HELD))).select(*REJECTED_ROW.names)
