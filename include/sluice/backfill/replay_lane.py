@@ -93,7 +93,7 @@ class ReplayLane:
         def plan(target: Table) -> TableChange:
             refuse_unpublishable(target)
             if (newest := self._newest(target)) != settled or newest.key > key:
-                raise IntervalChangedError(f"{self.output.target}: another replay, {newest.key}, goes on.")
+                raise IntervalChangedError(f"{self.output.target}: another replay, {newest.key}, is under way.")
             return self._change(NewestReplay(key=key), key=key)
 
         return self._commit(plan, f"the beginning of {key}")

@@ -173,7 +173,7 @@ def _replay_sentences(stream: LoadedStream, tried: Mapping[str, Any]) -> Iterato
         reasons = ", ".join(f"{count:,} {kind}" for kind, count in Counter(rejected).most_common())
         yield f"Leave open what is rejected again: {reasons}."
     yield f"Add {tried['rows']:,} rows to {replayed_output(stream.declaration).target} in one commit."
-    yield "Mark the rows as replayed. The live stream goes on, and its mark stays."
+    yield "Mark the rows as replayed. The live stream continues, and its mark stays."
 
 
 def _discard_plan(name: str, rows: list[OpenRow]) -> OperationPlan[list[OpenRow]]:

@@ -14,7 +14,6 @@ from tests.fixtures.drill import sampled
 from tests.fixtures.workshop import Workshop
 from tests.spark.backfill.test_backfilled_topics import _admin, declare_topic_stream, send, send_bytes
 
-from sluice.backfill.replay_lane import ReplayLane
 from sluice.backfill.replayable_rows import Selection
 from sluice.errors import UnpublishableError, UsageError
 from sluice.ledger.events import EventAction, EventSubject, recent_events
@@ -162,31 +161,6 @@ def test_of_two_replays_at_the_same_time_one_publishes(dividing: Workshop, step:
     assert (late.rows, late.snapshot_id) == (0, None)
     assert ids_by_duckdb(dividing) == [1, 2, 3, 11, 12, 13]
     assert resolutions(dividing) == REPLAYED
-
-
-def test_without_the_fence_they_would_be_published_twice(dividing: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The guard is taken out: were this to pass without it, the test above would show nothing."""
-    done: list[ReplayEffect] = []
-    key_of = ReplayLane._newest
-
-    def blind(lane: ReplayLane, target: Any) -> Any:
-        newest = key_of(lane, target)
-        return replace(newest, key=own[0], is_visible=False) if done else newest
-
-    own: list[str] = []
-    real_fence = ReplayLane.fence
-
-    def fence(lane: ReplayLane, key: str) -> int:
-        own.insert(0, key) if not done and not own else None
-        return real_fence(lane, key)
-
-    monkeypatch.setattr(ReplayLane, "fence", fence)
-    monkeypatch.setattr(ReplayLane, "_newest", blind)
-    monkeypatch.setattr("sluice.backfill.replay_lane.foreign_change_since", lambda *_, **__: None)
-
-    run_of(dividing, reached=at_step(CrashPoint.STAGED, lambda: done.append(run_of(dividing).work()))).work()
-
-    assert ids_by_duckdb(dividing) == [1, 1, 2, 2, 3, 3, 11, 12, 13]
 
 
 def test_only_what_was_agreed_to_is_replayed_and_only_what_was_chosen(dividing: Workshop) -> None:
