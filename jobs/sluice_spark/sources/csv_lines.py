@@ -180,7 +180,7 @@ def _split(unfit: Any, width: int, *, as_read: int) -> tuple[list[Any], dict[int
 
     Parameters
     ----------
-    unfit: the lines; none for one with as many fields as Spark was told, which are as_read.
+    unfit: the lines; none for one with as many fields as Spark expects, which are as_read.
     """
     lines: list[list[str | None]] = []
     widths: dict[int, int] = {}
