@@ -48,6 +48,15 @@ def test_the_records_of_rejected_batches_are_left_out_of_topics() -> None:
     assert bound.returning == ()
 
 
+def test_what_was_rejected_of_an_earlier_topic_is_not_left_out() -> None:
+    batches = [rejected(1, None, {"t": {"0": 5}}), rejected(2, {"t": {"0": 0}}, {"t": {"0": 3}})]
+
+    bound = without_rejected(TOPIC, batches, is_of=lambda batch, topic: batch.key.batch > 1)
+
+    assert isinstance(bound, TopicBound)
+    assert bound.left_out == {"t": {0: (OffsetRange(first=0, end=3),)}}
+
+
 @pytest.mark.parametrize(
     ("bound", "what"),
     [
