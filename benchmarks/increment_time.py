@@ -111,7 +111,7 @@ class Bench:
         source, target = TABLES[PLAIN]
         checkpoint = (self.folder / "plain-checkpoint").as_uri()
         script = Path(__file__).with_name("plain_increment.py")
-        jars = f"spark.driver.extraClassPath={class_path(self.settings.jars)}"
+        jars = f"spark.driver.extraClassPath={class_path(self.settings.jars, home=self.settings.home)}"
         words = ["--master", "local[2]", "--conf", jars, "--conf", "spark.ui.enabled=false", str(script)]
         options = [f"--source={source}", f"--target={target}", f"--checkpoint={checkpoint}"]
         binary = str(Path(sys.executable).with_name("spark-submit"))

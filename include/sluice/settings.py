@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
@@ -271,6 +272,30 @@ class Settings(BaseSettings):
             f"The connection {name} {found}; the deployment has {', '.join(sorted(self.connections)) or 'none'}.",
             next_step=f"Set SLUICE_CONNECTIONS__{name.upper()}__KIND and what belongs to it; see docs/settings.md.",
         )
+
+
+SETTINGS_FILE_VARIABLE = "SLUICE_SETTINGS_FILE"
+SETTINGS_FILE = "sluice-settings.json"
+"""The file of an application of a cluster that has the deployment's variables, and the variable that names it."""
+
+
+def take_settings_file() -> None:
+    """Take the variables of the deployment from their file, in the driver of a cluster; elsewhere there is none.
+
+    Raises
+    ------
+    SettingsError: when it cannot be read. What it holds stays out of the message.
+    """
+    named = os.environ.get(SETTINGS_FILE_VARIABLE)
+    if named is None:
+        return
+    try:
+        os.environ.update(json.loads(Path(named).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        raise SettingsError(
+            f"{named}, the file with the deployment's settings, cannot be read in {Path.cwd()}.",
+            next_step="See the log of the application's localisation: `yarn logs`.",
+        ) from None
 
 
 def load_settings() -> Settings:

@@ -78,8 +78,12 @@ _INPUTS: dict[str, dict[str, object]] = {
         "names": {"static": {"jdbc": {"connection": "database", "table": "names"}}},
     },
     "raises_all": {"rows": {"stream": {"files": {"connection": "landing", "path": "rows", "format": "text"}}}},
+    "casts_people": {"rows": {"stream": {"files": {"connection": "landing", "path": "people", "format": "text"}}}},
 }
-"""The inputs of each stream. The last one's transformation raises an error with the whole environment of the driver."""
+"""The inputs of each stream. `raises_all` raises an error with the whole environment of the driver, `casts_people`
+one of Spark about a row."""
+
+_ROW = "ann.of.the.planted.row@example.org"
 
 _FAILURES = {
     "reads_events": "SCRAM-SHA-512",
@@ -87,6 +91,7 @@ _FAILURES = {
     "decodes_schemas": "The schema registry",
     "looks_up": "PSQLException",
     "raises_all": "this is the environment: ",
+    "casts_people": "CAST_INVALID_INPUT",
 }
 """Some words of the reason of each failure."""
 
@@ -113,7 +118,7 @@ class Failed:
 
 def declare(pipelines: Path, stream: str) -> None:
     """Declare an incremental stream and its table."""
-    sql = "both.sql" if stream == "looks_up" else "rows.sql"
+    sql = {"looks_up": "both.sql", "casts_people": "cast.sql"}.get(stream, "rows.sql")
     declaration = {
         "stream": stream,
         "description": f"what {stream} does",
@@ -185,19 +190,24 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Failed]:
     pipelines = tmp_path_factory.mktemp("pipelines")
     (pipelines / "rows.sql").write_text("select 'x' as value from rows\n")
     (pipelines / "both.sql").write_text("select 'x' as value from rows cross join names\n")
+    (pipelines / "cast.sql").write_text("select string(cast(value as int)) as value from rows\n")
     (pipelines / "raises_all.py").write_text(_RAISES_ALL)
+    people = tmp_path_factory.mktemp("people") / "people.txt"
+    people.write_text(f"{_ROW}\n")
     for stream in _INPUTS:
         declare(pipelines, stream)
     data = tmp_path_factory.mktemp("planted") / "data"
     with stack_in(data, SLUICE_PIPELINES=str(pipelines), **own_broker(), **_CONNECTIONS, **_PLANTED) as stack:
         started = stack.up()
         created = sluice(stack, "table", "create")
+        uploaded = sluice(stack, "stack", "upload", "--to", "people", str(people))
         failures = fail_all(stack)
         commands = [("stream", verb, stream) for stream in _INPUTS for verb in ("show", "events", "logs")]
         printed = [sluice(stack, *words) for words in (("stream", "status"), ("validate",), *commands)]
         shown = (
             ("sluice stack up", (started.output + started.errors).encode()),
             created,
+            uploaded,
             *printed,
             *pages(stack),
         )
@@ -272,3 +282,17 @@ def test_the_secrets_lie_in_a_few_private_files_alone(failed: Failed) -> None:
     assert {name for _, name in found} == set(secrets_of(failed.stack)), "the search finds every secret"
     assert readable_by_others(failed.stack, files) == []
     assert files == PRIVATE_FILES
+
+
+def test_a_value_of_a_row_lies_in_the_table_s_files_and_in_logs_of_drivers_alone(failed: Failed) -> None:
+    """Whoever may read a DAG reads why it failed, and that is not the permission to see records."""
+    row = {"the row": _ROW}
+    rows = [written for database in databases_of(failed.stack) for written in rows_of(database)]
+    shown = [written for written in failed.shown if not written[0].startswith("sluice stream logs")]
+    assert (
+        places_with(row, [*rows, *shown, *command_lines_of(failed.stack), *metadata_of_tables(failed.stack)]) == set()
+    )
+    files = {place for place, _ in places_with(row, files_of(failed.stack))}
+    assert any(place.startswith("logs/") for place in files), "the whole text is in the log of the driver"
+    assert {place.split("/")[0] for place in files} <= {"logs", "seaweedfs"}
+    assert readable_by_others(failed.stack, [place for place in files if place.startswith("logs/")]) == []

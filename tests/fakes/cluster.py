@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
+from pathlib import Path
 
 from sluice.errors import ClusterError, LaunchError
 from sluice.launching.cluster.cluster_application import ApplicationObservation, ApplicationState, ApplicationTag
@@ -24,10 +26,15 @@ IGNORES_ITS_LEASE = "ignores-its-lease"
 """The argument of a driver that hangs: it goes on when its lease is lost."""
 
 
-def fake_conf(tag: ApplicationTag, environment: Mapping[str, str]) -> dict[str, str]:
-    """The settings of an application of this cluster."""
+def fake_conf(tag: ApplicationTag, environment: Mapping[str, str], settings_file: Path) -> dict[str, str]:
+    """The settings of an application of this cluster, and what the file has that goes along, as of this moment."""
     tags = {f"{_TAG}{key}": value for key, value in tag.labels().items()}
-    return tags | {f"fake.environment.{name}": value for name, value in environment.items()}
+    mode = f"{stat.S_IMODE(settings_file.stat().st_mode):o}"
+    return (
+        tags
+        | {f"fake.environment.{name}": value for name, value in environment.items()}
+        | {"fake.file": str(settings_file), "fake.file.mode": mode, "fake.file.content": settings_file.read_text()}
+    )
 
 
 @dataclass(slots=True)

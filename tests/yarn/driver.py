@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from sluice.ledger.connection import open_ledger
 from sluice.ledger.runs import beat
+from sluice.settings import take_settings_file
 
 LONGEST_SECONDS = 900.0
 """What a test leaves behind ends by itself."""
@@ -20,6 +21,7 @@ LONGEST_SECONDS = 900.0
 
 def main() -> None:
     """Beat until the lease is lost."""
+    take_settings_file()
     spark = SparkSession.builder.config("spark.executor.instances", "1").getOrCreate()
     deadline = time.monotonic() + LONGEST_SECONDS
     with open_ledger(os.environ["SLUICE_LEDGER_URL"]) as ledger:

@@ -76,7 +76,7 @@ def case(yarn_connection: str, ledger: Ledger, ledger_url: str) -> LauncherCase:
         "spark.executor.memory": "512m",
         "spark.ui.enabled": "false",
     }
-    small = replace(on_yarn, conf_for=lambda tag, environment: {**on_yarn.conf_for(tag, environment), **python})
+    small = replace(on_yarn, conf_for=lambda *given: {**on_yarn.conf_for(*given), **python})
     return LauncherCase(launcher=small, works=(DRIVER,), ignores=(DRIVER, "hangs"), asked_exit_code=None)
 
 

@@ -90,6 +90,7 @@ def test_a_stream_lives_dies_and_comes_back_on_yarn(deployment: Deployment, yarn
         assert launched.decision.action is SupervisionAction.LAUNCH
         _assert_no_secret(seen, deployment)
         first = _await_batch(supervisor, after=None)
+        _assert_no_secret_of_a_container(yarn, deployment)
         again = supervise(supervisor, wanted)
         assert (again.decision.action, again.decision.reason) == (
             SupervisionAction.ADOPT,
@@ -183,8 +184,27 @@ def _assert_no_secret(seen: set[str], deployment: Deployment) -> None:
     submitting = [argv for argv in seen if "org.apache.spark.deploy.SparkSubmit" in argv and "on_yarn" in argv]
     assert submitting
     assert all(" --properties-file " in argv for argv in submitting)
+    secrets = _secrets(deployment)
+    assert not any(secret in argv for argv in submitting for secret in secrets)
+
+
+def _secrets(deployment: Deployment) -> list[str]:
     store = deployment.settings.object_store
     secrets = [deployment.ledger_url, *(key.get_secret_value() for key in (store.secret_access_key,) if key)]
     secrets += [value for name, value in os.environ.items() if name.startswith("SLUICE_") and "CREDENTIAL" in name]
     assert len(secrets) >= 2
-    assert not any(secret in argv for argv in submitting for secret in secrets)
+    return secrets
+
+
+def _assert_no_secret_of_a_container(yarn: SingleNodeYarn, deployment: Deployment) -> None:
+    """The node writes the environment of a container into a script, and Spark its settings into a file beside it."""
+    files = [
+        file
+        for name in ("launch_container.sh", "__spark_conf__.properties")
+        for file in yarn.configuration.parent.rglob(name)
+    ]
+    assert {file.name for file in files} == {"launch_container.sh", "__spark_conf__.properties"}
+    texts = [file.read_text(errors="replace") for file in files]
+    assert not any(secret in text for text in texts for secret in _secrets(deployment))
+    settings = list(yarn.configuration.parent.rglob("sluice-*.json"))
+    assert settings, "the driver has its settings from a file"

@@ -16,7 +16,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from sluice.declarations.engine_declaration import EngineDeclaration
+from sluice.errors import LaunchError
 from sluice.setup.class_archive import ARCHIVE_NAME
+from sluice.setup.jars import is_complete, parse_lock
 
 _WITHHELD = re.compile(r"_*AIRFLOW|SLUICE_LEDGER_(OWNER|DRIVER)_URL$", re.IGNORECASE)
 
@@ -97,9 +99,25 @@ compiling that again.
 Source: https://docs.oracle.com/en/java/javase/17/docs/specs/man/java.html (`ReservedCodeCacheSize`)"""
 
 
-def class_path(jars: Path) -> str:
-    """Return Spark's class path, in a stable order. Delta's jars are on it for sessions that use Delta."""
-    return ":".join(str(jar) for folder in ("spark", "delta") for jar in sorted((jars / folder).glob("*.jar")))
+def class_path(jars: Path, *, home: Path) -> str:
+    """Return Spark's class path, in a stable order. Delta's jars are on it for sessions that use Delta.
+
+    The folder of the locked jars is in a cache that all clones of a user share, which a transformation can write: each
+    start compares it with the lock again, by hash, in a quarter of a second. Another folder is the deployment's.
+
+    Raises
+    ------
+    LaunchError: when a jar is missing, was added, or is not the one that the lock names.
+    """
+    parts = ("spark", "delta")
+    if (home / "ivy.lock").is_file():
+        lock = parse_lock((home / "ivy.lock").read_text())
+        if jars.name == lock.key() and not is_complete(jars, lock=lock.only(parts)):
+            raise LaunchError(
+                f"The jars in {jars} are not those of ivy.lock: one is missing, was added, or has changed.",
+                next_step="See who wrote into it; remove the folder, and run `make setup`, which fetches them again.",
+            )
+    return ":".join(str(jar) for folder in parts for jar in sorted((jars / folder).glob("*.jar")))
 
 
 def is_local(master: str) -> bool:
@@ -120,14 +138,15 @@ def launch_conf(
     is_bounded: whether the application ends by itself within minutes; then a quick start matters more than peak speed.
     master: Spark's master. On a cluster the jars have the same path on every node.
     """
+    on_class_path = class_path(jars, home=home)
     log = (f"-Dlog4j2.configurationFile={home / 'jobs' / 'log4j2.properties'}", _NAMING_ITEMS)
     java_options = [*log, _IN_UTC, "-XX:+UseSerialGC"]
     java_options += _QUICK_COMPILER if is_bounded else _PATIENT_COMPILER
     java_options += _class_archive_options()
     return {
         **engine.options,
-        **({} if is_local(master) else _cluster_conf(engine, jars)),
-        "spark.driver.extraClassPath": class_path(jars),
+        **({} if is_local(master) else _cluster_conf(engine, on_class_path)),
+        "spark.driver.extraClassPath": on_class_path,
         "spark.executorEnv.TZ": "UTC",  # of the Python processes beside an executor; in local mode beside the driver
         "spark.driver.memory": f"{engine.driver_memory // 1024**2}m",
         "spark.driver.extraJavaOptions": " ".join(java_options),
@@ -148,9 +167,9 @@ def ui_environment(engine: EngineDeclaration, *, master: str) -> dict[str, str]:
     return {LOCAL_IP_VARIABLE: LOOPBACK} if engine.ui and is_local(master) else {}
 
 
-def _cluster_conf(engine: EngineDeclaration, jars: Path) -> dict[str, str]:
+def _cluster_conf(engine: EngineDeclaration, on_class_path: str) -> dict[str, str]:
     """The settings of executors. Dynamic allocation is off unless declared, because executors hold a stream's state."""
-    conf = {"spark.executor.extraClassPath": class_path(jars), "spark.executor.extraJavaOptions": _IN_UTC}
+    conf = {"spark.executor.extraClassPath": on_class_path, "spark.executor.extraJavaOptions": _IN_UTC}
     if engine.cores is not None:
         conf["spark.executor.cores"] = str(engine.cores)
     if engine.executor_memory is not None:

@@ -105,6 +105,12 @@ def plan_maintenance_run(
     return maintenance_operation(plan).followed_by(asked)
 
 
+def digest_of_maintenance(plan: OperationPlan[MaintenancePlan | None]) -> str:
+    """Names what a maintenance run would do; not on which snapshot: a live table has another one each second."""
+    steps = () if plan.seen is None else plan.seen.steps
+    return " ".join(f"{decision.step}={decision.action}" for decision in steps)
+
+
 def plan_backfill_runs(
     ledger: Ledger, declarations: Declarations, settings: Settings, stream: LoadedStream, whole: Interval
 ) -> BackfillPlan:

@@ -83,13 +83,15 @@ class PageActions:
 
         Parameters
         ----------
-        planned: the digest of the confirmed plan; a reset is carried out only as it was shown.
+        planned: the digest of the confirmed plan; it is carried out only as it was shown.
 
         Raises
         ------
+        UsageError: when somebody has asked something of the stream since.
         RunAlreadyLiveError, UsageError, CheckpointError: when a reset is refused.
         """
         if verb is not PageVerb.RESET:
+            self.plan(verb, stream).require_same(planned)
             _REQUESTS[verb](self, stream)
         else:
             self._require_one_person_suffices()

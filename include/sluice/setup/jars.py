@@ -12,8 +12,8 @@ import hashlib
 import os
 import shutil
 import tomllib
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 from xml.sax.saxutils import quoteattr
@@ -62,6 +62,10 @@ class JarLock:
         """The name of the folder of exactly these jars; a comment in `ivy.xml` does not change it."""
         pins = sorted(f"{name}/{jar.file_name} {jar.sha256}" for name, jars in self.class_paths.items() for jar in jars)
         return hashlib.sha256("\n".join(pins).encode()).hexdigest()[:16]
+
+    def only(self, class_paths: Iterable[str]) -> JarLock:
+        """The lock of some class paths."""
+        return replace(self, class_paths={name: self.class_paths[name] for name in class_paths})
 
     def jars(self) -> tuple[Jar, ...]:
         """All jars; a jar of two class paths is listed twice."""

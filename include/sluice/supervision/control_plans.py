@@ -5,6 +5,7 @@ from __future__ import annotations
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.ledger.batches import newest_batch
 from sluice.ledger.connection import Ledger, database_time
+from sluice.ledger.desired_states import find_desired_state
 from sluice.ledger.generations import find_generation
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import newest_run
@@ -51,7 +52,7 @@ def plan_start(supervisor: Supervisor, wanted: LoadedStream, *, shows_command: b
         sentence = f"{foreseen.decision.action.capitalize()}: {foreseen.decision.explanation}"
         steps.append(PlannedStep(sentence=sentence, command=command))
         steps.extend(steps_of(note) if (note := note_of_paused_dag(foreseen.seen)) else ())
-    return _plan(OperationVerb.START, wanted.name, *steps)
+    return _plan(supervisor.ledger, OperationVerb.START, wanted.name, *steps)
 
 
 def note_of_paused_dag(seen: StreamRecords, *, runs_by_schedule: bool = False) -> str:
@@ -86,14 +87,14 @@ def plan_stop(supervisor: Supervisor, name: str, *, mode: str | None) -> Control
     run = newest_run(supervisor.ledger, name)
     if run is None or not run.is_live:
         sentences.append("No run is live: there is nothing to wait for.")
-        return _plan(OperationVerb.STOP, name, *steps_of(*sentences))
+        return _plan(supervisor.ledger, OperationVerb.STOP, name, *steps_of(*sentences))
     seconds = f"{STOPPED_WITHIN.total_seconds():.0f}"
     sentences.append(f"Wait up to {seconds} s for run {run.run_id}, which finishes its batch.")
     if mode != "incremental":
         sentences.append(
             f"If it is still alive then: SIGTERM to its driver, after {STOP_GRACE_SECONDS:.0f} s more SIGKILL."
         )
-    return _plan(OperationVerb.STOP, name, *steps_of(*sentences))
+    return _plan(supervisor.ledger, OperationVerb.STOP, name, *steps_of(*sentences))
 
 
 def plan_show(supervisor: Supervisor, wanted: LoadedStream) -> ControlPlan:
@@ -106,10 +107,10 @@ def plan_show(supervisor: Supervisor, wanted: LoadedStream) -> ControlPlan:
         else "No run so far."
     )
     if wanted.declaration.mode == "incremental":
-        return _plan(OperationVerb.SHOW, wanted.name, *steps_of(newest))
+        return _plan(supervisor.ledger, OperationVerb.SHOW, wanted.name, *steps_of(newest))
     decision = plan_supervision(wanted, ledger=supervisor.ledger, launcher=supervisor.launcher).decision
     sentence = f"{decision.action.capitalize()}, {decision.reason}: {decision.explanation}"
-    return _plan(OperationVerb.SHOW, wanted.name, *steps_of(newest, sentence))
+    return _plan(supervisor.ledger, OperationVerb.SHOW, wanted.name, *steps_of(newest, sentence))
 
 
 def plan_restart(supervisor: Supervisor, wanted: LoadedStream, *, shows_command: bool = True) -> ControlPlan:
@@ -126,14 +127,14 @@ def plan_restart(supervisor: Supervisor, wanted: LoadedStream, *, shows_command:
     run = newest_run(supervisor.ledger, wanted.name)
     started = plan_start(supervisor, wanted, shows_command=shows_command)
     if run is None or not run.is_live:
-        return _plan(OperationVerb.RESTART, wanted.name, *started.steps)
+        return _plan(supervisor.ledger, OperationVerb.RESTART, wanted.name, *started.steps)
     seconds = f"{STOPPED_WITHIN.total_seconds():.0f}"
     steps = steps_of(
         f"Ask run {run.run_id} to end after its batch; the desired state of {wanted.name} stays.",
         f"Wait up to {seconds} s for it; a driver that is still alive then is ended.",
         "Start the stream again, with its declaration as it is now.",
     )
-    return _plan(OperationVerb.RESTART, wanted.name, *steps)
+    return _plan(supervisor.ledger, OperationVerb.RESTART, wanted.name, *steps)
 
 
 def plan_reset_breaker(supervisor: Supervisor, wanted: LoadedStream) -> ControlPlan:
@@ -143,11 +144,15 @@ def plan_reset_breaker(supervisor: Supervisor, wanted: LoadedStream) -> ControlP
         f"Reset the failure count of {wanted.name}. Now: {planned.decision.explanation}",
         "Its task starts it at once when it waits for a delay; a paused DAG must be unpaused.",
     )
-    return _plan(OperationVerb.RESET_BREAKER, wanted.name, *steps)
+    return _plan(supervisor.ledger, OperationVerb.RESET_BREAKER, wanted.name, *steps)
 
 
-def _plan(verb: OperationVerb, stream: str, *steps: PlannedStep) -> ControlPlan:
-    return OperationPlan(verb=verb, subject=stream, seen=None, steps=steps)
+def _plan(ledger: Ledger, verb: OperationVerb, stream: str, *steps: PlannedStep) -> ControlPlan:
+    """The plan, which is another one when somebody has asked something of the stream since. What its driver does
+    meanwhile makes no other plan: one that crashes each minute can still be stopped."""
+    desired = find_desired_state(ledger, stream)
+    evidence = {"desired_state": str(desired.effective_state), "changed_at": desired.changed_at}
+    return OperationPlan(verb=verb, subject=stream, seen=None, steps=steps, evidence=evidence)
 
 
 def _planned_run(supervisor: Supervisor, wanted: LoadedStream, foreseen: SupervisionResult) -> RunObservation:

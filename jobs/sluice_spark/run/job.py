@@ -40,6 +40,7 @@ from sluice.ledger.runs import record_end
 from sluice.messages.redaction import RedactingFormatter, redacted
 from sluice.processes.deadline import wait_until
 from sluice.processes.memory_kills import MemoryKillWatch
+from sluice.settings import take_settings_file
 from sluice_spark.delivery.delivery_port import TurnedAwayError
 from sluice_spark.session.item_context import name_item
 
@@ -60,6 +61,7 @@ def run_job(work: Callable[[], None]) -> int:
     _log_to_stderr()
     try:
         with named_jvm_loss():
+            take_settings_file()
             work()
             _have_used_spark()
     except Exception as error:  # noqa: BLE001  # the end of the process: any error becomes its exit status and its last line

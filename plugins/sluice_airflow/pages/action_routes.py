@@ -16,8 +16,10 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 
 from sluice.backfill.intervals import parse_interval
 from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.errors import UsageError
 from sluice.ledger.control_requests import record_control_request
 from sluice.ledger.control_values import Person
+from sluice.maintenance.maintenance_plan import MaintenancePlan
 from sluice.operations import OperationPlan, OperationVerb
 from sluice.pages.job_plans import (
     BACKFILL_SUFFIX,
@@ -25,6 +27,7 @@ from sluice.pages.job_plans import (
     UNPAUSE,
     backfill_request,
     can_stage,
+    digest_of_maintenance,
     maintenance_request,
     plan_backfill_runs,
     plan_maintenance_run,
@@ -145,13 +148,22 @@ def _unpause(
 
 def _plan_maintenance(table: str, request: Request, reader: ReaderDep, pages: StateDep) -> HTMLResponse:
     _require_maintainer(reader, table, pages)
-    plan = plan_maintenance_run(pages.ledger, pages.declarations, pages.deployment.settings, table)
-    return _shown(request, reader, pages, plan, place=f"tables/{quote(table)}")
+    plan = _maintenance_of(table, pages)
+    return _shown(request, reader, pages, plan, place=f"tables/{quote(table)}", digest=digest_of_maintenance(plan))
+
+
+def _maintenance_of(table: str, pages: PageState) -> OperationPlan[MaintenancePlan | None]:
+    return plan_maintenance_run(pages.ledger, pages.declarations, pages.deployment.settings, table)
 
 
 def _maintain(table: str, request: Request, reader: ReaderDep, pages: StateDep, token: Token) -> RedirectResponse:
     _require_maintainer(reader, table, pages)
-    _confirmed(reader, pages, token, subject=table, verb=OperationVerb.MAINTAIN)
+    shown = _confirmed(reader, pages, token, subject=table, verb=OperationVerb.MAINTAIN)
+    if shown.digest and digest_of_maintenance(_maintenance_of(table, pages)) != shown.digest:
+        raise UsageError(
+            f"The maintenance of {table} would do something else now than was shown.",
+            next_step="Look at the plan again; nothing was changed.",
+        )
     record_maintenance_request(pages.ledger, table, by=reader.actor)
     pages.ask_airflow(request, maintenance_request(table))
     return _done(request, reader, OperationVerb.MAINTAIN, f"tables/{quote(table)}")
@@ -240,9 +252,16 @@ def _require_starter(reader: Reader, dag: str) -> None:
 
 
 def _shown(
-    request: Request, reader: Reader, pages: PageState, plan: OperationPlan[Any], *, place: str, interval: str = ""
+    request: Request,
+    reader: Reader,
+    pages: PageState,
+    plan: OperationPlan[Any],
+    *,
+    place: str,
+    interval: str = "",
+    digest: str = "",
 ) -> HTMLResponse:
-    shown = ShownPlan(user=reader.name, subject=plan.subject, verb=plan.verb, interval=interval)
+    shown = ShownPlan(user=reader.name, subject=plan.subject, verb=plan.verb, interval=interval, digest=digest)
     return _page_of(request, pages, plan, shown, place=place, label=plan.verb.capitalize(), is_grave=False)
 
 

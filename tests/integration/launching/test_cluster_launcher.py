@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -257,11 +258,18 @@ def test_secrets_travel_in_a_private_file_that_is_gone_afterwards(
     assert modes == [0o600]
     settings, submission = cluster.settings[0], cluster.submissions[0]
     assert not submission.properties_file.exists()
-    assert settings["fake.environment.SLUICE_CATALOG__CREDENTIAL"] == nasty
-    assert settings["fake.environment.SLUICE_LEDGER_URL"] == ledger_url
+    taken = json.loads(settings.pop("fake.file.content"))
+    assert taken["SLUICE_CATALOG__CREDENTIAL"] == nasty
+    assert taken["SLUICE_LEDGER_URL"] == ledger_url
+    assert settings["fake.file.mode"] == "600"
+    assert not Path(settings["fake.file"]).exists()
     assert settings["fake.environment.SLUICE_RUN_ID"] == run.run_id
     assert settings["spark.driver.memory"] == "512m"
-    assert "fake.environment.SLUICE_STACK" not in settings
+    assert "SLUICE_STACK" not in taken
+    assert not any(nasty in value or ledger_url in value for value in settings.values()), "settings are no secret"
+    assert {name for name in settings if "SLUICE" in name} == {
+        "fake.environment.SLUICE_RUN_ID", "fake.environment.SLUICE_SETTINGS_FILE"
+    }  # fmt: skip
     assert not any("planted-of-airflow" in value for value in settings.values())
     assert "planted" not in " ".join((submission.application, *submission.arguments, submission.name))
 
@@ -277,7 +285,7 @@ def test_an_application_for_work_items_is_submitted_like_a_driver(
     assert tag == WorkTag(run_id=request.run_id, launched_at_ms=round(process.started_at_seconds * 1000))
     settings, submission = cluster.settings[0], cluster.submissions[0]
     assert (submission.name, submission.arguments) == ("sluice work a_cluster-0", ("--pool=a_cluster-0",))
-    assert settings["fake.environment.SLUICE_LEDGER_URL"] == ledger_url
+    assert json.loads(settings["fake.file.content"])["SLUICE_LEDGER_URL"] == ledger_url
     assert settings["fake.environment.SLUICE_RUN_ID"] == request.run_id
     assert settings["spark.driver.memory"] == "512m"
     assert [settings[f"fake.tag.{label}"] for label in tag.labels()] == list(tag.labels().values())

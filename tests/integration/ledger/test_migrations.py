@@ -99,13 +99,13 @@ def test_a_newer_ledger_that_lets_this_program_read_is_worked_with(empty_databas
 
 def test_a_ledger_for_later_programs_refuses_this_one_at_its_first_query(empty_database_url: str) -> None:
     upgrade(empty_database_url)
-    _set_version(empty_database_url, "of_next_year", oldest_reader="0.20.0")
+    _set_version(empty_database_url, "of_next_year", oldest_reader="0.10.0")
     with (
         open_ledger(empty_database_url) as ledger,
-        pytest.raises(LedgerError, match=r"for Sluice 0\.20\.0 and later, and this is Sluice 0\.2\.0"),
+        pytest.raises(LedgerError, match=r"for Sluice 0\.10\.0 and later, and this is Sluice 0\.2\.0"),
     ):
         newest_runs(ledger)
-    with pytest.raises(LedgerError, match=r"for Sluice 0\.20\.0 and later"):
+    with pytest.raises(LedgerError, match=r"for Sluice 0\.10\.0 and later"):
         upgrade(empty_database_url)
 
 

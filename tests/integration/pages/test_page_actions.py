@@ -14,7 +14,7 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import LaunchError, UsageError
 from sluice.launching.launcher_port import LaunchRequest
 from sluice.ledger.connection import Ledger
-from sluice.ledger.desired_states import find_desired_state
+from sluice.ledger.desired_states import find_desired_state, set_desired_state
 from sluice.ledger.events import EventObservation, EventSubject, recent_events
 from sluice.ledger.run_values import DesiredState, RunObservation
 from sluice.ledger.runs import admit_run, beat, newest_run
@@ -72,12 +72,33 @@ def test_a_plan_has_steps_and_changes_nothing(
     assert (newest_run(ledger, "clicks") is None) == (run is None)
 
 
+def confirm(actions: PageActions, verb: PageVerb, stream: LoadedStream) -> None:
+    """Carry out what is planned now."""
+    actions.carry_out(verb, stream, planned=actions.plan(verb, stream).digest)
+
+
+@pytest.mark.parametrize("verb", [verb for verb in PageVerb if verb is not PageVerb.RESET])
+def test_a_plan_is_out_of_date_when_somebody_has_asked_something_since(
+    ledger: Ledger, actions: PageActions, clicks: LoadedStream, verb: PageVerb
+) -> None:
+    """What its driver does meanwhile makes no other plan: one that crashes each minute can still be stopped."""
+    set_desired_state(ledger, "clicks", DesiredState.RUNNING, requested_by="bob")
+    shown = actions.plan(verb, clicks).digest
+    a_live_run(ledger)
+    assert actions.plan(verb, clicks).digest == shown
+    set_desired_state(ledger, "clicks", DesiredState.STOPPED, requested_by="bob")
+    with pytest.raises(UsageError, match="The plan is out of date"):
+        actions.carry_out(verb, clicks, planned=shown)
+    assert find_desired_state(ledger, "clicks").requested_by == "bob"
+    assert events(ledger) == []
+
+
 def test_a_restart_asks_the_live_run_to_end_and_the_stream_to_run(
     ledger: Ledger, actions: PageActions, clicks: LoadedStream
 ) -> None:
     run = a_live_run(ledger)
 
-    actions.carry_out(PageVerb.RESTART, clicks, planned="")
+    confirm(actions, PageVerb.RESTART, clicks)
 
     asked = newest_run(ledger, "clicks")
     assert asked is not None
@@ -92,11 +113,11 @@ def test_a_restart_asks_the_live_run_to_end_and_the_stream_to_run(
 def test_start_and_stop_are_the_newest_request_with_its_event(
     ledger: Ledger, actions: PageActions, clicks: LoadedStream
 ) -> None:
-    actions.carry_out(PageVerb.STOP, clicks, planned="")
+    confirm(actions, PageVerb.STOP, clicks)
     assert find_desired_state(ledger, "clicks").desired_state is DesiredState.STOPPED
-    actions.carry_out(PageVerb.START, clicks, planned="")
+    confirm(actions, PageVerb.START, clicks)
     assert find_desired_state(ledger, "clicks").desired_state is DesiredState.RUNNING
-    actions.carry_out(PageVerb.RESET_BREAKER, clicks, planned="")
+    confirm(actions, PageVerb.RESET_BREAKER, clicks)
 
     assert [(event.action, event.actor.name) for event in events(ledger)] == [
         ("stop", ANN),

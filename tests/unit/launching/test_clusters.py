@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from sluice.launching.spark_submit import SparkConnection, connection_in
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.run_values import DriverExit
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
+from sluice.settings import SETTINGS_FILE, SETTINGS_FILE_VARIABLE, take_settings_file
 
 YARN = SparkConnection(master="yarn", deploy_mode="cluster", resource_managers=("http://rm:8088",))
 TAG = DriverTag(stream="flights", token=7, run_id="8c1d7f0e-3b66-4d0a-9a54-0c3a1d0e5f42", launched_at_ms=1795290965953)
@@ -130,7 +132,8 @@ def test_a_command_without_the_connection_does_not_guess() -> None:
 
 
 def test_the_settings_of_yarn_carry_the_tag_and_the_environment_and_forbid_a_second_attempt() -> None:
-    conf = yarn_conf(TAG, {"SLUICE_RUN_ID": TAG.run_id, "SLUICE_SECRET": NASTY, "PYSPARK_PYTHON": "/venv/bin/python"})
+    environment = {"SLUICE_RUN_ID": TAG.run_id, "NASTY": NASTY, "PYSPARK_PYTHON": "/venv/bin/python"}
+    conf = yarn_conf(TAG, environment, Path("/tmp/sluice-1.json"))  # noqa: S108  # of no file
     assert conf["spark.yarn.tags"].split(",") == [
         "sluice-stream:flights",
         "sluice-token:7",
@@ -140,8 +143,9 @@ def test_the_settings_of_yarn_carry_the_tag_and_the_environment_and_forbid_a_sec
     assert conf["spark.yarn.maxAppAttempts"] == "1"
     assert conf["spark.yarn.submit.waitAppCompletion"] == "false"
     assert conf["spark.executorEnv.PYSPARK_PYTHON"] == "/venv/bin/python"
-    assert "spark.executorEnv.SLUICE_SECRET" not in conf
-    written = conf["spark.yarn.appMasterEnv.SLUICE_SECRET"]
+    assert conf["spark.yarn.dist.files"] == "file:///tmp/sluice-1.json#sluice-settings.json"
+    assert "spark.executorEnv.NASTY" not in conf
+    written = conf["spark.yarn.appMasterEnv.NASTY"]
     assert "{{" not in written
     assert "}}" not in written, "YARN replaces its marks of a variable"
     script = f'export X="{written}"; printf %s "$X"'  # as a node writes it
@@ -192,3 +196,20 @@ def test_a_command_submits_by_the_program(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(LaunchError, match="spark-submit ended with 3") as refused:
         submit_by_program(YARN)(submission)
     assert str(submission.log_file) in refused.value.next_step
+
+
+def test_the_driver_of_a_cluster_takes_its_settings_from_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SLUICE_NASTY", "of before")
+    take_settings_file()
+    assert os.environ["SLUICE_NASTY"] == "of before", "elsewhere there is no such file"
+    monkeypatch.setenv(SETTINGS_FILE_VARIABLE, SETTINGS_FILE)
+    Path(SETTINGS_FILE).write_text(json.dumps({"SLUICE_NASTY": NASTY}))
+    take_settings_file()
+    assert os.environ["SLUICE_NASTY"] == NASTY
+    Path(SETTINGS_FILE).write_text("planted")
+    with pytest.raises(SettingsError, match=r"sluice-settings\.json, the file with .* cannot be read") as refused:
+        take_settings_file()
+    assert "planted" not in str(refused.value)

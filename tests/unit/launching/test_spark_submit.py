@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import sys
 from collections.abc import Callable
@@ -15,12 +16,13 @@ from tests.fixtures.streams import continuous_stream
 from sluice.declarations.engine_declaration import EngineDeclaration
 from sluice.errors import LaunchError
 from sluice.launching.job_command import RunStream, ValidateStreams
-from sluice.launching.launch_settings import launch_conf
+from sluice.launching.launch_settings import class_path, launch_conf
 from sluice.launching.launcher_port import LaunchRequest
 from sluice.launching.spark_submit import SparkConnection, driver_request, find_spark_submit, spark_submit_command
 from sluice.ledger.connection import open_ledger
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.settings import CatalogSettings, ObjectStoreSettings, Settings
+from sluice.setup.jars import Jar, JarLock, render_lock
 
 SECRETS = ("planted-password", "planted-credential", "planted-key-id", "planted-access-key")
 
@@ -263,3 +265,51 @@ def test_spark_shows_no_setting_that_may_be_secret(name: str, value: str, is_hid
     pattern = re.compile(conf["spark.redaction.regex"])
 
     assert any(pattern.search(text) for text in (name, value)) is is_hidden
+
+
+@pytest.fixture
+def locked(tmp_path: Path) -> Path:
+    """The folder of the jars of a lock, which lies beside it."""
+    contents = {"spark": b"iceberg", "delta": b"delta", "kafka": b"kafka"}
+    lock = JarLock(
+        ivy_xml_sha256="",
+        class_paths={
+            name: (
+                Jar(
+                    organisation="o",
+                    name=name,
+                    revision="1",
+                    size_bytes=len(content),
+                    sha256=hashlib.sha256(content).hexdigest(),
+                ),
+            )
+            for name, content in contents.items()
+        },
+    )
+    (tmp_path / "ivy.lock").write_text(render_lock(lock))
+    for name, content in contents.items():
+        folder = tmp_path / "jars" / lock.key() / name
+        folder.mkdir(parents=True)
+        (folder / f"{name}-1.jar").write_bytes(content)
+    return tmp_path / "jars" / lock.key()
+
+
+def test_the_class_path_is_that_of_the_lock(locked: Path, tmp_path: Path) -> None:
+    on_it = class_path(locked, home=tmp_path).split(":")
+    assert [Path(jar).name for jar in on_it] == ["spark-1.jar", "delta-1.jar"]
+
+
+@pytest.mark.parametrize("change", ["added", "changed", "removed"])
+def test_a_class_path_that_somebody_wrote_into_starts_nothing(locked: Path, tmp_path: Path, change: str) -> None:
+    """The cache is shared by all clones of a user, and a transformation can write there."""
+    jar = locked / "spark" / "spark-1.jar"
+    if change == "added":
+        (locked / "spark" / "a.jar").write_bytes(b"evil")
+    elif change == "changed":
+        jar.write_bytes(b"icebarg")
+    else:
+        jar.unlink()
+    with pytest.raises(LaunchError, match=r"are not those of ivy\.lock"):
+        class_path(locked, home=tmp_path)
+    other = locked.rename(locked.parent / "of-the-deployment")
+    assert class_path(other, home=tmp_path), "another folder is the deployment's own"

@@ -15,15 +15,16 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from tests.fixtures.increment_model import OVERDUE_FOR
 from tests.fixtures.supervision_model import ANOTHER, MINUTE, OURS, SECOND, WANTED
 from tests.fixtures.supervision_world import World
 
 from sluice.failure_reasons import FailureReason
 from sluice.ledger.run_values import DesiredState
 
-SLICE = 25
+SLICE = 15
 SEQUENCES = int(os.environ.get("SLUICE_MODEL_SEQUENCES", SLICE))
-STEPS = 50
+STEPS = 80 if SEQUENCES > SLICE else 50
 
 UNHEALTHY_FOR = 12 * MINUTE
 """The longest patience of an alert, a minute of the reconciler, and one of its own."""
@@ -62,6 +63,7 @@ class Supervision(RuleBasedStateMachine):
         self.unsound_for = 0 * SECOND
         self.undone_for = 0 * SECOND
         self.stopping_for = 0 * SECOND
+        self.unasked_for = 0 * SECOND
 
     def let_pass(self, seconds: int) -> None:
         """Everything goes on for a while."""
@@ -154,10 +156,11 @@ class Supervision(RuleBasedStateMachine):
         """Or comes back."""
         self.world.airflow.is_up = is_up
 
-    @event()
-    def a_red_task_pauses_the_dag(self) -> None:
-        """Settings were wrong; Airflow pauses the DAG."""
-        self.world.airflow.is_red = self.world.airflow.is_paused = True
+    @event(has_date=st.booleans())
+    def a_red_task_pauses_the_dag(self, has_date: bool) -> None:
+        """Settings were wrong; Airflow pauses the DAG. The run may have been triggered without a logical date."""
+        if not self.world.airflow.is_paused:
+            self.world.airflow.turn_red(has_date=has_date)
 
     @event(is_ours=st.booleans())
     def another_airflow_takes_over(self, is_ours: bool) -> None:
@@ -187,11 +190,57 @@ class Supervision(RuleBasedStateMachine):
         self.world.causes += differ is not (self.world.theirs is not None)
         self.world.theirs = replace(WANTED, digest="theirs") if differ else None
 
-    @event(minutes=st.sampled_from([1, 60]))
-    def the_clock_is_set_back(self, minutes: int) -> None:
-        """A standby takes over whose clock is behind."""
+    @event(minutes=st.sampled_from([-60, -1, 1, 60]))
+    def the_clock_jumps(self, minutes: int) -> None:
+        """A standby takes over whose clock is behind, or ahead."""
         if self.world.ledger_is_up:
-            self.world.set_clock_back(minutes * MINUTE)
+            self.world.set_clock(minutes * MINUTE)
+
+    @event(answers=st.sampled_from(["all", "slow", "errors"]))
+    def airflow_answers(self, answers: str) -> None:
+        """Fully, about each DAG in every second pass alone, or with errors."""
+        self.world.answers = answers
+
+    @event(passes=st.integers(1, 3))
+    def passes_are_cut_off(self, passes: int) -> None:
+        """A worker is killed right after it has followed the pauses."""
+        self.world.cut_passes = passes
+
+    @event()
+    def many_dags_turn_paused(self) -> None:
+        """As in a metadata database that is restored from an hour when they were paused."""
+        if self.world.airflow.is_up and not self.world.airflow.is_paused:
+            self.world.airflow.is_paused = self.world.are_many_paused = True
+
+    # increments
+
+    @event(is_stuck=st.booleans())
+    def increments_get_no_slot(self, is_stuck: bool) -> None:
+        """Of their pool, or from a scheduler that hangs."""
+        self.world.increment.is_stuck = is_stuck
+
+    @event(is_failing=st.booleans())
+    def increments_fail(self, is_failing: bool) -> None:
+        """Each one, until it is repaired."""
+        self.world.increment.is_failing = is_failing
+
+    @event(is_paused=st.booleans())
+    def a_person_pauses_or_unpauses_the_increment(self, is_paused: bool) -> None:
+        """In Airflow."""
+        if self.world.airflow.is_up:
+            self.world.pause_increment(is_paused=is_paused)
+
+    @event(state=st.sampled_from(list(DesiredState)))
+    def a_person_starts_or_stops_the_increment(self, state: DesiredState) -> None:
+        """By a command."""
+        if self.world.ledger_is_up:
+            self.world.increment.ask(state, self.world.now)
+
+    @event(is_noticed=st.booleans())
+    def the_increments_dag_is_deleted_and_made_again(self, is_noticed: bool) -> None:
+        """Between two looks, or over one."""
+        if self.world.airflow.is_up:
+            self.world.increment.make_dag_again(self.world.airflow.name, is_noticed=is_noticed)
 
     @event()
     def input_arrives(self) -> None:
@@ -203,6 +252,9 @@ class Supervision(RuleBasedStateMachine):
     def _measure(self, passed: timedelta) -> None:
         world = self.world
         is_looked_after = world.ledger_is_up and world.airflow.is_up and world.airflow.name == world.owner
+        self._measure_increment(passed, is_looked_after=is_looked_after)
+        # Passes that are cut off each time see nothing; the reconciler is watched by another DAG.
+        is_looked_after = is_looked_after and not world.cut_passes
         wants_run = world.is_to_run and world.is_declared and not world.is_broken
         is_started = bool(world.runs)
         # A wedged driver without input to read looks like an idle one, and nothing is undone.
@@ -217,6 +269,17 @@ class Supervision(RuleBasedStateMachine):
         )
         lives = any(not driver.is_frozen for driver in world.working())
         self.stopping_for = self.stopping_for + passed if must_stop and lives else 0 * SECOND
+
+    def _measure_increment(self, passed: timedelta, *, is_looked_after: bool) -> None:
+        one, world = self.world.increment, self.world
+        is_seen = is_looked_after and world.answers != "errors" and not world.cut_passes
+        counts = is_seen and one.is_to_run(world.owner) and not one.is_alerted
+        one.waited = one.waited + passed if counts else 0 * SECOND
+
+    @invariant()
+    def no_increment_is_overdue_in_silence(self) -> None:
+        """One that people want and that has not ended for so long is red."""
+        assert self.world.increment.waited <= OVERDUE_FOR, f"{self.world.increment.judge(self.world.now)}"
 
     @invariant()
     def one_run_has_the_lease(self) -> None:
@@ -271,7 +334,7 @@ def test_an_unpausing_that_the_ledger_missed_is_red_when_airflow_has_paused_the_
     state.a_person_pauses_or_unpauses_the_dag(is_paused=True, then_seconds=300)
     state.the_ledger_is_away(is_up=False, then_seconds=10)
     state.a_person_pauses_or_unpauses_the_dag(is_paused=False, then_seconds=2)
-    state.a_red_task_pauses_the_dag(then_seconds=10)
+    state.a_red_task_pauses_the_dag(has_date=True, then_seconds=10)
     state.the_ledger_is_away(is_up=True, then_seconds=1200)
     state.let_pass(1200)
     state.it_runs_or_is_red()

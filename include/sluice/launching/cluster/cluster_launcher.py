@@ -14,12 +14,14 @@ ledger, and ends itself.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from uuid import UUID
 
 from sluice.errors import ClusterError, LaunchError, LedgerError
@@ -37,6 +39,7 @@ from sluice.launching.cluster.submission import (
     Submission,
     Submit,
     driver_environment,
+    private_file,
     private_properties,
 )
 from sluice.launching.launcher_port import Cluster, LaunchRequest
@@ -46,6 +49,7 @@ from sluice.ledger.run_values import DriverExit, RunState
 from sluice.ledger.runs import find_run, record_end, record_process
 from sluice.processes.deadline import wait_until
 from sluice.processes.process_identity import RUN_ID_VARIABLE, ProcessIdentity, ProcessState
+from sluice.settings import SETTINGS_FILE, SETTINGS_FILE_VARIABLE
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +78,8 @@ class ClusterLauncher:
     connection: the name of the Spark connection.
     ledger_url: the address of the ledger for drivers; it is passed in their environment.
     cluster: finds applications, and kills them.
-    conf_for: returns the settings that put a tag and an environment on an application of this kind of cluster.
+    conf_for: returns the settings that put a tag, an environment and a file on an application of this kind of cluster;
+        the file holds the deployment's variables, and the environment none of them.
     submit: submits an application.
     """
 
@@ -82,7 +87,7 @@ class ClusterLauncher:
     ledger: Ledger
     ledger_url: str = field(repr=False)
     cluster: Cluster
-    conf_for: Callable[[ApplicationTag, Mapping[str, str]], dict[str, str]]
+    conf_for: Callable[[ApplicationTag, Mapping[str, str], Path], dict[str, str]]
     submit: Submit
 
     def launch(self, request: LaunchRequest) -> ProcessIdentity:
@@ -169,8 +174,13 @@ class ClusterLauncher:
 
     def _submit(self, request: LaunchRequest, tag: DriverTag | WorkTag) -> None:
         own = {"SLUICE_LEDGER_URL": self.ledger_url, **request.environment, RUN_ID_VARIABLE: request.run_id}
-        conf = {**self.conf_for(tag, driver_environment(os.environ, own=own)), **request.conf}
-        with private_properties(conf) as properties_file:
+        environment = driver_environment(os.environ, own=own)
+        shown = {name: value for name, value in environment.items() if not name.startswith("SLUICE_")}
+        shown |= {RUN_ID_VARIABLE: request.run_id, SETTINGS_FILE_VARIABLE: SETTINGS_FILE}
+        with (
+            private_file(json.dumps(environment), suffix=".json") as settings_file,
+            private_properties({**self.conf_for(tag, shown, settings_file), **request.conf}) as properties_file,
+        ):
             self.submit(
                 Submission(
                     connection=self.connection,

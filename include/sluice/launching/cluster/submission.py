@@ -1,8 +1,10 @@
-"""The submission of an application to a cluster. Its settings contain secrets and are passed in a private file:
+"""The submission of an application to a cluster, with its settings in private files:
 
     spark-submit --master yarn --deploy-mode cluster --name 'sluice flights' --properties-file F jobs/run_stream.py …
 
-Every user of the machine can read argv; only its owner can read the file, which is removed after the submission.
+Every user of the machine can read argv; only its owner can read a file, which is removed after the submission. What is
+a Spark setting stands in event logs and on Spark's page of the environment. So the deployment's variables are not: they
+are a file of the application, which its driver reads before anything else (`sluice.settings.take_settings_file`).
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,18 +66,24 @@ def driver_environment(environ: Mapping[str, str], *, own: Mapping[str, str]) ->
     return {name: value for name, value in settings.items() if name not in _NOT_FOR_DRIVERS} | dict(own)
 
 
+def private_properties(conf: Mapping[str, str]) -> AbstractContextManager[Path]:
+    """Write these settings of Spark into a private file."""
+    lines = (f"{_escaped(key)}={_escaped(value)}\n" for key, value in sorted(conf.items()))
+    return private_file("".join(lines), suffix=".properties")
+
+
 @contextmanager
-def private_properties(conf: Mapping[str, str]) -> Iterator[Path]:
-    """Write these settings into a file that only this user can read; it is removed when the block ends.
+def private_file(content: str, *, suffix: str) -> Iterator[Path]:
+    """Write a file that only this user can read; it is removed when the block ends.
 
     Raises
     ------
     LaunchError: when it cannot be written.
     """
     try:
-        descriptor, name = tempfile.mkstemp(prefix="sluice-", suffix=".properties")  # with mode 0600
+        descriptor, name = tempfile.mkstemp(prefix="sluice-", suffix=suffix)  # with mode 0600
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.writelines(f"{_escaped(key)}={_escaped(value)}\n" for key, value in sorted(conf.items()))
+            file.write(content)
     except OSError as error:
         raise LaunchError(
             f"The settings of the application cannot be written: {error}.",

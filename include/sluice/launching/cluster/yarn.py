@@ -17,6 +17,7 @@ from urllib.parse import urlencode, urlsplit
 
 from sluice.errors import ClusterError
 from sluice.launching.cluster.cluster_application import ApplicationObservation, ApplicationState, ApplicationTag
+from sluice.settings import SETTINGS_FILE
 
 if TYPE_CHECKING:
     import httpx
@@ -108,19 +109,19 @@ def yarn_tags(tag: ApplicationTag) -> tuple[str, ...]:
     return tuple(f"{key}:{value}" for key, value in tag.labels().items())
 
 
-def yarn_conf(tag: ApplicationTag, environment: Mapping[str, str]) -> dict[str, str]:
+def yarn_conf(tag: ApplicationTag, environment: Mapping[str, str], settings_file: Path) -> dict[str, str]:
     """Return the settings of the application of one run.
-
-    The settings contain secrets, so they go into a private file.
 
     Parameters
     ----------
     tag: the tag by which the application is found.
-    environment: the driver's variables; executors get only those of Python.
+    environment: variables of the driver without a secret; executors get only those of Python.
+    settings_file: goes to each container of the application, where its user alone can read it.
     """
     python = {name: value for name, value in environment.items() if name.startswith("PYSPARK_")}
     return {
         **_spark_of_the_nodes(),
+        "spark.yarn.dist.files": f"{settings_file.as_uri()}#{SETTINGS_FILE}",
         "spark.yarn.tags": ",".join(yarn_tags(tag)),
         # YARN would restart the same run whatever ended it; restarts are decided by the supervision.
         "spark.yarn.maxAppAttempts": "1",
