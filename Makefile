@@ -11,9 +11,9 @@ SELECTION := # of tests, where it is not the one of pyproject.toml
 CHECKS := lint test-spark-write test-spark-read test-integration test-orchestration test-unit
 CHECKS_AT_ONCE := 3
 
-# The subjects of the two processes that test Spark. Both take about as long.
-SPARK_READ := $(addprefix tests/spark/,session sources decoding state refresh maintenance)
-SPARK_WRITE := $(addprefix tests/spark/,delivery runs backfill)
+# The subjects of the two processes that test Spark: what a stream reads and computes, and what becomes of its rows.
+SPARK_READ := $(addprefix tests/spark/,session sources decoding state)
+SPARK_WRITE := $(addprefix tests/spark/,delivery runs backfill refresh maintenance)
 
 # With it every ring, and every process that a test starts, would compile the same modules again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -82,7 +82,8 @@ drill-supervision: setup ## Kill and freeze drivers and Airflow while the demo's
 	$(BIN)/python -m tests.faults.supervision_drill
 
 BENCHMARKS := delivery_time supervised_time publication_time decode_time triggerer_lag parse_time merge_time fast_trigger \
-              retention_time ledger_year pages_time reconciler_pass backfill_time increment_time idle_tables
+              retention_time ledger_year pages_time reconciler_pass backfill_time increment_time idle_tables binpack_time \
+              rule_time
 
 bench: setup ## Measure deliveries, publications, a triggerer, parsing, the ledger, the pages, backfills, increments and idle tables against baselines; no other stack may run
 	@failed=; for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name || failed="$$failed $$name"; done; \

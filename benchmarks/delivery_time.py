@@ -214,8 +214,17 @@ class Bench:
             outputs={"copies": {"iceberg": {"table": target, **output}}},
             **parts,
         )
+        return self.turn_of(workshop, stream, target, is_supervised=is_supervised)
+
+    def turn_of(
+        self, workshop: Workshop, stream: str, target: str, *, is_supervised: bool = False, is_recorded: bool = False
+    ) -> Turn:
+        """Run a declared stream once over all that is there."""
         began, used = time.monotonic(), processor_seconds()
-        batches = workshop.run_supervised(stream) if is_supervised else workshop.run(stream).batches
+        if is_supervised:
+            batches = workshop.run_supervised(stream)
+        else:
+            batches = workshop.run(stream, is_recorded=is_recorded).batches
         seconds, used = time.monotonic() - began, processor_seconds() - used
         triggers = [
             Trigger(number=batch.key.batch, started_at=batch.started_at, duration_ms=float(batch.duration_ms))

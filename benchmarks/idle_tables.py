@@ -226,8 +226,10 @@ def _declaration(name: str) -> Mapping[str, object]:
             {"name": "id", "type": "long"},
             {"name": "word", "type": "string"},
             {"name": "part", "type": "long"},
+            {"name": "ratio", "type": "double"},
         ],
         "partitioning": [{"column": "part"}],
+        "sort_order": [{"column": "ratio"}],  # only Spark writes files in this order
         "maintenance": {"compaction": {"min_input_files": 5}, "expiry": {"older_than": "7 days", "retain_last": 10}},
     }
 

@@ -261,7 +261,7 @@ def quality_page(ledger: Ledger, declared: DeclaredNow) -> str:
 def one_report(ledger: Ledger, declared: DeclaredNow) -> str:
     """The report of one table, as its route makes it."""
     (line,) = table_lines(ledger, declared, only="silver.t7")
-    report = read_report(ledger, declared.read().tables["silver.t7"].declaration, masked=())
+    report = read_report(ledger, declared.read(), declared.read().tables["silver.t7"].declaration)
     values = {
         "line": line,
         "report": report,

@@ -32,6 +32,7 @@ class OperationVerb(StrEnum):
     RESET = "reset"
     CONTINUE = "continue"
     REJECT_BATCH = "reject-batch"
+    RELEASE_BATCH = "release-batch"
     PUBLISH_OUTPUT = "publish-output"
     ABANDON_OUTPUT = "abandon-output"
     BACKFILL = "backfill"
@@ -39,6 +40,8 @@ class OperationVerb(StrEnum):
     TAKE_BACK = "take-back"
     ABANDON_REFRESH = "abandon-refresh"
     MAINTAIN = "maintain"
+    REPLAY = "replay"
+    DISCARD = "discard"
 
 
 class Stake(StrEnum):

@@ -205,6 +205,18 @@ class Settings(BaseSettings):
         le=_MOST_DAYS,
         description="how many days the logs of Sluice's own tasks in Airflow are kept; those of streams stay",
     )
+    maintenance_seconds_a_day: int | None = Field(
+        None,
+        gt=0,
+        description="how many seconds the steps of the scheduled maintenance of all tables take in 24 hours at most; "
+        "unset: as many as they need",
+    )
+    maintenance_bytes_a_day: int | None = Field(
+        None,
+        gt=0,
+        description="how many bytes of data files the scheduled maintenance rewrites in 24 hours at most; unset: as "
+        "many as are due",
+    )
     approval_by_another: bool = Field(
         False,
         description="whether a reset or the rejection of a batch in Airflow must be approved by another person than "

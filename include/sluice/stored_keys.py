@@ -10,6 +10,10 @@ from __future__ import annotations
 MARK_PROPERTY_PREFIX = "sluice.mark."
 """Properties of a table with this prefix are marks, `sluice.mark.<stream>.<output>`; only publication writes them."""
 
+REPLAY_PROPERTY_PREFIX = "sluice.replay."
+"""Properties of a table with this prefix are the newest replays from quarantines, `sluice.replay.<stream>.<output>`, as
+JSON: the key, and whether its rows are visible."""
+
 DECLARED_PROPERTIES = "sluice.declared-properties"
 """The property that lists the properties of the declaration, so that a removed one can be unset."""
 

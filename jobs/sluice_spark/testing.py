@@ -36,7 +36,7 @@ from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.declarations.quarantine_table import quarantine_declaration
 from sluice.declarations.source_declarations import FilesSource, IcebergSource, KafkaSource
-from sluice.declarations.table_declaration import TableDeclaration
+from sluice.declarations.table_declaration import TableColumn, TableDeclaration
 from sluice.declarations.value_declaration import Column
 from sluice.errors import UsageError
 from sluice.launching.launch_settings import launch_conf
@@ -347,7 +347,7 @@ def _create_tables(bench: StreamBench, *, declared: LoadedStream) -> None:
         create_or_evolve_table(catalog, known.model_copy(update={"table": f"{bench.prefix}_{table}"}))
     for name, given in declared.declaration.inputs.items():
         if given.is_stream:
-            columns = _columns_of(given, bench.declarations, input_name=name)
+            columns = tuple(map(TableColumn.of, _columns_of(given, bench.declarations, input_name=name)))
             fed = TableDeclaration(
                 table=f"{bench.prefix}_inputs.{name}", description=f"Feeds {name}.", owner="tests", columns=columns
             )

@@ -65,10 +65,11 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "sluice.publication",
         "sluice.checkpoints",
         "sluice.sources",
+        "sluice.record_values",
     ),
     "sluice.launching": ("sluice.settings", *_VALUES, "sluice.failures", "sluice.setup"),
     "sluice.work": ("sluice.settings", *_VALUES, "sluice.backfill", "sluice.launching"),
-    "sluice.quality": ("sluice.declarations", "sluice.ledger"),
+    "sluice.quality": ("sluice.declarations", "sluice.ledger", "sluice.tables"),
     "sluice.supervision": (
         "sluice.settings",
         *_VALUES,

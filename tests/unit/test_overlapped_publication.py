@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from sluice_spark.delivery.staged_publication import OverlappedPublication, no_tables
+from sluice_spark.delivery.overlapped_publication import OverlappedPublication, no_tables
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table as PyIcebergTable
 
-    from sluice_spark.delivery.staged_publication import StagedByOutput
+    from sluice_spark.delivery.overlapped_publication import StagedByOutput
 
 HOUR_SECONDS = 3600.0
 

@@ -1,4 +1,4 @@
-"""`sluice batch list | show | reject | publish | abandon`: the batches of a stream."""
+"""`sluice batch list | show | release | reject | publish | abandon`: the batches of a stream."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from sluice.operations import OperationVerb
 from sluice.publication.batch_commands import BatchView, observe_batches
 from sluice.publication.batch_rejection import plan_rejection
 from sluice.publication.batch_rejection import reject as reject_batch
+from sluice.publication.held_decisions import decide, holds_batch, plan_decision
 from sluice.publication.settle_output import SettlementVerb, abandon_output, plan_settlement, publish_output
 from sluice.tables.catalog import open_catalog
 
 app = typer.Typer(
-    help="List, show and reject batches of a stream; settle those of former outputs.",
+    help="List, show, release and reject batches of a stream; settle those of former outputs.",
     no_args_is_help=True,
     add_completion=False,
 )
@@ -67,14 +68,40 @@ def show(stream: StreamName, number: Number, as_json: AsJson = False) -> None:
 
 
 @app.command()
+def release(
+    stream: StreamName, number: Number, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False
+) -> None:
+    """Publish a batch that a rule holds, although it breaks the rule. Those behind it follow in order.
+
+    The plan is shown, and you are asked to confirm it. A run of the stream carries it out.
+    """
+    _decide(stream, number, OperationVerb.RELEASE_BATCH, dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+def _decide(stream: str, number: int, verb: OperationVerb, *, dry_run: bool, yes: bool, as_json: bool) -> None:
+    with open_cli_context() as ctx:
+        ctx.declarations.stream(stream)
+        plan = plan_decision(ctx.ledger, stream, verb, number=number)
+        if not may_act(lambda: [plan], dry_run=dry_run, yes=yes, as_json=as_json):
+            return
+        decide(ctx.ledger, plan, requested_by=person())
+    print_done(verb, plan.as_json()["evidence"], plan.steps[1].sentence, as_json=as_json)
+
+
+@app.command()
 def reject(
     stream: StreamName, number: Number, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False
 ) -> None:
-    """Discard the next staged batch of a stopped stream. Its rows are never published; the following batch is next.
+    """Discard a batch that a rule holds, or the next staged batch of a stopped stream. Its rows are never published.
 
     The plan is shown, and you are asked to confirm it. When the command is interrupted, type it again: it completes the
     rejection. So does the next start of the stream.
     """
+    with open_cli_context() as ctx:
+        is_held = holds_batch(ctx.ledger, stream, number)
+    if is_held:
+        _decide(stream, number, OperationVerb.REJECT_BATCH, dry_run=dry_run, yes=yes, as_json=as_json)
+        return
     with open_cli_context() as ctx:
         declaration, catalog = ctx.declarations.stream(stream).declaration, open_catalog(ctx.settings)
         plan = plan_rejection(catalog, ctx.ledger, declaration, number=number)

@@ -41,7 +41,7 @@ FAMILIES = (
     Family(
         name="validate",
         module="validate",
-        help="Check declarations, and report every problem with its file and line; under two seconds without `--plan`.",
+        help="Check declarations, and report every problem with its file and line; in two seconds without an option.",
     ),
     Family(
         name="preview",
@@ -72,7 +72,17 @@ FAMILIES = (
     Family(
         name="batch",
         module="batch_verbs",
-        help="List, show and reject batches of a stream; settle those of former outputs.",
+        help="List, show, release and reject batches of a stream; settle those of former outputs.",
+    ),
+    Family(
+        name="quarantine",
+        module="quarantine_verbs",
+        help="The rejected records of a stream: show, replay and discard them.",
+    ),
+    Family(
+        name="quarantine",
+        module="quarantine_verbs",
+        help="The rejected records of a stream: show, replay and discard them.",
     ),
     Family(name="table", module="table_verbs", help="Tables as declared and as they are."),
     Family(

@@ -1,4 +1,4 @@
-"""`sluice table status | history | maintain`: the state of a table's files, and its maintenance."""
+"""`sluice table status | history | plan | maintain`: the state of a table's files, and its maintenance."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from rich.table import Table
 from sluice.cli.cli_context import open_cli_context, person
 from sluice.cli.event_verbs import table_command
 from sluice.cli.operation import show_plans
-from sluice.cli.terminal import AsJson, DryRun, TableName, print_json
+from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, AsJson, DryRun, TableName, print_json
 from sluice.cli.work_requests import have_done
 from sluice.declarations.load_declarations import load_declarations
+from sluice.declarations.quarantine_table import all_tables
 from sluice.launching.job_output import json_value
 from sluice.ledger.connection import database_time, open_ledger
 from sluice.ledger.events import EventAction, record_event
 from sluice.ledger.maintenance_runs import MaintenanceObservation, newest_maintenance, recent_maintenance
+from sluice.maintenance.due_tables import plan_tables
 from sluice.maintenance.maintained_tables import find_declaration, plan_table_maintenance
 from sluice.maintenance.maintenance_plan import MaintenancePlan
 from sluice.maintenance.maintenance_records import maintenance_operation, plan_sentences, run_sentences, table_sentences
@@ -71,6 +73,26 @@ def history(
         _print_runs(runs)
     else:
         typer.echo(f"{name}: no maintenance has been recorded yet")
+
+
+def show_plan(
+    name: Annotated[str | None, typer.Argument(help="One table alone; all when left out.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what maintenance would do now, the tables with the most gain for their cost first, and what it skips."""
+    settings = load_settings()
+    declarations = load_declarations(settings.pipelines)
+    if name is not None:
+        find_declaration(declarations, name)
+    names = [table for table, one in all_tables(declarations).items() if one.maintenance.is_any]
+    planned = plan_tables(settings, declarations, names if name is None else [name])
+    if as_json:
+        print_json(planned.as_json())
+    else:
+        for sentence in planned.sentences():
+            typer.echo(sentence)
+    if planned.problems:
+        raise typer.Exit(UNHEALTHY_EXIT_CODE)
 
 
 def maintain(name: TableName, dry_run: DryRun = False, as_json: AsJson = False) -> None:

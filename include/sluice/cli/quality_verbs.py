@@ -1,4 +1,4 @@
-"""`sluice quality report`: what the rules of the tables found."""
+"""`sluice quality report | suggest`: what the rules of the tables found, and rules that hold."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, AsJson, print_json
+from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, AsJson, TableName, print_json
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.masked_tables import masked_columns_of_table
 from sluice.launching.job_output import json_value
@@ -16,7 +16,11 @@ from sluice.ledger.quality_checks import UNSUCCESSFUL_VERDICTS, QualityObservati
 from sluice.maintenance.maintained_tables import find_declaration
 from sluice.quality.quality_pages import quality_sentence
 from sluice.quality.rule_results import RuleHistory, TableReport, read_report
+from sluice.quality.suggested_rules import FEWEST_ROWS, as_patch, suggest_rules
 from sluice.settings import load_settings
+from sluice.tables.catalog import open_catalog
+from sluice.tables.column_facts import read_column_facts
+from sluice.tables.declared_tables import require_table
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
@@ -24,6 +28,26 @@ app = typer.Typer(no_args_is_help=True, add_completion=False)
 @app.callback()
 def quality() -> None:
     """The results of table checks."""
+
+
+@app.command()
+def suggest(
+    table: TableName,
+    sample: Annotated[int, typer.Option("--sample", min=1, max=1_000_000, help="How many rows are sampled.")] = 10_000,
+    as_json: AsJson = False,
+) -> None:
+    """Suggest rules that the rows of a table meet now, as a patch of its declaration with the evidence beside each."""
+    settings = load_settings()
+    declarations = load_declarations(settings.pipelines)
+    declared = find_declaration(declarations, table)
+    facts = read_column_facts(require_table(open_catalog(settings), table), sample_rows=sample)
+    rules = suggest_rules(declared, facts, masked=masked_columns_of_table(declarations, table))
+    if as_json:
+        print_json({"table": table, "rules": [json_value(rule) for rule in rules]})
+    elif rules:
+        typer.echo(as_patch(table, rules))
+    else:
+        typer.echo(f"{table}: nothing to suggest; a table needs {FEWEST_ROWS} rows, and what is declared is left out.")
 
 
 @app.command()
@@ -39,8 +63,7 @@ def report(
             found: TableReport | Sequence[QualityObservation] = newest_checks(ledger)
         else:
             declarations = load_declarations(settings.pipelines)
-            masked = masked_columns_of_table(declarations, table)
-            found = read_report(ledger, find_declaration(declarations, table), masked=masked)
+            found = read_report(ledger, declarations, find_declaration(declarations, table))
     checks = found.checks[:1] if isinstance(found, TableReport) else found
     if as_json:
         of_all = {"checks": [json_value(check) for check in checks]}
@@ -83,5 +106,5 @@ def _history_of(rule: RuleHistory) -> str:
     if rule.newest is None:
         return ": not checked yet"
     since = f", since {rule.broken_since:%Y-%m-%d %H:%M:%S} UTC" if rule.broken_since is not None else ""
-    times = f" (broken in {rule.broken} of {len(rule.results)} checks{since})" if rule.broken else ""
+    times = f" (broken in {rule.broken} of {len(rule.results)} {rule.unit}{since})" if rule.broken else ""
     return f": {rule.newest.found}{times}"

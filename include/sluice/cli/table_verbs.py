@@ -155,6 +155,7 @@ def create(
         raise typer.Exit(UNHEALTHY_EXIT_CODE)
 
 
+app.command("plan")(maintenance_verbs.show_plan)
 app.command()(maintenance_verbs.status)
 app.command()(maintenance_verbs.history)
 app.command()(maintenance_verbs.maintain)

@@ -1,4 +1,5 @@
-"""`sluice validate`: check declarations without Spark, catalog or ledger; with `--plan` by Spark's own analysis too."""
+"""`sluice validate`: check declarations without Spark, catalog or ledger; with `--tables` against the tables as they
+are, with `--plan` by Spark's own analysis too."""
 
 from __future__ import annotations
 
@@ -19,10 +20,11 @@ from sluice.declarations.checks.expectations import unknown_types
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.loaded_declarations import Declarations
 from sluice.declarations.spark_reports import PlanObservation, PlanProblem, PlansObservation
-from sluice.errors import DeclarationError, SettingsError
+from sluice.errors import DeclarationError, LakehouseError, SettingsError
 from sluice.launching.job_command import ValidateStreams
 from sluice.launching.job_output import json_value
 from sluice.launching.spark_submit import run_in_foreground
+from sluice.messages.location import Location
 from sluice.settings import load_settings, pipelines_folder
 
 app = typer.Typer(add_completion=False)
@@ -38,25 +40,66 @@ def validate(
     plan: Annotated[
         bool, typer.Option("--plan", help="Let Spark analyse the valid streams too, and show its plans.")
     ] = False,
+    tables: Annotated[
+        bool, typer.Option("--tables", help="Compare the valid tables with the catalog: what would change, or cannot.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check declarations, and report every problem with its file and line; under two seconds without `--plan`."""
+    """Check declarations, and report every problem with its file and line; in two seconds without an option."""
     folder = _folder_of(path)
     declarations = load_declarations(folder)
     connections = _connections()
     problems = _problems(declarations, connections)
     if path is not None and path.is_file():
         problems = [problem for problem in problems if problem.location.file.samefile(path)]
+    changes: Mapping[str, Sequence[str]] = {}
+    if tables:
+        changes, refusals = _table_changes(declarations, problems, path)
+        problems = _in_order([*problems, *refusals])
     plans = _plans(declarations, problems, path) if plan else ()
     if as_json:
         document = _as_json(declarations, problems, connections)
         if plan:
             document["plans"] = [json_value(one) for one in plans]
+        if tables:
+            document["table_changes"] = changes
         print_json(document)
     else:
+        for name, sentences in changes.items():
+            typer.echo(f"{name}: `sluice table create` would {'; '.join(sentences)}")
         _print(declarations, problems, connections, plans)
     cannot_run = any(one.problem is not None for one in plans)
     raise typer.Exit(INVALID_EXIT_CODE if problems or cannot_run else 0)
+
+
+def _table_changes(
+    declarations: Declarations, problems: list[DeclarationError], path: Path | None
+) -> tuple[Mapping[str, Sequence[str]], list[DeclarationError]]:
+    """What the catalog's tables lack of the valid declarations, and which of them they cannot become; for one file, of
+    the table that it declares.
+
+    Raises
+    ------
+    SettingsError: when no deployment is configured. LakehouseError: when its catalog does not answer.
+    """
+    from sluice.tables.catalog import open_catalog  # slow to import, for every other check
+    from sluice.tables.change_plan import plan_table_changes
+    from sluice.tables.declared_tables import load_table
+
+    catalog, changes, refusals = open_catalog(load_settings()), {}, []
+    for name in _valid(declarations, problems)[1]:
+        declared = declarations.tables[name]
+        if path is not None and path.is_file() and not declared.file.samefile(path):
+            continue
+        table = load_table(catalog, name)
+        try:
+            planned = plan_table_changes(declared.declaration, None if table is None else table.metadata)
+        except LakehouseError as error:
+            place = Location(file=declared.file)
+            refusals.append(DeclarationError(error.message, location=place, next_step=error.next_step))
+        else:
+            changes.update({name: [str(change) for change in planned]} if planned else {})
+    return changes, refusals
 
 
 def _plans(
@@ -93,6 +136,10 @@ def _problems(declarations: Declarations, connections: Mapping[str, str] | None)
     problems = [*declarations.problems, *unknown_types(declarations.tables.values())]
     if connections is not None:
         problems += unknown_connections(declarations.streams.values(), connections)
+    return _in_order(problems)
+
+
+def _in_order(problems: Sequence[DeclarationError]) -> list[DeclarationError]:
     return sorted(problems, key=lambda problem: (str(problem.location.file), problem.location.line or 0))
 
 

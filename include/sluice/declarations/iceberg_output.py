@@ -83,7 +83,10 @@ class IcebergOutput(Declared):
         None, description="staged delivery: several batches become visible together, so often"
     )
     max_held_batches: WholeNumber | None = Field(
-        None, gt=0, description="staged delivery: how many batches may queue behind one that waits for a person"
+        None,
+        gt=0,
+        description="staged delivery: how many batches may queue behind one that a rule holds, before the stream reads "
+        "no more; unset: 10",
     )
 
     @model_validator(mode="after")

@@ -26,19 +26,32 @@ def declared_name(file: Path) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedStream:
-    """A stream's declaration and where it was read.
+class _LoadedFile:
+    """Where a declaration was read. digest: SHA-256 over the bytes that it depends on, in hexadecimal."""
 
-    declaration: as it was written, with the columns that its schema files describe.
-    digest: SHA-256 over the bytes of the declaration, of the code beside it that a run executes and of its schema
-        files, and over the rules of its tables, in hexadecimal.
+    file: Path
+    digest: str
+    document: Document = field(repr=False, compare=False)
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the declaration; the transformation of a stream lies in it."""
+        return self.file.parent
+
+    def location(self, path: KeyPath = ()) -> Location:
+        """File and line of the key at `path`."""
+        return self.document.location(path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedStream(_LoadedFile):
+    """A stream's declaration as it was written, with the columns that its schema files describe. The digest is that of
+    the file, of the code beside it that a run executes, of its schema files and of the rules of its tables.
+
     rules: by output, the rules of its table and those of the stream. Outputs without rules are not among them.
     """
 
     declaration: StreamDeclaration
-    file: Path
-    digest: str
-    document: Document = field(repr=False, compare=False)
     rules: Mapping[str, tuple[RuleDeclaration, ...]] = field(default_factory=dict)
 
     @property
@@ -47,18 +60,9 @@ class LoadedStream:
         return self.declaration.stream
 
     @property
-    def folder(self) -> Path:
-        """The folder of the declaration; the transformation lies in it."""
-        return self.file.parent
-
-    @property
     def transformation_file(self) -> Path:
         """The file that holds the transformation."""
         return self.folder / self.declaration.transformation.file_name
-
-    def location(self, path: KeyPath = ()) -> Location:
-        """File and line of the key at `path`."""
-        return self.document.location(path)
 
     @property
     def refuses_by_itself(self) -> bool:
@@ -79,27 +83,15 @@ class LoadedStream:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedTable:
-    """A table's declaration and where it was read. digest: SHA-256 over the bytes of the file, in hexadecimal."""
+class LoadedTable(_LoadedFile):
+    """A table's declaration. The digest is that of the file."""
 
     declaration: TableDeclaration
-    file: Path
-    digest: str
-    document: Document = field(repr=False, compare=False)
 
     @property
     def name(self) -> str:
         """The table's name, `<namespace>.<table>`."""
         return self.declaration.table
-
-    @property
-    def folder(self) -> Path:
-        """The folder of the declaration."""
-        return self.file.parent
-
-    def location(self, path: KeyPath = ()) -> Location:
-        """File and line of the key at `path`."""
-        return self.document.location(path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Literal, Self
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import ByteSize, Field, model_validator
 
@@ -56,11 +57,40 @@ class OrphanRemovalDeclaration(Declared):
         return self
 
 
+Day = Literal["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
+
+_DAYS: tuple[Day, ...] = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+
+
 class MaintenanceWindow(Declared):
-    """The hours of the day in which the table is maintained, in UTC."""
+    """When the table is maintained. A window that ends before it starts lasts until the next day."""
 
     start: str = Field(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$", description="from, such as `22:00`")
     end: str = Field(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$", description="until, such as `04:00`")
+    days: tuple[Day, ...] = Field(_DAYS, min_length=1, description="the days on which it starts")
+    time_zone: str = Field("UTC", description="whose hours these are, such as `Europe/Berlin`")
+
+    @model_validator(mode="after")
+    def _is_some_time(self) -> Self:
+        if self.start == self.end:
+            raise wrong("the window ends when it starts; leave it out to maintain at any time", "end")
+        try:
+            ZoneInfo(self.time_zone)
+        except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+            raise wrong(f"`{self.time_zone}` is no time zone; `UTC` or `Europe/Berlin` are", "time_zone") from error
+        return self
+
+    def holds(self, now: datetime) -> bool:
+        """Whether a time lies in the window."""
+        local = now.astimezone(ZoneInfo(self.time_zone))
+        clock, today, yesterday = f"{local:%H:%M}", _DAYS[local.weekday()], _DAYS[local.weekday() - 1]
+        if self.start < self.end:
+            return today in self.days and self.start <= clock < self.end
+        return (today in self.days and clock >= self.start) or (yesterday in self.days and clock < self.end)
+
+    def __str__(self) -> str:
+        days = "" if len(self.days) == len(_DAYS) else f" on {', '.join(self.days)}"
+        return f"{self.start} to {self.end} {self.time_zone}{days}"
 
 
 class MaintenanceDeclaration(Declared):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sluice.declarations.loaded_declarations import Declarations
 from sluice.declarations.stream_declaration import StreamDeclaration
-from sluice.declarations.table_declaration import PartitionField, TableDeclaration
+from sluice.declarations.table_declaration import PartitionField, TableColumn, TableDeclaration
 from sluice.declarations.value_declaration import Column
 
 REASON_COLUMNS = (
@@ -41,7 +41,7 @@ def quarantine_declaration(stream: StreamDeclaration) -> TableDeclaration:
         description=f"Rows that the stream {stream.stream} refused, each with the reason.",
         owner=stream.owner,
         tags=("quarantine",),
-        columns=_COLUMNS,
+        columns=tuple(map(TableColumn.of, _COLUMNS)),
         partitioning=(PartitionField(column="refused_at", transform="month"),),
     )
 

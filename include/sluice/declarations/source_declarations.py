@@ -34,6 +34,7 @@ from sluice.declarations.value_declaration import (
     ValueDeclaration,
     repeated_column,
     repetition,
+    require_fields,
     unreadable_csv_type,
     unreadable_json_type,
 )
@@ -165,7 +166,7 @@ class FilesSource(Declared):
         description="as a stream of json or csv: when a line does not fit the columns, or lacks a required value, stop "
         "or put it into the stream's quarantine",
     )
-    on_unknown_field: UnknownFieldPolicy = Field("ignore", description=f"json: {UNKNOWN_FIELD_HELP}")
+    on_unknown_field: UnknownFieldPolicy = Field("ignore", description=f"json and csv: {UNKNOWN_FIELD_HELP}")
     on_changed: Literal["fail", "ignore"] = Field(
         "fail",
         description="as a stream: when a file was written again after it was read, stop at the next start, or leave "
@@ -189,6 +190,9 @@ class FilesSource(Declared):
             raise wrong("the columns are declared already: either they or a file", "schema_file")
         if (again := repeated_column(self.columns)) is not None:
             raise wrong(repetition(self.columns, again), "columns", again, "name")
+        has_fields = self.format == "json" or (self.format == "csv" and self.header)
+        other = f"belongs to json and to csv with a header; {self.format} is read by the names of its columns"
+        require_fields(self.columns, refusal=None if has_fields else other)
         for index, column in enumerate(self.columns):
             if column.unit is not None and self.format not in ("json", "csv"):
                 raise wrong(f"belongs to json and csv, not to {self.format}", "columns", index, "unit")
@@ -207,9 +211,9 @@ class FilesSource(Declared):
 
     @model_validator(mode="after")
     def _fields_can_be_unknown(self) -> Self:
-        if "on_unknown_field" in self.model_fields_set and self.format != "json":
-            other = "; a csv file whose first line names other columns is refused" if self.format == "csv" else ""
-            raise wrong(f"belongs to json, not to {self.format}{other}", "on_unknown_field")
+        if "on_unknown_field" in self.model_fields_set and (self.format not in ("json", "csv") or not self.header):
+            other = self.format if self.header else "files without a header"
+            raise wrong(f"belongs to json, and to csv with a header, not to {other}", "on_unknown_field")
         if self.on_unknown_field == "quarantine" and self.on_malformed != "quarantine":
             raise wrong("needs `on_malformed: quarantine`", "on_unknown_field")
         return self

@@ -209,6 +209,12 @@ class StreamDeclaration(Declared):
     def _masks_belong_to_a_quarantine(self) -> Self:
         if self.masked_columns and not self.quarantine:
             raise wrong("belongs to a stream with a quarantine: write `quarantine: true`", "masked_columns")
+        for name, declared in self.inputs.items() if self.masked_columns else ():
+            source, files = declared.declared_source, declared.declared_source.files
+            columns = source.value.columns if source.value is not None else files.columns if files is not None else ()
+            if any(column.field is not None for column in columns):
+                sentence = f"masks columns by their names, and the input {name} has columns with another `field`"
+                raise wrong(sentence, "masked_columns")
         return self
 
     @model_validator(mode="after")

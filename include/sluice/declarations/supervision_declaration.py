@@ -62,6 +62,26 @@ class LagDeclaration(Declared):
         return self
 
 
+class RejectionLimit(Declared):
+    """How many rows a stream may reject, and what to do when it rejects more."""
+
+    rows: WholeNumber | None = Field(None, gt=0, le=LARGEST_LONG, description="at most this many rows in the window")
+    share: float | None = Field(None, gt=0, lt=1, description="at most this share of the rows that were read in it")
+    window: Duration = Field(timedelta(hours=1), description="the time in which rows are counted, up to now")
+    action: Literal["warn", "hold", "stop"] = Field("warn", description="what to do beyond the limit: `warn` alerts")
+
+    @model_validator(mode="after")
+    def _by_something(self) -> Self:
+        if self.rows is None and self.share is None:
+            raise ValueError("rejections are bounded by rows, by a share, or by both")
+        return self
+
+    def is_exceeded(self, *, rejected: int, read: int) -> bool:
+        """Whether so many rejected rows of those that were read are too many."""
+        is_above_rows = self.rows is not None and rejected > self.rows
+        return is_above_rows or (self.share is not None and rejected > self.share * read)
+
+
 class SupervisionDeclaration(Declared):
     """What to do when a run fails, stalls or falls behind."""
 
@@ -79,4 +99,7 @@ class SupervisionDeclaration(Declared):
     )
     max_lag: LagDeclaration | None = Field(
         None, description="how far behind its source the stream may be; for kafka and iceberg inputs"
+    )
+    max_rejected: RejectionLimit | None = Field(
+        None, description="how many rows the stream may reject; what a person has seen, by starting it, counts no more"
     )

@@ -113,14 +113,31 @@ class QualityDeclaration(Declared):
     )
 
 
+class TableColumn(Column):
+    """A column of a table."""
+
+    renamed_from: ColumnName | None = Field(
+        None, description="the name that the column had before; it may stay when the table has been changed"
+    )
+
+    @classmethod
+    def of(cls, column: Column) -> TableColumn:
+        """A column of a value, or of a file, as one of a table."""
+        return cls(name=column.name, type=column.type, required=column.required, doc=column.doc)
+
+
 class TableDeclaration(Declared):
-    """An Iceberg table. It is created and evolved from this declaration, and never dropped."""
+    """An Iceberg table. It is created and evolved from this declaration. The table itself is never dropped."""
 
     table: TableName = Field(description="`<namespace>.<table>`: also its file's name")
     description: Description = Field(description="what a row is, for a reader who does not know it")
     owner: Owner = Field(description="who answers for it")
     tags: tuple[Tag, ...] = Field((), max_length=MOST_TAGS, description="words to find it by")
-    columns: tuple[Column, ...] = Field(min_length=1, description="the columns in order")
+    columns: tuple[TableColumn, ...] = Field(min_length=1, description="the columns in order")
+    drop: tuple[ColumnName, ...] = Field(
+        (),
+        description="columns that are taken out of the table, with their values; a name may stay when it is gone",
+    )
     partitioning: tuple[PartitionField, ...] = Field(
         (), max_length=MOST_LAYOUT_FIELDS, description="how rows are spread over partitions"
     )
@@ -148,6 +165,23 @@ class TableDeclaration(Declared):
             if name in known:
                 raise wrong(f"the column {name} is declared twice", "columns", index, "name")
             known.add(name)
+        return self
+
+    @model_validator(mode="after")
+    def _former_names_differ(self) -> Self:
+        declared = {column.name for column in self.columns}
+        former: set[str] = set()
+        for index, column in enumerate(self.columns):
+            if (before := column.renamed_from) is None:
+                continue
+            if before in declared or before in former:
+                what = "is a column of the table" if before in declared else "is the former name of another column"
+                raise wrong(f"{before} {what}", "columns", index, "renamed_from")
+            former.add(before)
+        for index, name in enumerate(self.drop):
+            if name in declared | former or name in self.drop[:index]:
+                what = "dropped twice" if name in self.drop[:index] else "declared as a column, or as its former name"
+                raise wrong(f"{name} is {what}", "drop", index)
         return self
 
     @model_validator(mode="after")
@@ -222,7 +256,7 @@ class TableDeclaration(Declared):
         """The namespace of the table."""
         return self.table.partition(".")[0]
 
-    def column(self, name: str) -> Column | None:
+    def column(self, name: str) -> TableColumn | None:
         """The column of this name, if the table has one."""
         return next((column for column in self.columns if column.name == name), None)
 

@@ -51,9 +51,23 @@ class Column(Declared):
         return parse_column_type(self.type)
 
 
+def _checked_field(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("the name of a field is printable text")
+    return text
+
+
+FieldName = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(_checked_field)]
+
+
 class ValueColumn(Column):
     """A field of a value that becomes a column."""
 
+    field: FieldName | None = Field(
+        None,
+        description="of json, csv and avro: the name of the field where it is sent, which may be any text, for example "
+        "`@timestamp`; unset: that of the column",
+    )
     unit: Literal["seconds", "milliseconds", "microseconds", "nanoseconds"] | None = Field(
         None, description="of a JSON value's number that counts from 1970, for a column of times"
     )
@@ -72,6 +86,37 @@ UNKNOWN_FIELD_HELP = (
     "when a value has a field that no column takes: leave the field out and count it, put the record into the "
     "quarantine, or stop the stream"
 )
+
+
+def as_sent(columns: Sequence[Column]) -> tuple[Column, ...]:
+    """The same columns under the names of the fields that they are read from."""
+    return tuple(
+        column.model_copy(update={"name": column.field})
+        if isinstance(column, ValueColumn) and column.field is not None
+        else column
+        for column in columns
+    )
+
+
+def require_fields(columns: Sequence[ValueColumn], *, refusal: str | None) -> None:
+    """Check the names of fields, each of which becomes one column.
+
+    Parameters
+    ----------
+    refusal: why no column may name a field; none where it may.
+
+    Raises
+    ------
+    ValueError: at the column.
+    """
+    sent = [column.name for column in as_sent(columns)]
+    for index, column in enumerate(columns):
+        if column.field is None:
+            continue
+        if refusal is not None:
+            raise wrong(refusal, "columns", index, "field")
+        if sent.count(column.field) > 1:
+            raise wrong(f"the field {column.field} is another column already", "columns", index, "field")
 
 
 def repeated_column(columns: Sequence[Column]) -> int | None:
@@ -164,6 +209,7 @@ class ValueDeclaration(Declared):
             raise ValueError("exactly one of columns, schema_file and subject is needed: it names the fields")
         if (again := repeated_column(self.columns)) is not None:
             raise wrong(repetition(self.columns, again), "columns", again, "name")
+        require_fields(self.columns, refusal=None)
         for index, column in enumerate(self.columns):
             if column.unit is not None and self.format != "json":
                 raise wrong(f"belongs to json: {self.format} says what its numbers count", "columns", index, "unit")

@@ -49,6 +49,11 @@ class RuleResult:
     recorded_at: datetime | None = None
 
     @property
+    def holds(self) -> bool:
+        """Whether a rule that holds batches is broken."""
+        return any(found.is_broken and found.on_failure == "hold" for found in self.rules.values())
+
+    @property
     def broken(self) -> tuple[str, ...]:
         """The names of the rules that the batch breaks."""
         return tuple(name for name, found in self.rules.items() if found.is_broken)

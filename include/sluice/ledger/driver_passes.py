@@ -28,6 +28,7 @@ WRITES: Mapping[str, str] = {
     "batches": "INSERT",
     "batch_totals": "INSERT, UPDATE",
     "rule_results": "INSERT",
+    "held_batches": "INSERT, UPDATE, DELETE",
     "generations": "INSERT, UPDATE",
     "events": "INSERT",
     "undeclared_fields": "INSERT, UPDATE",

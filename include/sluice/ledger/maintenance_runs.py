@@ -9,7 +9,8 @@ from enum import StrEnum
 from typing import Any
 
 from pydantic import TypeAdapter
-from sqlalchemy import Identity, Index, insert, select
+from sqlalchemy import BigInteger, Identity, Index, column, func, insert, join, select, true
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from sluice.ledger.connection import Ledger
@@ -159,6 +160,19 @@ def record_maintenance(ledger: Ledger, run: MaintenanceObservation) -> None:
 def newest_maintenance(ledger: Ledger, table: str) -> MaintenanceObservation | None:
     """The newest maintenance run of a table; none before its first."""
     return next(iter(recent_maintenance(ledger, table, limit=1)), None)
+
+
+def effort_since(ledger: Ledger, since: datetime) -> tuple[float, int]:
+    """How many seconds the steps of all runs that ended since then took, and how many bytes their rewrites read."""
+    steps = func.jsonb_array_elements(MaintenanceRun.operations).table_valued(column("value", JSONB))
+    step = steps.c.value
+    taken = func.coalesce(func.sum(step["duration_ms"].astext.cast(BigInteger)), 0)
+    read = func.coalesce(func.sum(step["result"]["rewritten_bytes_count"].astext.cast(BigInteger)), 0)
+    runs = join(MaintenanceRun, steps, true())  # a function of a column is lateral by itself
+    recent = select(taken, read).select_from(runs).where(MaintenanceRun.ended_at >= since)
+    with ledger.transaction() as connection:
+        milliseconds, count = connection.execute(recent).one()
+    return int(milliseconds) / 1000, int(count)
 
 
 def recent_maintenance(ledger: Ledger, table: str, limit: int) -> tuple[MaintenanceObservation, ...]:

@@ -91,6 +91,7 @@ KEPT: Mapping[str, str] = {
     "driver_passes": "a row for each stream",
     "driver_uis": "a row for each run that is live",
     "generations": "a row for each reset of a stream",
+    "held_batches": "a row for each stream of which a batch is held",
     "leases": "a row for each stream, whose token never falls",
     "ledger_owner": "one row",
     "newest_increments": "a row for each stream",

@@ -29,10 +29,11 @@ from sqlalchemy import (
 )
 
 from sluice.ledger.airflow_owner import DagPause, DagPauseSeen
-from sluice.ledger.batches import SHORT_BATCH_COLUMNS, Batch, BatchObservation
+from sluice.ledger.batches import SHORT_BATCH_COLUMNS, Batch, BatchObservation, RejectedSince
 from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import DesiredStateObservation, StreamDesiredState, desired_state_of
 from sluice.ledger.generations import Generation
+from sluice.ledger.held_batches import HeldBatch, HeldBatchOfStream
 from sluice.ledger.increments import NewestIncrement
 from sluice.ledger.leases import Lease, LeaseObservation
 from sluice.ledger.progress_samples import ProgressSample, SourceSample, select_recent_samples
@@ -56,6 +57,7 @@ RunsThatCount = Callable[[RunObservation], int]
 
 _ONE_OF_EACH = {
     "desired": StreamDesiredState,
+    "held": HeldBatchOfStream,
     "increment": NewestIncrement,
     "lease": Lease,
     "pause": DagPauseSeen,
@@ -81,6 +83,8 @@ class StreamRecords:
     refusing: the newest batch with a file of which no record was good; unset without one.
     refusing_digests: of runs before the newest ones, by run: the declaration by which they refused all rows of a batch
         or of a file.
+    held: the batch that waits for a person; unset when nothing is held.
+    rejected: what it has rejected in the window of its limit; unset without a limit.
     up_since: since when the reconciler makes passes without a standstill; unset before its first.
     """
 
@@ -97,6 +101,8 @@ class StreamRecords:
     increment_at: datetime | None = None
     dag_pause: DagPause | None = None
     trouble: StreamTrouble | None = None
+    held: HeldBatch | None = None
+    rejected: RejectedSince | None = None
     up_since: datetime | None = None
     refusing: BatchObservation | None = None
     refusing_digests: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -200,6 +206,7 @@ def _records(
 ) -> StreamRecords:
     lease, generation = single.values("lease"), single.values("generation")
     pause, trouble, increment = single.values("pause"), single.values("trouble"), single.values("increment")
+    held = single.values("held")
     known = StreamRecords(
         stream=name,
         observed_at=single.now,
@@ -212,6 +219,7 @@ def _records(
         increment_at=None if increment is None else increment["ended_at"],
         dag_pause=None if pause is None else record_of(DagPause, pause),
         trouble=None if trouble is None else record_of(StreamTrouble, trouble | {"observed_at": single.now}),
+        held=None if held is None else record_of(HeldBatch, held),
         up_since=single.up_since,
     )
     if generation is None or known.current_batch is None:

@@ -18,6 +18,7 @@ class WorkKind(StrEnum):
     FIND_GAPS = "find_gaps"
     MAINTAIN_TABLE = "maintain_table"
     CHECK_TABLE = "check_table"
+    REPLAY = "replay"
 
 
 def trouble_of(kind: str, subject: str) -> str | None:

@@ -115,5 +115,10 @@ def next_batch_metadata(metadata: str, commit: str) -> str:
     return json.dumps(content, separators=(",", ":"))
 
 
+def commit_behind(metadata: str) -> str:
+    """The entry of the commit log for a batch that leaves the watermark where it was, by the batch's metadata."""
+    return "v1\n" + json.dumps({_NEXT_WATERMARK: json.loads(metadata).get(_WATERMARK, 0)}, separators=(",", ":"))
+
+
 def _lines(text: str) -> Sequence[str]:
     return text.strip().splitlines()

@@ -132,7 +132,7 @@ def plan_table_maintenance(
         kept_streams=unreadable | live | kept_shadows(ledger),
     )
     plan = plan_maintenance(policy=policy, seen=seen, pins=_with_retention(pins, seen, declaration, table), now=now)
-    plan = replace(plan, costs=_costs(plan, declaration))
+    plan = replace(plan, costs=_costs(plan, declaration), readers=len(readers))
     plan = replace(plan, notes=tuple(_notes(plan, declaration, table)))
     return put_off(plan, late_writers=writers_that_defer(ledger, declarations, name))
 

@@ -5,7 +5,7 @@ A dry run prints these decisions; the job carries them out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
@@ -38,6 +38,18 @@ MOST_COMMITS = 10
 GROUP_FILES = 8
 """How many files of the target size one rewrite job writes at most."""
 
+MOST_BYTES_OF_A_PARTITION = 64 * 1024**2
+"""Up to so many bytes of small files a partition is compacted by PyArrow: it makes one file of them in memory, where
+their rows take five to ten times as many bytes."""
+
+MOST_BYTES_WITHOUT_SPARK = 512 * 1024**2
+"""How much one run compacts by PyArrow at most: a minute or two of one core."""
+
+_SECONDS_OF_A_FILE, _SECONDS_OF_A_MEBIBYTE = 0.01, 0.1
+_SPARK_SECONDS, _SPARK_SECONDS_OF_A_MEBIBYTE = 15.0, 0.05
+"""What a rewrite costs, roughly, for the order among tables alone; measured by `benchmarks.binpack_time`. Spark's first
+seconds are those of a step in an application that may have to start."""
+
 
 class StepAction(StrEnum):
     """What to do with a step. REFUSE: it is due, but it could harm a reader."""
@@ -66,17 +78,30 @@ class StepReason(StrEnum):
     READER_SNAPSHOT_GONE = "reader_snapshot_gone"
     READER_OFF_MAIN = "reader_off_main"
     WRITER_LATE = "writer_late"
+    OUTSIDE_WINDOW = "outside_window"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDecision:
-    """What to do with one step, and why. options: the arguments of Spark's procedure, by their names."""
+    """What to do with one step, and why.
+
+    options: the arguments of Spark's procedure, by their names.
+    is_for_spark: whether Spark carries it out.
+    partitions: those that a compaction by PyArrow rewrites, as paths.
+    gain: how many files, manifests or snapshots there are fewer of afterwards, as far as it can be foreseen.
+    cost_seconds, cost_bytes: the processor time that it takes, roughly, and what it reads.
+    """
 
     step: MaintenanceStep
     action: StepAction
     reason: StepReason
     explanation: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    is_for_spark: bool = False
+    partitions: tuple[str, ...] = ()
+    gain: int = 0
+    cost_seconds: float = 0.0
+    cost_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +111,7 @@ class MaintenancePlan:
     content_check_bytes: how much may be read to compare the rows before and after rewrites.
     costs: what each reader holds back.
     notes: sentences about the readers.
+    readers: how many inputs of streams read the table.
     """
 
     seen: TableObservation
@@ -94,19 +120,47 @@ class MaintenancePlan:
     content_check_bytes: int
     costs: tuple[ReaderCost, ...] = ()
     notes: tuple[str, ...] = ()
+    readers: int = 0
+
+    @property
+    def due(self) -> tuple[StepDecision, ...]:
+        """The steps that are to be done."""
+        return tuple(decision for decision in self.steps if decision.action is StepAction.RUN)
 
     @property
     def has_work(self) -> bool:
         """Whether a step is to be done."""
-        return any(decision.action is StepAction.RUN for decision in self.steps)
+        return bool(self.due)
 
     @property
     def needs_spark(self) -> bool:
         """Whether a step needs Spark, so that an application is asked only then."""
-        return any(
-            decision.action is StepAction.RUN and decision.step is not MaintenanceStep.PIN_SNAPSHOTS
-            for decision in self.steps
-        )
+        return any(decision.is_for_spark for decision in self.due)
+
+    @property
+    def is_compacted_here(self) -> bool:
+        """Whether files are to be rewritten without Spark."""
+        return any(one.step is MaintenanceStep.REWRITE_DATA_FILES and not one.is_for_spark for one in self.due)
+
+    @property
+    def cost_seconds(self) -> float:
+        """The processor time that the due steps take, roughly."""
+        return sum(decision.cost_seconds for decision in self.due)
+
+    @property
+    def cost_bytes(self) -> int:
+        """What the due steps read."""
+        return sum(decision.cost_bytes for decision in self.due)
+
+    @property
+    def worth(self) -> float:
+        """What the due steps gain for their cost, more where more streams read the table: ranks the tables."""
+        gain = sum(decision.gain for decision in self.due) * (1 + self.readers)
+        return gain / max(self.cost_seconds, _SECONDS_OF_A_FILE)
+
+    def without_spark(self) -> MaintenancePlan:
+        """The plan without the steps that need Spark."""
+        return replace(self, steps=tuple(one for one in self.steps if not one.is_for_spark))
 
 
 def small_file_bytes(policy: MaintenanceDeclaration) -> int:
@@ -125,11 +179,15 @@ def plan_maintenance(
         _decide_pins(policy.expiry, pins),
         _decide_expiry(policy.expiry, seen, pins, now),
     )
-    return MaintenancePlan(seen=seen, pins=pins, steps=steps, content_check_bytes=int(policy.content_check_bytes))
+    plan = MaintenancePlan(seen=seen, pins=pins, steps=steps, content_check_bytes=int(policy.content_check_bytes))
+    window = policy.window
+    if window is None or window.holds(now):
+        return plan
+    return _postponed(plan, StepReason.OUTSIDE_WINDOW, f"put off until its window, {window}")
 
 
 def put_off(plan: MaintenancePlan, *, late_writers: tuple[str, ...]) -> MaintenancePlan:
-    """Postpone the steps that would compete with late writers. Pins are moved nevertheless: readers need them.
+    """Postpone the steps that would compete with late writers.
 
     Parameters
     ----------
@@ -138,8 +196,13 @@ def put_off(plan: MaintenancePlan, *, late_writers: tuple[str, ...]) -> Maintena
     if not late_writers:
         return plan
     why = f"put off, because {' and '.join(late_writers)} write it and are late"
+    return _postponed(plan, StepReason.WRITER_LATE, why)
+
+
+def _postponed(plan: MaintenancePlan, reason: StepReason, why: str) -> MaintenancePlan:
+    """The plan without its due steps. Pins are moved nevertheless: readers need them."""
     steps = tuple(
-        _skip(decision.step, StepReason.WRITER_LATE, why)
+        _skip(decision.step, reason, why)
         if decision.action is StepAction.RUN and decision.step is not MaintenanceStep.PIN_SNAPSHOTS
         else decision
         for decision in plan.steps
@@ -189,19 +252,52 @@ def _decide_compaction(policy: CompactionDeclaration | None, seen: TableObservat
         )
     files = sum(partition.small_files for partition in due)
     rewritten_bytes = sum(partition.small_bytes for partition in due)
+    why_spark = _why_spark(seen, due)
+    by = f", by Spark because of {why_spark}" if why_spark else ""
+    mebibytes = rewritten_bytes / 1024**2
     return StepDecision(
         step=step,
         action=StepAction.RUN,
         reason=StepReason.SMALL_FILES,
-        explanation=f"{files} small files ({rewritten_bytes} bytes) in {len(due)} of {len(seen.partitions)} partitions",
+        explanation=(
+            f"{files} small files ({rewritten_bytes} bytes) in {len(due)} of {len(seen.partitions)} partitions{by}"
+        ),
         options=_compaction_options(policy, rewritten_bytes),
+        is_for_spark=bool(why_spark),
+        partitions=tuple(partition.partition for partition in due),
+        gain=sum(_saved_files(partition, policy) for partition in due),
+        cost_seconds=(
+            _SPARK_SECONDS + mebibytes * _SPARK_SECONDS_OF_A_MEBIBYTE
+            if why_spark
+            else files * _SECONDS_OF_A_FILE + mebibytes * _SECONDS_OF_A_MEBIBYTE
+        ),
+        cost_bytes=rewritten_bytes,
     )
 
 
 def _is_due(partition: PartitionObservation, policy: CompactionDeclaration) -> bool:
-    """Iceberg rewrites a group of enough small files, or of several that make more than one full file."""
+    """Iceberg rewrites a group of enough small files, or of several that make more than one full file. Without a file
+    fewer afterwards the same files would be rewritten by every run."""
     many = partition.small_files >= policy.min_input_files
-    return many or (partition.small_files > 1 and partition.small_bytes > policy.target_file_bytes)
+    several = partition.small_files > 1 and partition.small_bytes > policy.target_file_bytes
+    return (many or several) and _saved_files(partition, policy) > 0
+
+
+def _saved_files(partition: PartitionObservation, policy: CompactionDeclaration) -> int:
+    return partition.small_files - max(1, ceil(partition.small_bytes / policy.target_file_bytes))
+
+
+def _why_spark(seen: TableObservation, due: Sequence[PartitionObservation]) -> str:
+    """What needs Spark for a compaction; empty when PyArrow does it."""
+    if seen.rewrite_limits:
+        return " and ".join(seen.rewrite_limits)
+    if any(partition.small_bytes > MOST_BYTES_OF_A_PARTITION for partition in due):
+        return "the size of a partition"
+    if sum(partition.small_bytes for partition in due) > MOST_BYTES_WITHOUT_SPARK:
+        return "their size"
+    if sum(partition.small_files for partition in due) > LARGEST_RUN_FILES:
+        return "their number"
+    return ""
 
 
 def _compaction_options(policy: CompactionDeclaration, rewritten_bytes: int) -> Mapping[str, str]:
@@ -226,7 +322,16 @@ def _decide_manifest_rewrite(policy: ManifestRewriteDeclaration | None, seen: Ta
     counted = f"{seen.manifests} manifests; from {policy.min_manifests} on they are rewritten"
     if seen.manifests < policy.min_manifests:
         return _skip(step, StepReason.FEW_MANIFESTS, counted)
-    return StepDecision(step=step, action=StepAction.RUN, reason=StepReason.MANY_MANIFESTS, explanation=counted)
+    return StepDecision(
+        step=step,
+        action=StepAction.RUN,
+        reason=StepReason.MANY_MANIFESTS,
+        explanation=counted,
+        options={"min_manifests": policy.min_manifests},
+        is_for_spark=True,
+        gain=seen.manifests - 1,
+        cost_seconds=_SPARK_SECONDS,
+    )
 
 
 def _decide_pins(policy: ExpiryDeclaration | None, pins: PinPlan) -> StepDecision:
@@ -267,6 +372,9 @@ def _decide_expiry(
         reason=StepReason.SNAPSHOTS_EXPIRABLE,
         explanation=f"{len(free)} of {len(seen.snapshots)} snapshots are older than {cutoff:%Y-%m-%d %H:%M:%S %Z}",
         options={"older_than": cutoff, "retain_last": policy.retain_last},
+        is_for_spark=True,
+        gain=len(free),
+        cost_seconds=_SPARK_SECONDS,
     )
 
 

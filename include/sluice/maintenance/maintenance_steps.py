@@ -1,8 +1,9 @@
 """Carries out the maintenance plan of one table, one step after another.
 
 Writers have priority: when a stream commits while a rewrite is running, the rewrite starts over a few times, and then
-yields and reports it. After a failed step no later step runs, because expiry would remove the evidence. What reads and
-writes data files is done by an engine, behind the port `TableProcedures`.
+yields and reports it. After a failed step no later step runs, because expiry would remove the evidence. Small groups of
+files are put together here (`file_rewrite`); what else reads and writes files is done by an engine, behind the port
+`TableProcedures`.
 """
 
 from __future__ import annotations
@@ -18,18 +19,17 @@ from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_a
 
 from sluice.errors import LakehouseError
 from sluice.ledger.maintenance_runs import MaintenanceStep, StepObservation, StepOutcome
-from sluice.maintenance.maintenance_plan import MaintenancePlan, StepAction, StepDecision
+from sluice.maintenance.file_rewrite import CommitConflictError, rewrite_small_files
+from sluice.maintenance.maintenance_plan import MaintenancePlan, StepAction, StepDecision, StepReason
 from sluice.maintenance.pin_commit import commit_pins
+from sluice.publication.crash_points import Reached, unnoticed
+from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.inspection import observe_table
 from sluice.tables.table_observation import TableObservation
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
-
-
-class CommitConflictError(LakehouseError):
-    """Another writer committed to the table first. The same work is tried again, and the error goes no further."""
 
 
 class TableProcedures(Protocol):
@@ -92,12 +92,14 @@ class TableMaintainer:
     table: the table, loaded by pyiceberg.
     procedures: what needs an engine; unset for a plan that does not need one.
     before_step: called with each step that is due, before it is carried out; when it raises, nothing more is done.
+    reached: called at the points of a rewrite without Spark.
     """
 
     name: str
     table: Table
     procedures: TableProcedures | None
     before_step: Callable[[StepDecision], None]
+    reached: Reached = unnoticed
 
     def carry_out(self, plan: MaintenancePlan) -> tuple[StepObservation, ...]:
         """Carry out the due steps of a plan in their order.
@@ -119,10 +121,24 @@ class TableMaintainer:
             elif any(step.outcome is StepOutcome.FAILED for step in done):
                 reason = "an earlier step failed, so this one was not started"
                 done.append(_observation(decision, StepOutcome.REFUSED, Setback.EARLIER_STEP_FAILED, reason))
+            elif done and (left := self._manifests_left(decision, done[-1])) is not None:
+                few = replace(decision, reason=StepReason.FEW_MANIFESTS, explanation=left)
+                done.append(_observation(few, StepOutcome.SKIPPED))
             else:
                 self.before_step(decision)
                 done.append(self._measured(decision, plan))
         return tuple(done)
+
+    def _manifests_left(self, decision: StepDecision, before: StepObservation) -> str | None:
+        """Why manifests are not rewritten after all: the rewrite of files before has left few."""
+        enough = decision.options.get("min_manifests")
+        if before.outcome is not StepOutcome.DONE or enough is None:
+            return None
+        with catalog_refusals(f"read the manifests of {self.name}"):
+            newest = self.table.refresh().current_snapshot()
+            left = len(newest.manifests(self.table.io)) if newest is not None else 0
+        is_few = left < enough
+        return f"the rewrite of files left {left} manifests; from {enough} on they are rewritten" if is_few else None
 
     def observe(self, *, small_file_bytes: int, now: datetime) -> TableObservation:
         """Reload and observe the table.
@@ -166,10 +182,25 @@ class TableMaintainer:
     def _rewrite_data_files(
         self, decision: StepDecision, plan: MaintenancePlan, since: int | None
     ) -> Mapping[str, Any]:
-        result = self._engine.rewrite_data_files(decision.options)
+        if not decision.is_for_spark:
+            result = self._rewrite_without_spark(decision, plan)
+        else:
+            result = self._engine.rewrite_data_files(decision.options)
         if result["failed_data_files_count"]:
             raise CommitConflictError(f"{result['failed_data_files_count']} files could not be replaced")
-        return {**result, **self._verified(plan, since)}
+        return {**result, **self._verified(plan, since)} if decision.is_for_spark else result
+
+    def _rewrite_without_spark(self, decision: StepDecision, plan: MaintenancePlan) -> Mapping[str, Any]:
+        return rewrite_small_files(
+            PyIcebergCommitter(self.table.catalog),
+            self.name,
+            partitions=decision.partitions,
+            small_file_bytes=plan.seen.small_file_bytes,
+            target_file_bytes=int(decision.options["target-file-size-bytes"]),
+            compared_bytes=plan.content_check_bytes,
+            now=plan.seen.observed_at,
+            reached=self.reached,
+        )
 
     def _rewrite_manifests(self, _: StepDecision, plan: MaintenancePlan, since: int | None) -> Mapping[str, Any]:
         return {**self._engine.rewrite_manifests(), **self._verified(plan, since)}

@@ -142,12 +142,21 @@ class TableMaintenance:
             table, plan = self._plan(name)
             return self._carry_out(plan, table, procedures)
 
-    def maintain_without_spark(self, name: str) -> MaintenanceObservation | None:
-        """Do the same as `maintain`, if no step that is due needs Spark.
+    def plan(self, name: str) -> MaintenancePlan:
+        """What a run would do now. Nothing is changed.
+
+        Raises
+        ------
+        UsageError, LakehouseError, LedgerError: as `maintain` raises them.
+        """
+        return self._planned(name, require_table(self.catalog, name))
+
+    def maintain_unless_due(self, name: str) -> MaintenanceObservation | MaintenancePlan:
+        """Move the pins of a table that needs nothing else, and record what was seen.
 
         Returns
         -------
-        The run; none when a step needs Spark. Then nothing was done or recorded.
+        The run; or the plan, when more is to do. Then nothing was done or recorded.
 
         Raises
         ------
@@ -155,22 +164,47 @@ class TableMaintenance:
         """
         with maintenance_lock(self.ledger, name):
             table, plan = self._plan(name)
+            is_due = plan.needs_spark or plan.is_compacted_here
+            return plan if is_due else self._carry_out(plan, table, None)
+
+    def maintain_without_spark(self, name: str) -> MaintenanceObservation | None:
+        """Do the same as `maintain`, as far as that needs no Spark.
+
+        Files that are put together without Spark leave fewer manifests, so the table is then planned again.
+
+        Returns
+        -------
+        The run; none when a step is left that needs Spark. Only the rewrite of files was done and recorded then.
+
+        Raises
+        ------
+        UsageError, LakehouseError, DeliveryError, LedgerError: as `maintain` raises them.
+        """
+        with maintenance_lock(self.ledger, name):
+            table, plan = self._plan(name)
+            if plan.needs_spark and plan.is_compacted_here:
+                run = self._carry_out(plan.without_spark(), table, None)
+                table, plan = self._plan(name)
+                if not plan.has_work or any(done.outcome is StepOutcome.FAILED for done in run.operations):
+                    return run
             return None if plan.needs_spark else self._carry_out(plan, table, None)
 
     def _plan(self, name: str) -> tuple[Table, MaintenancePlan]:
-        declaration = find_declaration(self.declarations, name)
+        find_declaration(self.declarations, name)
         table = require_table(self.catalog, name)
         if settle_merges_of_table(self.catalog, table):  # expiry removes the only other trace of a merged batch
             table.refresh()
-        plan = plan_table_maintenance(
+        return table, self._planned(name, table)
+
+    def _planned(self, name: str, table: Table) -> MaintenancePlan:
+        return plan_table_maintenance(
             self.ledger,
             self.declarations,
             self.settings,
-            declaration=declaration,
+            declaration=find_declaration(self.declarations, name),
             table=table,
             now=database_time(self.ledger),
         )
-        return table, plan
 
     def _carry_out(
         self, plan: MaintenancePlan, table: Table, procedures: TableProcedures | None

@@ -10,7 +10,7 @@ from sluice.ledger.quality_checks import QualityObservation
 from sluice.pages.page_words import ShownTone, count_text, duration_text
 from sluice.pages.svg_charts import Chart, coloured_lines, newest_of, top_of
 from sluice.pages.table_lines import TableLine
-from sluice.quality.rule_results import RuleHistory, RuleResult, TableReport, broken_rules, score_of
+from sluice.quality.rule_results import RuleFinding, RuleHistory, TableReport, broken_rules, score_of
 
 SUMMARY_CHECKS = 12
 """How many checks of each table the summary draws: three days of those every six hours."""
@@ -33,7 +33,7 @@ class QualityLine:
     more_broken: int = 0
 
 
-def tone_of(result: RuleResult | None) -> ShownTone:
+def tone_of(result: RuleFinding | None) -> ShownTone:
     """How a result is marked; none: the rule was not checked."""
     if result is None:
         return ShownTone.CALM

@@ -40,6 +40,8 @@ _BAD = frozenset(
         StreamState.BROKEN,
         StreamState.DRIVER_GONE,
         StreamState.ALL_REJECTED,
+        StreamState.HELD,
+        StreamState.MANY_REJECTED,
     }
 )
 _GOOD = frozenset({StreamState.RUNNING, StreamState.IDLE})

@@ -20,6 +20,7 @@ from sluice.errors import DeliveryError, LeaseLostError, UsageError
 from sluice.ledger.batches import BatchObservation, PublicationKey, find_rejection, record_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import REQUESTED, Actor, Event, EventAction, record_event
+from sluice.ledger.held_batches import let_go
 from sluice.ledger.run_values import RunObservation
 from sluice.ledger.runs import beat
 from sluice.operations import OperationPlan, OperationVerb, Stake, steps_of
@@ -194,6 +195,7 @@ def reject(
             if position == 0 and len(found.waiting) > 1:
                 reached(CrashPoint.FIRST_OUTPUT_PUBLISHED)
         reached(CrashPoint.PUBLISHED)
+        let_go(ledger, found.key)
     return found
 
 

@@ -110,6 +110,11 @@ class PublicationPlan:
     abandoned: tuple[AbandonedBatch, ...]
 
     @property
+    def newest_waiting(self) -> int:
+        """The newest batch of the generation that is visible or waits in the chain."""
+        return max((self.position.batch, *(batch.summary.key.batch for batch in self.ready)))
+
+    @property
     def reached(self) -> tuple[int, int]:
         """Generation and number of the newest visible batch."""
         return (self.position.generation, self.position.batch)

@@ -37,8 +37,8 @@ class HeadTag:
 class TableChange:
     """One new snapshot of main, and what the same commit changes beside it.
 
-    operation: APPEND adds files, OVERWRITE removes and adds files, DELETE removes files. Without files the snapshot is
-        empty.
+    operation: APPEND adds files, OVERWRITE removes and adds files, DELETE removes files; REPLACE is an overwrite that
+        changes no row, and streaming readers pass it. Without files the snapshot is empty.
     added: data files that are written. The `spec_id` of each is the table's.
     removed: data files that are live in the table.
     summary: the entries of the snapshot's summary.

@@ -18,12 +18,14 @@ class CrashPoint(StrEnum):
     BATCH_BEGUN: Spark has handed the batch over; nothing of it is written.
     FIRST_OUTPUT_STAGED: one of several outputs is staged, the others are not.
     STAGED: every output of the batch is staged: from then on the batch is never lost.
+    HELD: the ledger has the batch as one that waits for a person.
     AUDITED: the rules have passed the batch.
     CHECKED: the mark on the target was read and admits the batch; the commit is built and not sent.
     MERGED: Spark's MERGE has made the rows visible; the mark has not moved yet. Mode merge only.
     FIRST_OUTPUT_PUBLISHED: one of several outputs is visible, the others are not.
     PUBLISHED: every output is visible.
     RECORDED: the ledger knows the batch.
+    LET_GO: of a held batch: what a person decided is carried out, and the ledger has it as held no more.
     CLEARED: the staging tables no longer hold it.
 
     In a backfill: PLANNED, COMPUTED, STAGED, AUDITED, QUARANTINED, CHECKED, PUBLISHED, RECORDED. Whatever ends the
@@ -55,12 +57,14 @@ class CrashPoint(StrEnum):
     BATCH_BEGUN = "batch_begun"
     FIRST_OUTPUT_STAGED = "first_output_staged"
     STAGED = "staged"
+    HELD = "held"
     AUDITED = "audited"
     CHECKED = "checked"
     MERGED = "merged"
     FIRST_OUTPUT_PUBLISHED = "first_output_published"
     PUBLISHED = "published"
     RECORDED = "recorded"
+    LET_GO = "let_go"
     CLEARED = "cleared"
     PLANNED = "planned"
     COMPUTED = "computed"

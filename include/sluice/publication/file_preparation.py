@@ -11,9 +11,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
@@ -21,8 +22,6 @@ from pyiceberg.manifest import DATA_FILE_TYPE, DataFile, FileFormat
 from pyiceberg.schema import Schema, index_by_id
 from pyiceberg.table import FileScanTask, Table, TableProperties
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.sorting import SortDirection
-from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import NestedField, PrimitiveType
 from pyiceberg.utils.bin_packing import ListPacker
@@ -33,6 +32,7 @@ from sluice.publication.staged_batch import StagedBatch
 from sluice.publication.staging_table import staged_files
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.change_plan import is_wider
+from sluice.tables.rewrite_limits import sort_keys
 
 _FORMAT_VERSION: Literal[2] = 2
 
@@ -148,6 +148,10 @@ SMALL_PART_OF_TARGET = 0.75
 
 _ANY_SIZE = str(1 << 40)
 
+_SORT_ORDER_PLACE = next(
+    place for place, field in enumerate(DATA_FILE_TYPE[_FORMAT_VERSION].fields) if field.name == "sort_order_id"
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedFiles:
@@ -180,7 +184,7 @@ def merge_small_files(target: Table, files: Sequence[DataFile]) -> MergedFiles:
     merged: list[DataFile] = []
     with catalog_refusals(f"merge staged files for {'.'.join(target.name())}"):
         for group in together:
-            merged.extend(_merge(target, group))
+            merged.extend(merge_files(target, [FileScanTask(file) for file in group])[1])
     gone = {file.file_path for group in together for file in group}
     kept = [file for file in files if file.file_path not in gone]
     return MergedFiles(files=(*kept, *merged), superseded=tuple(sorted(gone)))
@@ -199,14 +203,30 @@ def _groups(files: Iterable[DataFile], default_spec_id: int, target_bytes: int) 
         yield from packer.pack(group, lambda file: file.file_size_in_bytes)
 
 
-def _merge(target: Table, group: Sequence[DataFile]) -> Iterator[DataFile]:
+def merge_files(target: Table, tasks: Sequence[FileScanTask]) -> tuple[pa.Table, tuple[DataFile, ...]]:
+    """Write the rows of files of one partition into one new file, in the table's sort order.
+
+    Parameters
+    ----------
+    tasks: the files, of the table's default spec, each with the position deletes that apply to it.
+
+    Returns
+    -------
+    The rows, and the new file; more than one when the rows belong to several partitions, none when there are no rows.
+    """
     metadata = target.metadata
-    scan = ArrowScan(metadata, target.io, metadata.schema(), AlwaysTrue())
-    rows = _sorted(scan.to_table([FileScanTask(file) for file in group]), metadata)
+    keys, is_whole = sort_keys(metadata)
+    rows = read_files(target, tasks)
+    if keys:
+        every: list[Any] = list(keys)  # the stubs of PyArrow do not know the place of nulls
+        rows = rows.take(pc.sort_indices(rows, options=pc.SortOptions(sort_keys=every)))
     # pyiceberg would split the group by the size of the rows in memory; one file is wanted.
     in_one_piece = metadata.properties | {TableProperties.WRITE_TARGET_FILE_SIZE_BYTES: _ANY_SIZE}
     uncut = metadata.model_copy(update={"properties": in_one_piece})
-    yield from write_files(uncut, target.io, rows)
+    written = tuple(write_files(uncut, target.io, rows)) if rows.num_rows else ()
+    for file in written if keys and is_whole else ():
+        file[_SORT_ORDER_PLACE] = metadata.default_sort_order_id
+    return rows, written
 
 
 def write_files(metadata: TableMetadata, io: FileIO, rows: pa.Table) -> Iterator[DataFile]:
@@ -216,16 +236,9 @@ def write_files(metadata: TableMetadata, io: FileIO, rows: pa.Table) -> Iterator
         yield written
 
 
-def _sorted(rows: pa.Table, metadata: TableMetadata) -> pa.Table:
-    """The rows in the table's sort order, up to its first field with a transform."""
-    order = metadata.sort_order_by_id(metadata.default_sort_order_id)
-    keys: list[tuple[str, Literal["ascending", "descending"]]] = []
-    for field in order.fields if order is not None else ():
-        name = metadata.schema().find_column_name(field.source_id)
-        if name is None or name not in rows.column_names or not isinstance(field.transform, IdentityTransform):
-            break
-        keys.append((name, "ascending" if field.direction == SortDirection.ASC else "descending"))
-    return rows.sort_by(keys) if keys else rows
+def read_files(target: Table, tasks: Sequence[FileScanTask]) -> pa.Table:
+    """The rows of some files of a table, by its newest schema, without those that position deletes hide."""
+    return ArrowScan(target.metadata, target.io, target.metadata.schema(), AlwaysTrue()).to_table(tasks)
 
 
 def old_batches(batches: Sequence[StagedBatch], *, now: datetime) -> tuple[StagedBatch, ...]:

@@ -274,10 +274,12 @@ class _UnderAnySpec(_SnapshotProducer[Any]):
             collector.remove_file(data_file=file, partition_spec=_spec_of(file, specs), schema=schema)
         parent = self._parent_snapshot_id
         previous = metadata.snapshot_by_id(parent) if parent is not None else None
-        return update_snapshot_summaries(
-            summary=Summary(operation=self._operation, **collector.build(), **snapshot_properties),
+        counted = update_snapshot_summaries(
+            # pyiceberg counts no REPLACE, whose totals are those of an overwrite.
+            summary=Summary(operation=Operation.OVERWRITE, **collector.build(), **snapshot_properties),
             previous_summary=previous.summary if previous is not None else None,
         )
+        return Summary(operation=self._operation, **counted.additional_properties)
 
 
 class _AppendUnderAnySpec(_UnderAnySpec, _FastAppendFiles):

@@ -6,7 +6,7 @@ with the same rows. The commit is an overwrite: a stream which reads a quarantin
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -33,7 +33,7 @@ from sluice.tables.catalog import catalog_refusals
 PAYLOAD_PLACE = "payload "
 """Begins the place of a row without a position: its payload follows."""
 
-_KNOWN_BY = ["stream", "position", "payload", "resolved_at"]
+_KNOWN_BY = ["stream", "position", "payload", "resolved_at", "resolved_by"]
 
 
 class Resolution(StrEnum):
@@ -93,12 +93,49 @@ def mark_resolved(
     """
     if not resolved.places:
         return 0
-    marking = _Marking(resolved=resolved)
-    what = f"that rows are {resolved.resolution} by {resolved.by} into {quarantine}"
-    landed = commit_checked(
-        PyIcebergCommitter(catalog), quarantine, marking.plan, what=what, reached=reached, policy=policy
+    values = {"resolved_at": resolved.at, "resolution": str(resolved.resolution), "resolved_by": resolved.by}
+    marking = _Marking(
+        stream=resolved.stream, chooses=lambda row: place_of(row) in resolved.places, values=values, reached=reached
     )
-    return 0 if isinstance(landed, NothingToCommit) else marking.rows_in(landed.change.removed)
+    return marking.commit(catalog, quarantine, policy)
+
+
+def claim_rows(catalog: Catalog, quarantine: str, *, stream: str, places: Set[str], key: str) -> int:
+    """Note in open rows which replay is about to publish their records: after a crash it shows which rows the commit
+    in the target was about. They stay open. What a younger replay has claimed stays its own.
+
+    Parameters
+    ----------
+    places: as in `ResolvedRows`. key: of the replay; keys sort by their time.
+
+    Raises
+    ------
+    UnpublishableError, DeliveryError, LakehouseError: as `mark_resolved` raises them.
+    """
+
+    def chooses(row: Mapping[str, Any]) -> bool:
+        return place_of(row) in places and (row["resolved_by"] or "") < key
+
+    return _Marking(stream=stream, chooses=chooses, values={"resolved_by": key}).commit(catalog, quarantine)
+
+
+def mark_replayed(catalog: Catalog, quarantine: str, *, stream: str, key: str, at: datetime) -> int:
+    """Mark the open rows that a replay has claimed, once its commit is visible. Returns how many.
+
+    Raises
+    ------
+    UnpublishableError, DeliveryError, LakehouseError: as `mark_resolved` raises them.
+    """
+    values = {"resolved_at": at, "resolution": str(Resolution.REPLAYED)}
+    marking = _Marking(stream=stream, chooses=lambda row: row["resolved_by"] == key, values=values)
+    return marking.commit(catalog, quarantine)
+
+
+def place_of(row: Mapping[str, Any]) -> str | None:
+    """Where the record of a row stood, as `ResolvedRows.places` has it; none when nothing says it."""
+    if row["position"] is None and row["payload"] is not None:
+        return f"{PAYLOAD_PLACE}{row['payload']}"
+    return str(row["position"]) if row["position"] is not None else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,17 +148,33 @@ class _Written:
 
 @dataclass(slots=True, kw_only=True)
 class _Marking:
-    """The marking of one call. written: by the path of the file they replace; an attempt after a conflict uses them
-    again, because a file never changes."""
+    """The marking of one call.
 
-    resolved: ResolvedRows
+    chooses: which open rows of the stream. values: what they get, by column.
+    written: by the path of the file they replace; an attempt after a conflict uses them again, because a file never
+        changes.
+    """
+
+    stream: str
+    chooses: Callable[[Mapping[str, Any]], bool]
+    values: Mapping[str, Any]
+    reached: Reached = unnoticed
     written: dict[str, _Written] = field(default_factory=dict)
+
+    def commit(self, catalog: Catalog, quarantine: str, policy: RacePolicy = DEFAULT_POLICY) -> int:
+        """Mark the rows in one commit. Returns how many."""
+        committer, what = (
+            PyIcebergCommitter(catalog),
+            f"marks of rows that {self.stream} rejected into {quarantine}",
+        )
+        landed = commit_checked(committer, quarantine, self.plan, what=what, reached=self.reached, policy=policy)
+        return 0 if isinstance(landed, NothingToCommit) else self.rows_in(landed.change.removed)
 
     def plan(self, table: Table) -> TableChange | NothingToCommit:
         """The exchange of the files that hold such rows."""
         refuse_unpublishable(table)
         require_resolution(table)
-        is_open = And(EqualTo(term="stream", value=self.resolved.stream), IsNull(term="resolved_at"))
+        is_open = And(EqualTo(term="stream", value=self.stream), IsNull(term="resolved_at"))
         with catalog_refusals(f"read and write the rows of {'.'.join(table.name())}"):
             tasks = list(table.scan(row_filter=is_open).plan_files())
             _refuse_delete_files(table, tasks)
@@ -135,7 +188,7 @@ class _Marking:
             operation=Operation.OVERWRITE,
             removed=removed,
             added=tuple(added for file in removed for added in self.written[file.file_path].files),
-            summary={PUBLICATION_KEY: f"{self.resolved.stream}/{self.resolved.resolution}"},
+            summary={PUBLICATION_KEY: f"{self.stream}/{self.values.get('resolution', 'claimed')}"},
         )
 
     def rows_in(self, removed: Collection[DataFile]) -> int:
@@ -148,23 +201,14 @@ class _Marking:
         chosen = [self._is_chosen(row) for row in rows.select(_KNOWN_BY).to_pylist()]
         if not any(chosen):
             return _Written(files=(), rows=0)
-        values = {
-            "resolved_at": self.resolved.at,
-            "resolution": str(self.resolved.resolution),
-            "resolved_by": self.resolved.by,
-        }
-        for name, value in values.items():
+        for name, value in self.values.items():
             column = rows.schema.field(name)
             marked = pc.if_else(pa.array(chosen), pa.scalar(value, column.type), rows[name])
             rows = rows.set_column(rows.schema.get_field_index(name), column, marked)
         return _Written(files=tuple(write_files(table.metadata, table.io, rows)), rows=sum(chosen))
 
     def _is_chosen(self, row: Mapping[str, Any]) -> bool:
-        place = row["position"]
-        if place is None and row["payload"] is not None:
-            place = f"{PAYLOAD_PLACE}{row['payload']}"
-        is_open = row["resolved_at"] is None and row["stream"] == self.resolved.stream
-        return is_open and place in self.resolved.places
+        return row["resolved_at"] is None and row["stream"] == self.stream and self.chooses(row)
 
 
 def require_resolution(table: Table) -> None:

@@ -1,6 +1,6 @@
 """What the rules of a table found over time, whatever has applied them: the one reader of pages and commands.
 
-A new kind of rule is added to `_histories`; the pages and the command show it as every other one.
+The expectations of a table are evaluated by its checks, its row rules by every batch that writes it.
 """
 
 from __future__ import annotations
@@ -8,11 +8,15 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
+from sluice.declarations.loaded_declarations import Declarations
+from sluice.declarations.masked_tables import masked_columns_of_table
+from sluice.declarations.rule_declaration import RuleDeclaration
 from sluice.declarations.table_declaration import TableDeclaration
+from sluice.ledger.batch_rules import RuleCount, RuleResult, recent_rule_results
 from sluice.ledger.connection import Ledger
 from sluice.ledger.quality_checks import ExpectationObservation, QualityObservation, recent_quality
 from sluice.quality.expectation_sentences import (
@@ -32,10 +36,11 @@ class RulePlace(StrEnum):
     """What applies a rule, in words that follow `found by`."""
 
     CHECK = "the check of the table"
+    BATCH = "the batches that write it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RuleResult:
+class RuleFinding:
     """What one rule found at one time.
 
     success: unset when it could not be evaluated. found: in words.
@@ -63,10 +68,15 @@ class RuleHistory:
     kind: str
     place: RulePlace
     columns: tuple[str, ...] = ()
-    results: tuple[RuleResult, ...] = ()
+    results: tuple[RuleFinding, ...] = ()
 
     @property
-    def newest(self) -> RuleResult | None:
+    def unit(self) -> str:
+        """What its results are counted in."""
+        return "checks" if self.place is RulePlace.CHECK else "batches"
+
+    @property
+    def newest(self) -> RuleFinding | None:
         """Its newest result; none before the first."""
         return self.results[0] if self.results else None
 
@@ -110,20 +120,47 @@ class TableReport:
 
 
 def read_report(
-    ledger: Ledger, declared: TableDeclaration, *, masked: Collection[str], limit: int = SHOWN_RESULTS
+    ledger: Ledger, declarations: Declarations, declared: TableDeclaration, *, limit: int = SHOWN_RESULTS
 ) -> TableReport:
-    """Read what the rules of a table found.
+    """Read what the rules of a table found. limit: how many results of each rule are read."""
+    row_rules = row_rules_of(declarations, declared.table)
+    return report_of(
+        declared,
+        recent_quality(ledger, declared.table, limit=limit),
+        masked_columns_of_table(declarations, declared.table),
+        row_rules=row_rules,
+        batches=recent_rule_results(ledger, table=declared.table, limit=limit) if row_rules else (),
+    )
+
+
+def row_rules_of(declarations: Declarations, table: str) -> tuple[RuleDeclaration, ...]:
+    """The rules by which every batch of a table is judged: its own, and those of the streams that write it."""
+    found: dict[str, RuleDeclaration] = {}
+    for stream in declarations.streams.values():
+        for name, rules in stream.rules.items():
+            output = stream.declaration.outputs[name].iceberg
+            if output is not None and output.table == table:
+                found |= {rule.name: rule for rule in rules}
+    return tuple(found.values())
+
+
+def report_of(
+    declared: TableDeclaration,
+    checks: Sequence[QualityObservation],
+    masked: Collection[str],
+    *,
+    row_rules: Sequence[RuleDeclaration] = (),
+    batches: Sequence[RuleResult] = (),
+) -> TableReport:
+    """The report of a table from what is recorded, the newest first. Pure.
 
     Parameters
     ----------
-    masked: the columns, in lower case, of which no value is shown. limit: how many results of each rule are read.
+    masked: the columns, in lower case, of which no value is shown.
+    row_rules, batches: by which its batches are judged, and what they found.
     """
-    return report_of(declared, recent_quality(ledger, declared.table, limit=limit), masked)
-
-
-def report_of(declared: TableDeclaration, checks: Sequence[QualityObservation], masked: Collection[str]) -> TableReport:
-    """The report of a table from what is recorded, the newest first. Pure."""
-    rules = sorted(_histories(declared, checks, masked), key=_comes_later)
+    found = (*_of_batches(row_rules, batches), *_of_checks(declared, checks, masked))
+    rules = sorted(found, key=_comes_later)
     return TableReport(table=declared.table, owner=declared.owner, checks=tuple(checks), rules=tuple(rules))
 
 
@@ -148,11 +185,36 @@ def _comes_later(rule: RuleHistory) -> bool:
     return rule.newest is None or rule.newest.success is True
 
 
-def _histories(
+def _of_batches(rules: Iterable[RuleDeclaration], batches: Sequence[RuleResult]) -> Iterator[RuleHistory]:
+    """The row rules. The rows that break one are not recorded with its counts: those in the quarantine are there."""
+    for rule in rules:
+        yield RuleHistory(
+            rule=rule_words(rule.type, rule.kwargs) if rule.type is not None else rule.sentence,
+            kind=f"{rule.name}: {rule.on_failure}",
+            place=RulePlace.BATCH,
+            columns=tuple(dict.fromkeys(column for _, column in rule.columns)),
+            results=tuple(_of_batch(batch, batch.rules[rule.name]) for batch in batches if rule.name in batch.rules),
+        )
+
+
+def _of_batch(batch: RuleResult, found: RuleCount) -> RuleFinding:
+    where = f"{found.counted:,} rows of batch {batch.generation}:{batch.batch} of {batch.stream}"
+    said = f"{found.failed:,} of {where} break it" if found.failed else f"holds for {where}"
+    rejected = ", and are in its quarantine" if found.failed and found.on_failure == "quarantine" else ""
+    return RuleFinding(
+        at=batch.recorded_at or datetime.min.replace(tzinfo=UTC),
+        success=not found.is_broken,
+        found=said + rejected,
+        failed_rows=found.failed,
+        rows=found.counted,
+    )
+
+
+def _of_checks(
     declared: TableDeclaration, checks: Iterable[QualityObservation], masked: Collection[str]
 ) -> Iterator[RuleHistory]:
     """The declared expectations, each with its results."""
-    found: dict[str, list[RuleResult]] = {}
+    found: dict[str, list[RuleFinding]] = {}
     for check in checks:
         newest = {_key(one.expectation, one.arguments): one for one in check.details}
         for key, one in newest.items():
@@ -174,9 +236,9 @@ def _key(name: str, arguments: Mapping[str, Any]) -> str:
     return json.dumps([name, arguments], sort_keys=True, default=str)
 
 
-def _result(check: QualityObservation, found: ExpectationObservation) -> RuleResult:
+def _result(check: QualityObservation, found: ExpectationObservation) -> RuleFinding:
     elements = found.observed.get("element_count")
-    return RuleResult(
+    return RuleFinding(
         at=check.checked_at,
         success=found.success,
         found=found_words(found),

@@ -9,13 +9,14 @@ Source: https://www.rfc-editor.org/rfc/rfc4180
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.declarations.value_declaration import Column, ValueColumn
+from sluice.declarations.value_declaration import Column, ValueColumn, as_sent
 from sluice.record_values.arrow_columns import Column as ArrowColumn
 from sluice.record_values.arrow_columns import DecodedBlock, lacking_values, text_builder
 from sluice.record_values.rejection import (
@@ -25,6 +26,7 @@ from sluice.record_values.rejection import (
     mismatch,
     too_large,
 )
+from sluice.record_values.unknown_fields import undeclared_rejection
 
 _REPLACED = "\N{REPLACEMENT CHARACTER}"
 """What Spark's reader puts in the place of bytes that are not UTF-8."""
@@ -45,13 +47,13 @@ class CsvBlockDecoder:
     """
 
     def __init__(self, columns: Iterable[Column]) -> None:
-        declared = tuple(columns)
+        declared = as_sent(tuple(columns))
         self.names = tuple(column.name for column in declared)
         self._builders = [
             text_builder(column.column_type, unit=column.unit if isinstance(column, ValueColumn) else None)
             for column in declared
         ]
-        self._required = [column.name for column in declared if column.required]
+        self.required = [column.name for column in declared if column.required]
 
     def decode(self, fields: Sequence[ArrowColumn]) -> DecodedBlock:
         """Decode a block. fields: of each declared column the texts of its fields."""
@@ -66,38 +68,67 @@ class CsvBlockDecoder:
         columns = [
             build(texts, name, report) for name, texts, build in zip(self.names, fields, self._builders, strict=True)
         ]
-        lacking = lacking_values(dict(zip(self.names, columns, strict=True)), self._required)
+        lacking = lacking_values(dict(zip(self.names, columns, strict=True)), self.required)
         return DecodedBlock(columns=columns, rejections=lacking | mismatches)
 
 
-def header_places(header: Sequence[str | None], declared: Sequence[str]) -> tuple[int, ...] | Rejection:
-    """Where each declared column is in the lines of a file, or why the file is refused.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CsvHeader:
+    """What the first line of a file says.
+
+    width: how many fields a line of the file has.
+    places: where each declared column is; none for one that the file does not have.
+    undeclared: the columns of the file that are not declared.
+    """
+
+    width: int
+    places: tuple[int | None, ...]
+    undeclared: tuple[str, ...] = ()
+
+
+def read_header(
+    header: Sequence[str | None], declared: Sequence[str], *, required: Collection[str], rejects_undeclared: bool
+) -> CsvHeader | Rejection:
+    """Where each declared column is in the lines of a file, or why the file is refused. A column that is not required
+    may be absent, as a field of json may, so that old and new files of a folder are read together.
 
     Parameters
     ----------
-    header: the fields of the file's first line. declared: the names of the columns.
+    header: the fields of the file's first line. declared: the names of the columns. required: those that it must have.
+    rejects_undeclared: whether another column refuses the file; otherwise it is left out.
     """
     given = [
         (name or "").strip("\N{ZERO WIDTH NO-BREAK SPACE}") if index == 0 else name or ""
         for index, name in enumerate(header)
     ]
+    has_one, lower = any(name in given for name in declared), {name.lower() for name in given}
     problems = [
-        *(f"lacks {name}" for name in declared if name not in given),
-        *(f"has {name or 'a column without a name'}, which is not declared" for name in given if name not in declared),
-        *(f"has {name} twice" for name in dict.fromkeys(given) if given.count(name) > 1),
+        *(
+            f"lacks {name}"
+            for name in declared
+            if name not in given and (name in required or not has_one or name.lower() in lower)
+        ),
+        *(f"has {name} twice" for name in declared if given.count(name) > 1),
     ]
+    undeclared = tuple(dict.fromkeys(name or "a column without a name" for name in given if name not in declared))
+    others = [f"has {name}, which is not declared" for name in undeclared]
     if problems:
-        return Rejection(kind=RejectionKind.OTHER_HEADER, detail=f"it {', '.join(problems)}", quotes_data=True)
-    return tuple(given.index(name) for name in declared)
+        detail = f"it {', '.join([*problems, *others])}"
+        return Rejection(kind=RejectionKind.OTHER_HEADER, detail=detail, quotes_data=True)
+    if undeclared and rejects_undeclared:
+        return undeclared_rejection(undeclared, are_data=True)
+    places = tuple(given.index(name) if name in given else None for name in declared)
+    return CsvHeader(width=len(given), places=places, undeclared=undeclared)
 
 
-def split_line(text: str) -> list[str]:
+def split_line(text: str) -> list[str | None]:
     """The fields of one line, whatever is in it: Python's own reader fails on a lone carriage return and on a field of
-    more than 131,072 characters."""
-    fields, found = [], _FIELD.match(text) if text else None
+    more than 131,072 characters. An empty field is none, one in quotes is an empty text."""
+    fields: list[str | None] = []
+    found = _FIELD.match(text) if text else None
     while found is not None:
         quoted, rest = found["quoted"], found["rest"]
-        fields.append(rest if quoted is None else quoted.replace('""', '"') + rest)
+        fields.append((rest or None) if quoted is None else quoted.replace('""', '"') + rest)
         found = _FIELD.match(text, found.end()) if found["comma"] else None
     return fields
 

@@ -35,6 +35,32 @@ def unreadable_type(kind: str) -> str | None:
     return None
 
 
+_TIME = re.compile(r"date|timestamp(?:\(\d\))? with(?:out)? time zone")
+
+
+def checked_columns(columns: Mapping[str, str]) -> Iterator[str]:
+    """The terms of a query for columns, in which PostgreSQL refuses a value that no column holds: `infinity`, which
+    Spark reads as a time in the year 9999 or long ago, and a numeric `NaN`, at which it fails without a name.
+
+    Parameters
+    ----------
+    columns: the type of each, as for `unreadable_type`.
+    """
+    for name, kind in columns.items():
+        quoted = '"' + name.replace('"', '""') + '"'
+        words = name.replace("'", "''")
+        refusal = f"CAST({quoted}::text || ' in column {words}' AS {kind})"
+        if _TIME.fullmatch(kind):
+            is_value = f"isfinite({quoted})"
+        elif _NUMERIC.fullmatch(kind):
+            is_value = f"({quoted} <> 'NaN')"
+        else:
+            yield quoted
+            continue
+        # The cast around it keeps the scale, which a domain does not hand on.
+        yield f"CAST(CASE WHEN {is_value} IS NOT FALSE THEN {quoted} ELSE {refusal} END AS {kind}) AS {quoted}"
+
+
 def unreadable_columns(columns: Mapping[str, str]) -> Iterator[str]:
     """A phrase for each column that cannot be read. columns: the type of each, as for `unreadable_type`."""
     for name, kind in columns.items():

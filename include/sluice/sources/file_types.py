@@ -3,11 +3,14 @@
 Spark takes the physical type for the value: an unsigned number becomes a negative one, a date becomes the number of its
 day, bytes become text that is none, and a column that is absent becomes null. So the types in the head or foot of a
 file are compared with the declared ones before a batch reads it. The guide has the table (`docs/guides/inputs.md`).
+
+A file from before a column was added lacks it, and has no other column instead: there the column is null. One that
+lacks a column and has another one may have renamed it, and is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -57,8 +60,9 @@ def unfit_columns(
     found: the columns of the file.
     """
     declared = tuple((column.name, column.column_type) for column in columns)
+    required = frozenset(column.name for column in columns if column.required)
     fields = [found.field(index) for index in range(len(found.names))]
-    return tuple(_unfit_fields(declared, fields, file_format, prefix=""))
+    return tuple(_unfit_fields(declared, fields, file_format, required=required))
 
 
 def undeclared_columns(columns: Sequence[Column], found: pa.Schema) -> tuple[str, ...]:
@@ -72,10 +76,15 @@ def _unfit_fields(
     found: Sequence[pa.Field[Any]],
     file_format: FileFormat,
     *,
-    prefix: str,
+    prefix: str = "",
+    required: Collection[str] = (),
 ) -> Iterator[ColumnDifference]:
+    known, given = {name.lower() for name, _ in declared}, {field.name.lower() for field in found}
+    is_older = bool(given) and given <= known
     for name, kind in declared:
         same = [field for field in found if field.name.lower() == name.lower()]  # as Spark looks columns up
+        if not same and is_older and name not in required:
+            continue
         if not same:
             yield ColumnDifference(column=f"{prefix}{name}", declared=_declared(kind), got="")
         elif len(same) > 1:

@@ -29,7 +29,7 @@ never before it has been up for `restart.stable_after`, nor a second time before
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import pairwise
@@ -117,7 +117,7 @@ def judge_known(wanted: LoadedStream, known: StreamRecords, *newer: ProgressSamp
     if run is None or not is_watched(run):
         return None
     previous = next((one.end_asked_because for one in known.runs if one.run_id != run.run_id), None)
-    return judge_progress(
+    judged = judge_progress(
         wanted.declaration,
         run,
         batches=known.batches,
@@ -126,6 +126,8 @@ def judge_known(wanted: LoadedStream, known: StreamRecords, *newer: ProgressSamp
         ended_for_lag=previous == BECAUSE_LATE,
         now=newer[0].observed_at if newer else known.observed_at,
     )
+    # A batch that waits for a person keeps those behind it, which no restart changes.
+    return judged if known.held is None else replace(judged, restarts=False)
 
 
 def is_watched(run: RunObservation) -> bool:

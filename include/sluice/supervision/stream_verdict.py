@@ -7,13 +7,12 @@ another takes that from the ledger.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
-from enum import StrEnum
 
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.stream_declaration import ScheduleDeclaration
-from sluice.failure_reasons import Failure, describe_failure, next_step
+from sluice.failure_reasons import describe_failure, next_step
 from sluice.failures.classification import failure_of_run
 from sluice.ledger.airflow_owner import DagObservation, PauseOrigin
 from sluice.ledger.batches import MOST_REJECTED_FILES, BatchObservation
@@ -26,47 +25,24 @@ from sluice.supervision.decide_supervision import decide
 from sluice.supervision.increment_due import OverdueIncrement, find_overdue
 from sluice.supervision.orphaned_runs import OrphanedRun
 from sluice.supervision.progress_decision import ProgressJudgement, ProgressState, judge_known
+from sluice.supervision.row_verdicts import with_held, with_limit
+from sluice.supervision.stream_states import StreamState, StreamVerdict
 from sluice.supervision.supervision_decision import StreamObservation, SupervisionDecision, SupervisionReason
 from sluice.supervision.time_limits import AHEAD_AT_MOST, HEARD_WITHIN
 
-
-class StreamState(StrEnum):
-    """The state of a stream, for a person. FINISHED and FAILED apply to incremental streams only. ALL_REJECTED: it does
-    well, but no row of its newest batch with rows was good, or none of a file.
-
-    UNDECLARED, BROKEN and MODE_CHANGED are those of a run that fits no declaration (`find_orphaned_runs`).
-    PAUSE_UNCLEAR: it runs although its DAG is paused, and no person is known to have paused that.
-    NOT_RECONCILED is no look's own: a pass of the reconciler failed for the stream, or had no time for it.
-    """
-
-    NEVER_STARTED = "never started"
-    TO_BE_STARTED = "to be started"
-    STARTING = "starting"
-    QUEUED = "queued"
-    RUNNING = "running"
-    IDLE = "idle"
-    LATE = "late"
-    STALLED = "stalled"
-    SOURCES_UNOBSERVED = "sources unobserved"
-    CRASH_LOOPING = "crash looping"
-    SILENT = "silent"
-    UNKNOWN = "unknown"
-    CHANGE_REFUSED = "change refused"
-    FILES_DIFFER = "files differ"
-    STOPPING = "stopping"
-    STOPPED = "stopped"
-    RESTARTING = "restarting"
-    GIVEN_UP = "given up"
-    DRIVER_GONE = "driver gone"
-    FINISHED = "finished"
-    FAILED = "failed"
-    ALL_REJECTED = "all rejected"
-    UNDECLARED = "undeclared"
-    BROKEN = "declaration broken"
-    MODE_CHANGED = "mode changed"
-    PAUSE_UNCLEAR = "pause unclear"
-    NOT_RECONCILED = "not reconciled"
-
+__all__ = [
+    "StreamState",
+    "StreamVerdict",
+    "judge_increment",
+    "judge_stream",
+    "verdict_of",
+    "with_held",
+    "with_its_dag",
+    "with_limit",
+    "with_rejections",
+    "with_trouble",
+    "with_unclear_pause",
+]
 
 _STATES = {
     SupervisionReason.NEVER_STARTED: StreamState.NEVER_STARTED,
@@ -96,23 +72,6 @@ _STATES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamVerdict:
-    """The state of a stream. It is healthy when it has its desired state, or is on the way there.
-
-    explanation: the sentence for a person.
-    failure: the newest one that still counts; unset without one. next_step: what to do about it; empty without one.
-    occasion: what it is about, where the same state may come again for another cause (`StreamTrouble`).
-    """
-
-    state: StreamState
-    is_healthy: bool
-    explanation: str
-    failure: Failure | None = None
-    next_step: str = ""
-    occasion: str = ""
-
-
 _MAY_CRASH_AGAIN = frozenset({StreamState.RESTARTING, StreamState.STARTING, StreamState.RUNNING})
 """A run that is up for a moment does not end a crash loop."""
 
@@ -129,7 +88,6 @@ _OF_THE_SOURCES = frozenset({StreamState.LATE, StreamState.STALLED, StreamState.
 _WAITS_FOR_ROWS = frozenset({StreamState.FINISHED, StreamState.NEVER_STARTED})
 _RUNS = frozenset({StreamState.RUNNING, StreamState.IDLE})
 _DOES_WELL = _RUNS | {StreamState.FINISHED}
-
 _NOT_SEEN_FROM_HERE = frozenset({StreamState.UNKNOWN, StreamState.SILENT, StreamState.STARTING})
 """States that another host, or a cluster, may know better than this process."""
 
@@ -159,7 +117,10 @@ def judge_stream(
         verdict = with_trouble(own, seen.trouble, is_stop_confirmed=not _is_stopped_by_pause(seen))
     if verdict.failure is not None:
         return replace(verdict, next_step=next_step(verdict.failure.reason, stream=seen.stream))
-    return with_rejections(verdict, seen)
+    verdict = with_limit(
+        with_rejections(verdict, seen), seen, wanted.declaration.supervision.max_rejected, does_well=_DOES_WELL
+    )
+    return with_held(verdict, seen, does_well=_DOES_WELL)
 
 
 def _with_waiting_rows(verdict: StreamVerdict, wanted: LoadedStream, trouble: StreamTrouble | None) -> StreamVerdict:
@@ -364,8 +325,11 @@ def judge_increment(
         if overdue is not None:
             return _overdue(seen, overdue)
     if run is None:
-        text = "It has never run; it runs by its schedule."
-        return StreamVerdict(state=StreamState.NEVER_STARTED, is_healthy=True, explanation=text)
+        is_new = pause is not None and pause.is_paused
+        text = (
+            "its DAG is paused, as every new one is. Unpause it in Airflow." if is_new else "it runs by its schedule."
+        )
+        return StreamVerdict(state=StreamState.NEVER_STARTED, is_healthy=True, explanation=f"It has never run; {text}")
     reason = (run.reason or "without a reason").rstrip(".")
     if run.state is RunState.FINISHED or is_repaired:
         text = f"Its newest run ended: {reason}."

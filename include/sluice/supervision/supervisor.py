@@ -20,7 +20,7 @@ import os
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from sluice.declarations.loaded_declarations import LoadedStream
@@ -29,6 +29,7 @@ from sluice.failures.classification import classify
 from sluice.failures.error_chains import chain_of
 from sluice.launching.driver_records import read_exit_note
 from sluice.launching.launcher_port import Launcher, LaunchRequest
+from sluice.ledger.batches import rejected_since
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import record_event
 from sluice.ledger.run_values import DesiredState, DriverExit, RunObservation, RunState
@@ -191,7 +192,25 @@ def read_to_judge(
         return 0 if wanted is None else runs_that_count(wanted, newest)
 
     names = list(dict.fromkeys((*by_name, *others)))
-    return read_streams(ledger, names, runs_that_count=count, with_progress=with_progress) if names else {}
+    known = read_streams(ledger, names, runs_that_count=count, with_progress=with_progress) if names else {}
+    return _with_rejected(ledger, by_name, known)
+
+
+def _with_rejected(
+    ledger: Ledger, declared: Mapping[str, LoadedStream], known: Mapping[str, StreamRecords]
+) -> Mapping[str, StreamRecords]:
+    """The records, with what streams that have a limit have rejected in its window, or since a person asked something
+    of them, who has then seen it."""
+    limits = {name: wanted.declaration.supervision.max_rejected for name, wanted in declared.items()}
+    since = {
+        name: max(
+            known[name].observed_at - limit.window, known[name].desired.changed_at or datetime.min.replace(tzinfo=UTC)
+        )
+        for name, limit in limits.items()
+        if limit is not None
+    }
+    found = rejected_since(ledger, since) if since else {}
+    return {name: replace(one, rejected=found.get(name)) if name in found else one for name, one in known.items()}
 
 
 def observe(known: StreamRecords, launcher: Launcher, *, heard_within: timedelta = timedelta(0)) -> StreamObservation:

@@ -6,7 +6,7 @@ A plan reads metadata and changes nothing. `sluice.tables.declared_tables` carri
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from pyiceberg import types as iceberg
 from pyiceberg.schema import Schema
@@ -23,12 +23,14 @@ from sluice.tables.table_changes import (
     ColumnPath,
     CreateTable,
     DescribeColumn,
+    DropColumn,
     LayoutChange,
     MakeOptional,
     OrderColumns,
     PropertyChange,
     RemovePartitionField,
     RemoveProperty,
+    RenameColumn,
     SchemaChange,
     SetProperty,
     SetSortOrder,
@@ -52,19 +54,31 @@ def plan_table_changes(declaration: TableDeclaration, existing: TableMetadata | 
 
     Raises
     ------
-    LakehouseError: when a column would be dropped, narrowed, changed to another type or made required. The message
-        names every such column.
+    LakehouseError: when a column would be narrowed, changed to another type, made required, or dropped without being
+        under `drop`. The message names every such column.
     """
     if existing is None:
         return (CreateTable(table=declaration.table, columns=len(declaration.columns)),)
-    comparison = _SchemaComparison(declared=schema_of(declaration), existing=existing.schema())
+    renames = tuple(_renames(declaration, existing.schema()))
+    existing = _renamed(existing, {change.before: change.name for change in renames})
+    comparison = _SchemaComparison(
+        declared=schema_of(declaration), existing=existing.schema(), dropped=declaration.drop
+    )
     schema_changes = comparison.changes()
     if comparison.refusals:
         raise LakehouseError(
             f"The table {declaration.table} cannot become as it is declared: {'; '.join(comparison.refusals)}.",
             next_step="Correct the declaration, or declare a table of another name.",
         )
+    in_use = _layout_columns(existing)
+    if kept := [change.name for change in schema_changes if isinstance(change, DropColumn) and change.name in in_use]:
+        raise LakehouseError(
+            f"The table {declaration.table} cannot become as it is declared: {', '.join(kept)} cannot be dropped, "
+            "because partitions or the order of rows, of now or of older files, are made of it.",
+            next_step="Declare the column again, or write the rows into a table of another name.",
+        )
     return (
+        *renames,
         *schema_changes,
         *_partition_changes(declaration, existing),
         *_sort_changes(declaration, existing),
@@ -72,10 +86,42 @@ def plan_table_changes(declaration: TableDeclaration, existing: TableMetadata | 
     )
 
 
-class _SchemaComparison:
-    """Compares two schemas and collects all refused changes, so that one message can list them."""
+def _renames(declaration: TableDeclaration, existing: Schema) -> Iterator[RenameColumn]:
+    """The columns that still have a former name. A table that has both names keeps them, and the comparison refuses the
+    former one, which is declared no more."""
+    names = set(existing.column_names)
+    for column in declaration.columns:
+        if column.renamed_from in names and column.name not in names:
+            yield RenameColumn(before=column.renamed_from, name=column.name)
 
-    def __init__(self, *, declared: Schema, existing: Schema) -> None:
+
+def _renamed(existing: TableMetadata, names: Mapping[str, str]) -> TableMetadata:
+    """The metadata as it is once some columns have other names, by their former ones."""
+    if not names:
+        return existing
+    now = existing.schema()
+    fields = [field.model_copy(update={"name": names.get(field.name, field.name)}) for field in now.fields]
+    schema = Schema(*fields, schema_id=now.schema_id, identifier_field_ids=now.identifier_field_ids)
+    others = [other for other in existing.schemas if other.schema_id != now.schema_id]
+    return existing.model_copy(update={"schemas": [*others, schema]})
+
+
+def _layout_columns(existing: TableMetadata) -> frozenset[str | None]:
+    """The columns that any partitioning or sort order of the table is made of: old files and old metadata need them."""
+    parts = [field.source_id for spec in existing.partition_specs for field in spec.fields]
+    sorted_by = [field.source_id for order in existing.sort_orders for field in order.fields]
+    schema = existing.schema()
+    return frozenset(schema.find_column_name(number) for number in (*parts, *sorted_by, *schema.identifier_field_ids))
+
+
+class _SchemaComparison:
+    """Compares two schemas and collects all refused changes, so that one message can list them.
+
+    dropped: the columns that may go.
+    """
+
+    def __init__(self, *, declared: Schema, existing: Schema, dropped: Sequence[str] = ()) -> None:
+        self._dropped = frozenset(dropped)
         self._declared = declared
         self._existing = existing
         self.refusals: list[str] = []
@@ -84,7 +130,8 @@ class _SchemaComparison:
         changes = tuple(self._structs((), self._declared.as_struct(), self._existing.as_struct()))
         added = [change.path[0] for change in changes if isinstance(change, AddColumn) and len(change.path) == 1]
         names = tuple(column.name for column in self._declared.fields)
-        if names != (*(column.name for column in self._existing.fields), *added) and not self.refusals:
+        kept = (column.name for column in self._existing.fields if column.name not in self._dropped)
+        if names != (*kept, *added) and not self.refusals:
             return (*changes, OrderColumns(names=names))
         return changes
 
@@ -102,8 +149,13 @@ class _SchemaComparison:
             else:
                 yield AddColumn(path=place, type=column.field_type, doc=column.doc or "")
         for name in known:
+            if not path and name in self._dropped:
+                yield DropColumn(name=name)
+                continue
+            ways = "add `renamed_from` to the column that it becomes, or name it under `drop`" if not path else ""
             self._refuse(
-                (*path, name), "is in the table and no longer in the declaration, and a column is never dropped"
+                (*path, name),
+                f"is in the table and no longer in the declaration ({ways or 'fields of a column are never dropped'})",
             )
 
     def _columns(

@@ -26,10 +26,12 @@ from sluice.tables.table_changes import (
     AddPartitionField,
     CreateTable,
     DescribeColumn,
+    DropColumn,
     MakeOptional,
     OrderColumns,
     RemovePartitionField,
     RemoveProperty,
+    RenameColumn,
     SchemaChange,
     SetProperty,
     SetSortOrder,
@@ -172,16 +174,23 @@ def _stop_sorting(table: Table) -> None:
 
 def _update_schema(transaction: Transaction, changes: tuple[TableChange, ...]) -> None:
     schema_changes = [change for change in changes if isinstance(change, SchemaChange)]
-    if schema_changes:
-        with transaction.update_schema() as update:
-            for change in schema_changes:
-                _update_column(update, change)
+    renames = [change for change in schema_changes if isinstance(change, RenameColumn)]
+    others = [change for change in schema_changes if not isinstance(change, RenameColumn)]
+    for some in (renames, others):  # pyiceberg finds a column that it renames by its former name until the update ends
+        if some:
+            with transaction.update_schema() as update:
+                for change in some:
+                    _update_column(update, change)
 
 
 def _update_column(update: UpdateSchema, change: SchemaChange) -> None:
     match change:
         case AddColumn():
             update.add_column(change.path, change.type, doc=change.doc or None)
+        case RenameColumn():
+            update.rename_column(change.before, change.name)
+        case DropColumn():
+            update.delete_column(change.name)
         case WidenColumn():
             update.update_column(change.path, field_type=change.type)
         case MakeOptional():

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from pyiceberg.manifest import DataFile, DataFileContent, ManifestFile
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
@@ -17,6 +17,7 @@ from pyiceberg.typedef import Record
 
 from sluice.stored_keys import PUBLICATION_KEY
 from sluice.tables.catalog import catalog_refusals
+from sluice.tables.rewrite_limits import rewrite_limits
 from sluice.tables.table_observation import (
     FILE_SIZE_EDGES,
     PartitionObservation,
@@ -48,6 +49,7 @@ def observe_table(table: Table, *, name: str, small_file_bytes: int, now: dateti
     with catalog_refusals(f"read the manifests of {name}"):
         manifests = newest.manifests(table.io) if newest else []
         files = _live_files(table, manifests, small_file_bytes)
+        limits = (*rewrite_limits(table.metadata), *sorted(files.limits))
     return TableObservation(
         table=name,
         observed_at=now,
@@ -64,6 +66,7 @@ def observe_table(table: Table, *, name: str, small_file_bytes: int, now: dateti
         ),
         references=_references(table),
         file_sizes=tuple(files.by_size),
+        rewrite_limits=limits,
     )
 
 
@@ -88,14 +91,17 @@ class _Files:
     """What is counted of some live files.
 
     by_partition: the sizes of the data files, by the partition as a path. by_size: their number between the edges.
+    limits: what of them only Spark can write again.
     """
 
     rows: int = 0
     delete_files: int = 0
     by_partition: dict[str, _Sizes] = field(default_factory=dict)
     by_size: list[int] = field(default_factory=lambda: [0] * (len(FILE_SIZE_EDGES) + 1))
+    limits: set[str] = field(default_factory=set)
 
     def add(self, other: _Files) -> None:
+        self.limits |= other.limits
         self.rows += other.rows
         self.delete_files += other.delete_files
         for partition, sizes in other.by_partition.items():
@@ -106,7 +112,7 @@ class _Files:
 def _live_files(table: Table, manifests: Iterable[ManifestFile], small_file_bytes: int) -> _Files:
     """What is counted of every live file. A manifest's entries are dropped once they are counted: the memory follows
     the size of a manifest and the number of partitions, not the number of files."""
-    specs, schema = table.specs(), table.schema()
+    specs, schema, default_spec_id = table.specs(), table.schema(), table.metadata.default_spec_id
 
     def read(manifest: ManifestFile) -> _Files:
         found, by_record = _Files(), defaultdict[Record, _Sizes](_Sizes)
@@ -114,9 +120,16 @@ def _live_files(table: Table, manifests: Iterable[ManifestFile], small_file_byte
             file = entry.data_file
             if file.content != DataFileContent.DATA:
                 found.delete_files += 1
+                if file.content == DataFileContent.EQUALITY_DELETES:
+                    found.limits.add("equality deletes")
                 continue
             found.rows += file.record_count
-            by_record[file.partition].add(_sizes_of(file, small_file_bytes))
+            sizes = _sizes_of(file, small_file_bytes)
+            if sizes.small_files and manifest.partition_spec_id != default_spec_id:
+                found.limits.add("small files of an earlier partition spec")
+            if sizes.small_files and file.file_format != FileFormat.PARQUET:
+                found.limits.add("small files that are not Parquet")
+            by_record[file.partition].add(sizes)
             found.by_size[bisect_right(FILE_SIZE_EDGES, file.file_size_in_bytes)] += 1
         spec = specs[manifest.partition_spec_id]
         for record, sizes in by_record.items():

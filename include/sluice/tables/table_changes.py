@@ -37,6 +37,27 @@ class AddColumn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RenameColumn:
+    """Give a column another name. Its rows stay: files know a column by its id."""
+
+    before: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"rename the column {self.before} to {self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropColumn:
+    """Take a column out of the table. Its values stay in old snapshots and in files, and no query reads them."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"drop the column {self.name} with its values"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WidenColumn:
     """Change the type of a column to a wider one."""
 
@@ -132,7 +153,9 @@ class RemoveProperty:
         return f"remove the property {self.name}"
 
 
-SchemaChange: TypeAlias = AddColumn | WidenColumn | MakeOptional | DescribeColumn | OrderColumns
+SchemaChange: TypeAlias = (
+    AddColumn | RenameColumn | DropColumn | WidenColumn | MakeOptional | DescribeColumn | OrderColumns
+)
 
 LayoutChange: TypeAlias = AddPartitionField | RemovePartitionField | SetSortOrder
 

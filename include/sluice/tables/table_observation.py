@@ -72,6 +72,7 @@ class TableObservation:
     snapshots: every listed snapshot, oldest first, whichever branch it is on.
     file_sizes: how many data files of the newest snapshot are below each of `FILE_SIZE_EDGES` and not below the edge
         before, and how many are larger.
+    rewrite_limits: why its small files cannot be written again without Spark (`tables.rewrite_limits`).
     """
 
     table: str
@@ -87,6 +88,7 @@ class TableObservation:
     snapshots: tuple[SnapshotObservation, ...]
     references: tuple[ReferenceObservation, ...]
     file_sizes: tuple[int, ...] = ()
+    rewrite_limits: tuple[str, ...] = ()
 
     @property
     def main_line(self) -> tuple[SnapshotObservation, ...]:

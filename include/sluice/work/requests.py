@@ -117,8 +117,28 @@ class CheckTable(WorkRequest):
     table: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayRecords(WorkRequest):
+    """Publish rejected records of a stream through today's code, beside the live stream, each once.
+
+    kinds, positions: which ones, as lists in JSON; empty lists for all. until: rejected up to this time in ISO 8601;
+    empty for all. only_tries: `yes` to compute and to publish nothing. planned: the digest that a person agreed to;
+    empty when no person was asked.
+    """
+
+    kind: ClassVar[WorkKind] = WorkKind.REPLAY
+    priority: ClassVar[int] = 5
+    stream: str
+    kinds: str = "[]"
+    positions: str = "[]"
+    until: str = ""
+    only_tries: str = NO
+    planned: str = ""
+
+
 REQUESTS: dict[WorkKind, type[WorkRequest]] = {
-    request.kind: request for request in (Increment, ReplaceInterval, RefreshTable, FindGaps, MaintainTable, CheckTable)
+    request.kind: request
+    for request in (Increment, ReplaceInterval, RefreshTable, FindGaps, MaintainTable, CheckTable, ReplayRecords)
 }
 """The request of each kind."""
 

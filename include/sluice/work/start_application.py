@@ -21,7 +21,7 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.work_values import NewItem, Pool
 from sluice.settings import Settings
 from sluice.work.pools import EngineProfile, conf_of, pool_of, profile_of
-from sluice.work.requests import FindGaps, Increment, RefreshTable, ReplaceInterval, WorkRequest
+from sluice.work.requests import FindGaps, Increment, RefreshTable, ReplaceInterval, ReplayRecords, WorkRequest
 
 
 def profile_for(request: WorkRequest, pipelines: Path) -> EngineProfile:
@@ -47,7 +47,7 @@ def profile_for(request: WorkRequest, pipelines: Path) -> EngineProfile:
             return profile_of(
                 load_declarations(pipelines, only=request.stream).stream(request.stream), is_increment=True
             )
-        case RefreshTable() | FindGaps():
+        case RefreshTable() | FindGaps() | ReplayRecords():
             return profile_of(load_declarations(pipelines, only=request.stream).stream(request.stream))
         case _:
             return EngineProfile()

@@ -268,7 +268,7 @@ def compute_interval(
     }
     targets = open_targets(spark, stream, outputs, catalog=catalog)
     declared = targets[0].declared
-    outputs[name], invalid = _separated(outputs[name], targets[0], has_quarantine=stream.declaration.quarantine)
+    outputs[name], invalid = separated(outputs[name], targets[0], has_quarantine=stream.declaration.quarantine)
     is_timeless = fn.col(quoted(column)).isNull()
     timeless = unite_outputs(stream, outputs | {name: outputs[name].where(is_timeless)}, targets).rows
     is_beside = ~within(outputs[name], column, seen.interval)
@@ -298,7 +298,7 @@ def compute_interval(
     )
 
 
-def _separated(
+def separated(
     rows: DataFrame, target: IcebergTarget, *, has_quarantine: bool
 ) -> tuple[DataFrame, tuple[DataFrame, ...]]:
     """The rows of an output whose text is UTF-8, and those of the quarantine for the others, as a batch of the stream

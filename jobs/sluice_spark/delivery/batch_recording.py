@@ -82,6 +82,11 @@ class Recording:
         with self._changed:
             self._unrecorded.add(key)
 
+    def forget(self, key: PublicationKey) -> None:
+        """Leave out what Spark reported of a batch that a person has rejected: the ledger has it as that."""
+        with self._changed:
+            self._observed.pop(key, None)
+
     def await_settled(self, timeout_seconds: float) -> bool:
         """Wait until the ledger has every batch that is visible, at most so long. Returns whether it has."""
         with self._changed:

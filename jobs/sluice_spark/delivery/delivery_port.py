@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -106,11 +106,20 @@ class TurnedAwayError(Exception):
 
 
 class BatchGate:
-    """Stops a run between two batches: every batch passes the gate before it starts, and none passes a closed one."""
+    """Stops a run between two batches: every batch passes the gate before it starts, and none passes a closed one.
+
+    `waits` is set while a batch waits behind it for earlier ones, so that nothing of it has begun.
+    """
 
     def __init__(self) -> None:
         self._closed = threading.Event()
         self.turned_away = threading.Event()
+        self.waits = threading.Event()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether no further batch is to start."""
+        return self._closed.is_set()
 
     def close(self) -> None:
         """Let no further batch start."""
@@ -124,8 +133,17 @@ class BatchGate:
         TurnedAwayError: when the gate is closed.
         """
         if self._closed.is_set():
-            self.turned_away.set()
-            raise TurnedAwayError("the run is stopping")
+            self.turn_away()
+
+    def turn_away(self) -> NoReturn:
+        """End the run before the batch begins.
+
+        Raises
+        ------
+        TurnedAwayError: always.
+        """
+        self.turned_away.set()
+        raise TurnedAwayError("the run is stopping")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,13 +26,15 @@ from sluice.tables.catalog import open_catalog
 from sluice_spark.delivery.batch_staging import BatchCounts, BatchStaging, StagingLook, log_difference
 from sluice_spark.delivery.delivery_port import DeliveredBatch, DeliveryContext, OffsetLog, canonical_end
 from sluice_spark.delivery.fenced_merge import FencedMerge
-from sluice_spark.delivery.staged_publication import PublicationRhythm, Publisher, StagedByOutput, StagedPublication
+from sluice_spark.delivery.overlapped_publication import StagedByOutput
+from sluice_spark.delivery.staged_publication import PublicationRhythm, Publisher, StagedPublication
 from sluice_spark.delivery.stream_takeover import (
     complete_rejections,
     marked_batches,
     publish_staged,
     take_stream_over,
 )
+from sluice_spark.delivery.waiting_batches import HeldBatches
 from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.session.checkpoint_metadata import read_checkpoint, read_planned_offsets
 
@@ -50,6 +52,7 @@ class StagedDelivery:
     staging: BatchStaging
     publisher: Publisher
     publication: StagedPublication
+    held: HeldBatches
     offsets: OffsetLog
     _newest: int | None = None
     _rejected: frozenset[int] = frozenset()
@@ -95,9 +98,11 @@ class StagedDelivery:
         recorded = rejected_batches(context.ledger, context.run.stream, generation=generation)
         self._rejected = recorded | context.tables.rejected
         complete_rejections(self.publisher, self._rejected, checkpoint)
-        for batch in publish_staged(self.publisher, checkpoint):
+        published, held = publish_staged(self.publisher, checkpoint)
+        for batch in published:
             recovered = recovered_observation(batch)
             self.publication.note_recovered(recovered, comes_again=checkpoint.runs_again(recovered.key))
+        self.held.take_up(held)
 
     def _checkpoint(self) -> CheckpointPosition:
         """How far the checkpoint goes now that no older run can publish any more."""
@@ -189,6 +194,23 @@ def open_staged_delivery(plan: StreamPlan, context: DeliveryContext) -> StagedDe
         every_seconds=every.total_seconds() if every is not None else None, is_overlapped=plan.publishes_beside
     )
     publisher = _publisher(plan, context, merges_small=every is not None)
+    publication = StagedPublication(
+        publisher=publisher,
+        recording=context.recording,
+        rhythm=rhythm,
+        on_failure=context.controls.on_failure,
+    )
+    held = HeldBatches(
+        context.ledger,
+        plan.declaration,
+        publisher,
+        publish=publication.publish_held,
+        forget=context.recording.forget,
+        on_failure=context.controls.on_failure,
+        gate=context.controls.gate,
+        reached=context.reached,
+    )
+    publication.held = held
     return StagedDelivery(
         context=context,
         staging=BatchStaging(
@@ -202,12 +224,8 @@ def open_staged_delivery(plan: StreamPlan, context: DeliveryContext) -> StagedDe
             rejected_as=context.run.rejected_as,
         ),
         publisher=publisher,
-        publication=StagedPublication(
-            publisher=publisher,
-            recording=context.recording,
-            rhythm=rhythm,
-            on_failure=context.controls.on_failure,
-        ),
+        publication=publication,
+        held=held,
         offsets=OffsetLog(spark=plan.rows.sparkSession, query_name=plan.declaration.stream, sources=plan.sources),
     )
 

@@ -8,14 +8,11 @@ gets a snapshot every half minute stays small and quick. The staging tables are 
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
-from types import MappingProxyType
-from typing import TypeAlias
+from typing import Protocol
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
@@ -25,17 +22,13 @@ from sluice.publication.chain import is_visible
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.marks import batch_of, load_target_state
 from sluice.publication.publish_batches import Publication, ReplacedRange, publish_append, publish_replace
-from sluice.publication.staged_batch import PlannedBatch, StagedBatch
+from sluice.publication.staged_batch import PlannedBatch, StagedBatch, recovered_observation
 from sluice.publication.staging_table import clear_staging
 from sluice.supervision.held_lease import HeldLease
 from sluice_spark.delivery.batch_recording import Recording
 from sluice_spark.delivery.fenced_merge import FencedMerge
+from sluice_spark.delivery.overlapped_publication import OverlappedPublication, StagedByOutput, no_tables
 from sluice_spark.sinks.iceberg import IcebergTarget
-
-StagedByOutput = Mapping[str, StagedBatch]
-"""One batch, staged for each output."""
-
-no_tables: Mapping[str, Table] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,10 +177,6 @@ output, which small batches should not pay every time."""
 _SETTLING_SECONDS = 5.0
 """How long the end of a run waits for the ledger before it leaves the clearing to the next run."""
 
-Publish: TypeAlias = Callable[[Sequence[StagedByOutput], Mapping[str, Table]], None]
-"""Makes batches visible, in order, with all that follows from it. Takes the staging tables by output, loaded after the
-last of the batches was staged; those that are missing have to be loaded."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicationRhythm:
@@ -206,17 +195,44 @@ class PublicationRhythm:
         return self.is_overlapped or self.every_seconds is not None
 
 
+class WaitingBatches(Protocol):
+    """The batches of a run that wait for a person (`sluice_spark.delivery.waiting_batches`)."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether anything waits."""
+        ...
+
+    def takes(self, batch: StagedByOutput) -> bool:
+        """Whether a staged batch has to wait; it is then queued."""
+        ...
+
+    def await_room(self) -> None:
+        """Wait while as many queue as may."""
+        ...
+
+    def watch(self) -> None:
+        """Begin to look for decisions."""
+        ...
+
+    def end(self) -> None:
+        """Look for none any more."""
+        ...
+
+
 @dataclass(slots=True, kw_only=True)
 class StagedPublication:
     """The publications of one run.
 
     on_failure: is called when a publication on a thread of its own has failed.
+    held: the batches that wait for a person.
     """
 
     publisher: Publisher
     recording: Recording
     rhythm: PublicationRhythm
     on_failure: Callable[[], None]
+    held: WaitingBatches | None = None
     _uncleared: int = 0
     _overlapped: OverlappedPublication | None = None
 
@@ -224,6 +240,24 @@ class StagedPublication:
     def at_work(self) -> Iterator[None]:
         """Publish while the block runs; after it, unless it failed, publish what still waits, and clear what is
         visible and recorded."""
+        with self._watching_held():
+            yield from self._publishing()
+        if self._uncleared and self.recording.await_settled(_SETTLING_SECONDS):
+            self.publisher.clear()
+            self._uncleared = 0
+
+    @contextmanager
+    def _watching_held(self) -> Iterator[None]:
+        if self.held is None:
+            yield
+            return
+        self.held.watch()
+        try:
+            yield
+        finally:
+            self.held.end()
+
+    def _publishing(self) -> Iterator[None]:
         if self.rhythm.is_beside:
             overlapped = OverlappedPublication(
                 self._publish, every_seconds=self.rhythm.every_seconds, on_failure=self.on_failure
@@ -232,13 +266,17 @@ class StagedPublication:
                 yield
         else:
             yield
-        if self._uncleared and self.recording.await_settled(_SETTLING_SECONDS):
-            self.publisher.clear()
-            self._uncleared = 0
 
     def before_batch(self) -> None:
-        """Clear between two batches, where no thread beside the query does."""
-        if self._overlapped is None:
+        """Clear between two batches, where no thread beside the query does. Wait while too many are held.
+
+        Raises
+        ------
+        TurnedAwayError: when the run ends meanwhile.
+        """
+        if self.held is not None:
+            self.held.await_room()
+        if self._overlapped is None and not (self.held is not None and self.held.is_waiting):
             self._clear_when_worthwhile()
 
     def publish(self, batch: StagedByOutput, staging: Mapping[str, Table] = no_tables) -> None:
@@ -252,10 +290,31 @@ class StagedPublication:
         ------
         LeaseLostError, DeliveryError, LakehouseError: as `Publisher.publish` raises them, for this batch or an earlier.
         """
+        if self.held is not None and self.held.takes(batch):
+            return
         if self._overlapped is not None:
             self._overlapped.add(batch, staging)
         else:
             self._publish([batch], staging)
+
+    def publish_held(self, batch: StagedByOutput, is_recovered: bool) -> None:
+        """Make a batch visible that no longer waits, once all before it are.
+
+        Parameters
+        ----------
+        is_recovered: whether an earlier run has staged it and Spark does not run it again.
+
+        Raises
+        ------
+        LeaseLostError, DeliveryError, LakehouseError: as `Publisher.publish` raises them.
+        """
+        if self._overlapped is not None:
+            self._overlapped.await_published()
+        snapshot_ids = self.publisher.publish([batch])
+        if is_recovered:
+            self.note_recovered(recovered_observation(batch), comes_again=False)
+        else:
+            self.note_visible([next(iter(batch.values())).summary.key], snapshot_ids)
 
     def note_visible(self, keys: Sequence[PublicationKey], snapshot_ids: Mapping[str, int]) -> None:
         """Note that batches are visible. snapshot_ids: of the targets, by output."""
@@ -289,98 +348,3 @@ class StagedPublication:
         if self._uncleared - len(unrecorded) >= CLEARED_TOGETHER:
             self.publisher.clear(unrecorded=unrecorded)
             self._uncleared = len(unrecorded)
-
-
-class OverlappedPublication:
-    """Publishes waiting batches on a thread of its own when they are due.
-
-    A group is due a fixed time after its first batch was staged, with or without new input, and when the run ends.
-    Without groups each batch is published alone, and Spark is at most one batch ahead. A context manager: leaving it
-    publishes what still waits, unless the block failed; then the next run publishes it.
-
-    Parameters
-    ----------
-    publish: called on the thread, and at the end on the caller's.
-    every_seconds: how long the first batch of a group waits; none when there are no groups.
-    on_failure: is called when a publication has failed; leaving the block then raises its error.
-    """
-
-    def __init__(self, publish: Publish, *, every_seconds: float | None, on_failure: Callable[[], None]) -> None:
-        self._publish = publish
-        self._every_seconds = every_seconds
-        self._on_failure = on_failure
-        self._changed = threading.Condition()
-        self._waiting: list[StagedByOutput] = []
-        self._staging: Mapping[str, Table] = no_tables
-        self._due_at: float | None = None
-        self._is_ending = False
-        self._failure: Exception | None = None
-        self._thread = threading.Thread(target=self._work, name="publication", daemon=True)
-
-    def __enter__(self) -> OverlappedPublication:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        with self._changed:
-            self._is_ending = True
-            self._changed.notify_all()
-        self._thread.join()
-        if self._failure is not None:  # the cause; an error of the query beside it is a consequence
-            raise self._failure
-        if kind is None:
-            self._publish_waiting()
-
-    def add(self, batch: StagedByOutput, staging: Mapping[str, Table]) -> None:
-        """Queue a staged batch for publication; without groups, once the previous batch is visible.
-
-        Parameters
-        ----------
-        staging: the staging tables by output, as they were loaded after the batch was staged.
-
-        Raises
-        ------
-        Exception: the error of a publication that has failed; no further batch is taken.
-        """
-        with self._changed:
-            if self._every_seconds is None:
-                self._changed.wait_for(lambda: not self._waiting or self._failure is not None)
-            if self._failure is not None:
-                raise self._failure
-            if self._due_at is None:
-                self._due_at = time.monotonic() + (self._every_seconds or 0.0)
-            self._waiting.append(batch)
-            self._staging = staging
-            self._changed.notify_all()
-
-    def _work(self) -> None:
-        while self._await_due():
-            try:
-                self._publish_waiting()
-            except Exception as error:  # noqa: BLE001  # the thread's end: the error is kept whole and raised by the run
-                _log.error("a publication failed, so the run ends: %s", error)
-                with self._changed:
-                    self._failure = error
-                    self._changed.notify_all()
-                self._on_failure()
-                return
-
-    def _await_due(self) -> bool:
-        """Wait until a publication is due. Returns False when the run ends instead."""
-        with self._changed:
-            while not self._is_ending:
-                left = None if self._due_at is None else self._due_at - time.monotonic()
-                if left is not None and left <= 0:
-                    return True
-                self._changed.wait(left)
-            return False
-
-    def _publish_waiting(self) -> None:
-        with self._changed:
-            batches, staging = tuple(self._waiting), self._staging
-            self._due_at, self._staging = None, no_tables
-        if batches:
-            self._publish(batches, staging)
-        with self._changed:
-            del self._waiting[: len(batches)]
-            self._changed.notify_all()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
+from dataclasses import replace
+from itertools import takewhile
 
 from pyiceberg.catalog import Catalog
 
@@ -18,7 +20,9 @@ from sluice.publication.staging_table import load_staging_table, staged_batches
 from sluice.publication.start_check import published_beyond, refuse_missing_batches, refuse_newer_table
 from sluice.stored_keys import OPERATION_COLUMN
 from sluice.tables.declared_tables import load_table
-from sluice_spark.delivery.staged_publication import Publisher, StagedByOutput
+from sluice_spark.delivery.overlapped_publication import StagedByOutput
+from sluice_spark.delivery.staged_publication import Publisher
+from sluice_spark.delivery.waiting_batches import is_held, key_of
 from sluice_spark.sinks.iceberg import IcebergTarget
 
 _log = logging.getLogger(__name__)
@@ -82,8 +86,11 @@ def _next_if_rejected(
     return next((batch for batch in ready if batch.summary.key.batch in rejected), None)
 
 
-def publish_staged(publisher: Publisher, checkpoint: CheckpointPosition) -> tuple[StagedByOutput, ...]:
-    """Publish the chain of batches that an earlier run staged, as far as every output of a batch is staged.
+def publish_staged(
+    publisher: Publisher, checkpoint: CheckpointPosition
+) -> tuple[tuple[StagedByOutput, ...], tuple[StagedByOutput, ...]]:
+    """Publish the chain of batches that an earlier run staged, as far as every output of a batch is staged, and up to
+    the first one that is held.
 
     Parameters
     ----------
@@ -91,7 +98,8 @@ def publish_staged(publisher: Publisher, checkpoint: CheckpointPosition) -> tupl
 
     Returns
     -------
-    The batches that are published and still in the staging tables, in order: the ledger may not have them.
+    The batches that are published and still in the staging tables, in order: the ledger may not have them. Then those
+    that wait: one that is held, and all behind it.
 
     Raises
     ------
@@ -108,14 +116,17 @@ def publish_staged(publisher: Publisher, checkpoint: CheckpointPosition) -> tupl
     whole = whole_batches(plans)
     ready = {batch for plan in plans for batch in plan.ready}
     waiting = [batch for batch in whole if not ready.isdisjoint(batch.values())]
+    free = list(takewhile(lambda batch: not is_held(batch), waiting))
+    waiting, held = free, tuple(waiting[len(free) :])
     if waiting:
         _log.info("publishing %d batches that an earlier run has staged", len(waiting))
         _publish_what_exists(publisher, waiting, ready)
     _drop_operations(publisher)
     for target in publisher.targets:
         reached = load_target_state(publisher.catalog, target.names).position(target.names)
-        refuse_missing_batches(reached, checkpoint, output=target.names)
-    return whole
+        newest = max((reached.batch, *(key_of(batch).batch for batch in held)))
+        refuse_missing_batches(replace(reached, batch=newest), checkpoint, output=target.names)
+    return tuple(batch for batch in whole if batch not in held), held
 
 
 def marked_batches(publisher: Publisher, *, generation: int) -> tuple[int, ...]:

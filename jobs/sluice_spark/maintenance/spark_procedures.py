@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from sluice.errors import LakehouseError
-from sluice.maintenance.maintenance_steps import CommitConflictError
+from sluice.maintenance.file_rewrite import CommitConflictError
 from sluice_spark.maintenance.table_content import changed_content
 from sluice_spark.session.columns import quoted, quoted_table
 

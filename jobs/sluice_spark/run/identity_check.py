@@ -3,6 +3,10 @@
 With `on_data_loss: count` the stream follows a topic that was created again to its first record. The next batch of the
 checkpoint is planned without a record: it ends before the first record of the new topic, and Spark runs a planned batch
 as it is. No entry of a finished batch changes, so the chain of batches holds.
+
+A batch is finished as soon as all its outputs are staged, or one of them is visible. When the driver was killed before
+Spark's commit of such a batch, the commit is written here: Spark would compute the batch again, from records that are
+gone, and another batch under its number would not follow the mark.
 """
 
 from __future__ import annotations
@@ -20,7 +24,8 @@ from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import InputReplacedError, RolledBackError
 from sluice.ledger.events import Actor, Event, EventAction, record_event
 from sluice.ledger.generations import record_identities
-from sluice.maintenance.continued_checkpoint import next_batch_metadata
+from sluice.maintenance.continued_checkpoint import commit_behind, next_batch_metadata
+from sluice.publication.mark_moves import plan_output
 from sluice.publication.marks import load_target_state
 from sluice.publication.staged_batch import staged_outputs
 from sluice.refresh.shadow_bound import input_of
@@ -32,10 +37,17 @@ from sluice.sources.source_identities import (
     observe_identities,
     since_batch,
 )
+from sluice.tables.declared_tables import load_table
+from sluice_spark.delivery.delivery_port import canonical_end
 from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.run.run_checkpoint import RunCheckpoint
-from sluice_spark.session.checkpoint_metadata import NO_OFFSET, read_checkpoint, read_log_text
-from sluice_spark.session.planned_batch import write_planned_batch
+from sluice_spark.session.checkpoint_metadata import (
+    NO_OFFSET,
+    read_checkpoint,
+    read_log_text,
+    read_planned_offsets,
+)
+from sluice_spark.session.planned_batch import write_log_entry
 
 _log = logging.getLogger(__name__)
 
@@ -72,19 +84,22 @@ def check_identities(checkpoint: RunCheckpoint, settings: Settings, catalog: Cat
     is_unpublished = not _has_published(checkpoint, catalog) if replaced else state.newest_planned < 0
     if is_unpublished:
         replaced = tuple(one for one in replaced if not one.is_output)  # no row of this generation was in it
-    # The batch that is planned is replaced: one behind a commit, or the first one while no table has it.
-    is_planned_anew = state.newest_committed >= 0 or is_unpublished
-    followed = tuple(one for one in replaced if is_planned_anew and _is_counted(one, checkpoint))
+    followed = tuple(one for one in replaced if _is_counted(one, checkpoint))
     if refused := [one for one in replaced if one not in followed]:
         raise _refusal(checkpoint, refused)
     return CheckedIdentities(seen=seen, followed=followed, is_unpublished=is_unpublished)
 
 
 def keep_identities(
-    spark: SparkSession, plan: StreamPlan, checkpoint: RunCheckpoint, checked: CheckedIdentities, settings: Settings
+    spark: SparkSession,
+    plan: StreamPlan,
+    checkpoint: RunCheckpoint,
+    checked: CheckedIdentities,
+    settings: Settings,
+    catalog: Catalog,
 ) -> RunCheckpoint:
     """Keep the ids in the ledger, after the next batch was planned to end before the first record of each topic that is
-    followed. Repeated after a crash, it does the same. A batch that was planned in the old topic and not committed is
+    followed. Repeated after a crash, it does the same. A batch that was planned in the old topic and is not finished is
     replaced: its records are gone.
 
     Returns
@@ -99,6 +114,8 @@ def keep_identities(
     if not checked.followed:
         _keep(checkpoint, checked)
         return checkpoint
+    if _is_finished(spark, plan, checkpoint, catalog):
+        checkpoint = _with_commit(spark, checkpoint)
     lines = _next_entry(spark, checkpoint)
     moved = moved_offsets(
         lines[_HEADER_LINES:],
@@ -107,8 +124,33 @@ def keep_identities(
         lambda line, source: _at_beginning(line, source, checked.followed, settings),
     )
     lines[_HEADER_LINES:] = moved
-    write_planned_batch(spark, checkpoint.location, checkpoint.state.newest_committed + 1, "\n".join(lines))
+    write_log_entry(spark, checkpoint.location, "offsets", checkpoint.state.newest_committed + 1, "\n".join(lines))
     _record(checkpoint, checked)
+    return replace(checkpoint, state=read_checkpoint(spark, checkpoint.location))
+
+
+def _is_finished(spark: SparkSession, plan: StreamPlan, checkpoint: RunCheckpoint, catalog: Catalog) -> bool:
+    """Whether the batch that is planned and not committed is whole in the staging tables, or visible."""
+    number = checkpoint.state.newest_committed + 1
+    planned = read_planned_offsets(spark, checkpoint.location, [number])
+    ends = {batch: canonical_end(texts, plan.sources) for batch, texts in planned.items()}
+    position = replace(checkpoint.position, end_offsets=ends)
+    reached = []
+    for output in staged_outputs(plan.declaration):
+        if load_table(catalog, output.staging) is None or load_target_state(catalog, output).mark is None:
+            return False
+        found = plan_output(catalog, output, checkpoint=position)
+        reached.append(max((found.reached, *(batch.position for batch in found.ready))))
+    return number in planned and bool(reached) and min(reached) >= (position.generation, number)
+
+
+def _with_commit(spark: SparkSession, checkpoint: RunCheckpoint) -> RunCheckpoint:
+    """The same checkpoint with its planned batch committed. The watermark stays: what the batch has seen is not known,
+    and a lower one drops no row too many."""
+    number = checkpoint.state.newest_committed + 1
+    metadata = read_log_text(spark, checkpoint.location, "offsets", number).splitlines()[_HEADER_LINES - 1]
+    write_log_entry(spark, checkpoint.location, "commits", number, commit_behind(metadata))
+    _log.info("batch %d was finished by an earlier run; it is committed and not computed again", number)
     return replace(checkpoint, state=read_checkpoint(spark, checkpoint.location))
 
 

@@ -163,7 +163,7 @@ class QueryRun:
 
     def _await_pause(self, query: StreamingQuery, *, seconds: float) -> None:
         def is_within_batch() -> bool:
-            is_held = self._gate.turned_away.is_set()
+            is_held = self._gate.turned_away.is_set() or self._gate.waits.is_set()
             return query.isActive and not is_held and bool(query.status["isTriggerActive"])
 
         patiently = retry(retry=retry_if_result(bool), wait=wait_fixed(_LOOK_SECONDS), stop=stop_after_delay(seconds))

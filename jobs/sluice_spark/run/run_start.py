@@ -146,7 +146,7 @@ def start_run(
     require_unchanged_files(stream.declaration, settings, checkpoint=found.location)
     plan = plan_stream(spark, stream, settings, checkpoint=found.location)
     found.bind(plan)
-    found = keep_identities(spark, plan, found, checked, settings)
+    found = keep_identities(spark, plan, found, checked, settings, catalog)
     require_reachable_starts(spark, found, settings)
     checkpoint = begin_in_tables(spark, ledger, plan, found, settings, until=until)
     if checkpoint.state.newest_planned > found.state.newest_planned:

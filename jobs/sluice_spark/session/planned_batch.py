@@ -132,20 +132,22 @@ def plan_first_batch(
         raise CheckpointError(f"The first batch of the checkpoint {location} is planned already.")
 
 
-def write_planned_batch(spark: SparkSession, location: str, batch: int, entry: str) -> None:
-    """Plan a batch by the text of its entry in the offset log. One that is planned already is replaced: whatever ends
-    the process, the log has one of the two or none, and never a part, because Spark's own writer makes it visible.
+def write_log_entry(spark: SparkSession, location: str, log: str, batch: int, entry: str) -> None:
+    """Write the entry of a batch into the offset log or the commit log, whole or not at all. One that is there already
+    is removed before: a rename onto it does nothing on a local disk, and Spark says nothing then. A crash in between
+    leaves the batch unplanned.
 
     Parameters
     ----------
-    entry: as Spark writes it: the version, the metadata, and a line for each source.
+    log: `offsets` or `commits`. entry: its text, as Spark writes it.
     """
     jvm = jvm_of(spark)
-    file = jvm.org.apache.hadoop.fs.Path(location, f"offsets/{batch}")
-    checkpointing = jvm.org.apache.spark.sql.execution.streaming.checkpointing
-    manager = checkpointing.CheckpointFileManager.create(file.getParent(), _hadoop_conf(spark))
-    manager.delete(file)  # on a local disk, Hadoop renames nothing onto a file
-    stream = manager.createAtomic(file, False)
+    file = jvm.org.apache.hadoop.fs.Path(location, f"{log}/{batch}")
+    manager = jvm.org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
+    files = manager.create(file.getParent(), _hadoop_conf(spark))
+    files.mkdirs(file.getParent())
+    files.delete(file)
+    stream = files.createAtomic(file, False)
     try:
         stream.write(bytearray(entry, "utf-8"))
     except Py4JJavaError:

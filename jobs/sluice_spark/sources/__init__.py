@@ -23,7 +23,7 @@ from sluice.declarations.source_declarations import (
 )
 from sluice.errors import SchemaError, UsageError
 from sluice.settings import FilesConnection, JdbcConnection, KafkaConnection, KinesisConnection, Settings
-from sluice.sources.database_types import unreadable_columns
+from sluice.sources.database_types import checked_columns, unreadable_columns
 from sluice_spark.sources import delta, files, iceberg, kafka, kinesis
 from sluice_spark.sources.input_decoding import decode
 
@@ -130,7 +130,6 @@ def _read_database(spark: SparkSession, source: JdbcSource, connection: JdbcConn
         options["user"] = connection.user
     if connection.password is not None:
         options["password"] = connection.password.get_secret_value()
-    rows = spark.read.format("jdbc").options(**options, dbtable=source.table).load()
     asked = spark.read.format("jdbc").options(**options, query=_COLUMN_TYPES.format(table=source.table)).load()
     kinds = {row.name: row.kind for row in asked.collect()}
     if problems := "; ".join(unreadable_columns(kinds)):
@@ -139,7 +138,9 @@ def _read_database(spark: SparkSession, source: JdbcSource, connection: JdbcConn
             differences=(),
             next_step="Read a view instead, in which the column is cast, for example to `numeric(38, 9)` or `text`.",
         )
-    return rows
+    terms = ", ".join(checked_columns(kinds)) or "*"
+    query = f"(SELECT {terms} FROM {source.table}) AS checked"  # noqa: S608  # a name of letters, digits and dots
+    return spark.read.format("jdbc").options(**options, dbtable=query).load()
 
 
 _COLUMN_TYPES = """
@@ -148,6 +149,7 @@ SELECT a.attname::text AS name, format_type(
     CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE a.atttypmod END) AS kind
 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
 WHERE a.attrelid = to_regclass('{table}') AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY a.attnum
 """
 """The types of the columns of a table; of a domain that of its base."""
 

@@ -1,11 +1,13 @@
 """Lines of csv files with the result of decoding each. The columns of a file are those that its first line names.
 
 Spark splits a file into fields and reads it with one task, so that the first row of a file is its first line. What it
-calls malformed is a line with more or fewer fields than there are columns.
+calls malformed is a line with more or fewer fields than there are columns: each line of a file that has other columns
+than the declared ones. Those are split here.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -20,10 +22,18 @@ from pyspark.sql.types import BinaryType, BooleanType, LongType, StringType, Str
 from sluice.declarations.source_declarations import FilesSource
 from sluice.declarations.value_declaration import Column
 from sluice.record_values.arrow_columns import DecodedBlock
-from sluice.record_values.csv_decoding import CsvBlockDecoder, header_places, lines_of, split_line
+from sluice.record_values.csv_decoding import CsvBlockDecoder, CsvHeader, lines_of, read_header, split_line
 from sluice.record_values.rejection import Rejection, RejectionKind
+from sluice.record_values.unknown_fields import counts_text
 from sluice_spark.session.columns import REJECTION_ROW, spark_schema
-from sluice_spark.sources.value_decoding import NUMBER, REJECTION, kept_numbers, rejection_column, task_number
+from sluice_spark.sources.value_decoding import (
+    NUMBER,
+    REJECTION,
+    UNDECLARED_COUNTS,
+    kept_numbers,
+    rejection_column,
+    task_number,
+)
 
 if TYPE_CHECKING:
     Block: TypeAlias = pa.Array[Any]
@@ -69,7 +79,7 @@ def decoded_csv(rows: DataFrame, source: FilesSource, *, value: str, with_texts:
     struct = _struct_of(source.columns)
 
     def decode(parts: Iterator[Parts]) -> Iterator[Block]:
-        lines = _Lines(CsvBlockDecoder(source.columns), has_header=source.header, with_texts=with_texts)
+        lines = _Lines(source, with_texts=with_texts)
         number, kind = task_number(), to_arrow_type(struct)
         for columns in parts:
             yield lines.decoded(columns, kind, first=number)
@@ -87,6 +97,7 @@ def decoded_csv(rows: DataFrame, source: FilesSource, *, value: str, with_texts:
 
 def _struct_of(columns: Sequence[Column]) -> StructType:
     decoded = spark_schema(columns).add(REJECTION, REJECTION_ROW).add(NUMBER, LongType())
+    decoded.add(UNDECLARED_COUNTS, StringType())
     return decoded.add(_LINE, BinaryType()).add(_IS_HEADER, BooleanType())
 
 
@@ -97,12 +108,14 @@ def _field(index: int) -> str:
 class _Lines:
     """Decodes the lines of one file after the other; remembers where the columns of the current file are."""
 
-    def __init__(self, decoder: CsvBlockDecoder, *, has_header: bool, with_texts: bool) -> None:
-        self._decoder = decoder
-        self._has_header = has_header
+    def __init__(self, source: FilesSource, *, with_texts: bool) -> None:
+        self._decoder = CsvBlockDecoder(source.columns)
+        self._has_header = source.header
+        self._rejects_undeclared = source.on_unknown_field != "ignore"
         self._with_texts = with_texts
         self._file: int | None = None
-        self._places: tuple[int, ...] | Rejection = tuple(range(len(decoder.names)))
+        names = self._decoder.names
+        self._header: CsvHeader | Rejection = CsvHeader(width=len(names), places=tuple(range(len(names))))
 
     def decoded(self, columns: Sequence[Any], kind: pa.DataType, *, first: int) -> Any:
         """The decoded lines of a block, and its headers. columns: the fields, the whole lines, a number of each file.
@@ -115,44 +128,76 @@ class _Lines:
         for begin, end, file in zip([0, *ends], ends, runs.values.to_pylist(), strict=False):
             part, number = [column.slice(begin, end - begin) for column in columns], first + begin
             if self._has_header and file != self._file:
-                self._places = self._places_in(part)
+                self._header = self._header_in(part)
                 parts.append(_struct([*[pa.nulls(1)] * (kind.num_fields - 1), pa.array([True])], kind))
                 part, number = [column.slice(1) for column in part], number + 1
             self._file = file
             parts.append(self._decoded(part[:-2], part[-2], kind, first=number))
         return pa.concat_arrays(parts) if parts else pa.array([], kind)
 
-    def _places_in(self, part: Sequence[Any]) -> tuple[int, ...] | Rejection:
+    def _header_in(self, part: Sequence[Any]) -> CsvHeader | Rejection:
         whole = part[-2][0].as_py()
         header = split_line(whole) if whole is not None else [text[0].as_py() for text in part[:-2]]
-        return header_places(header, self._decoder.names)
+        decoder = self._decoder
+        return read_header(
+            header, decoder.names, required=decoder.required, rejects_undeclared=self._rejects_undeclared
+        )
 
     def _decoded(self, texts: list[Any], unfit: Any, kind: pa.DataType, *, first: int) -> Any:
         block, length = self._block(texts, unfit), len(unfit)
         numbers, whole = pa.nulls(length, pa.int64()), pa.nulls(length, pa.binary())
+        undeclared: Any = pa.nulls(length, pa.string())
         if block.rejections or self._with_texts:
             whole = _whole(texts, unfit)
         if block.rejections:
             numbers = pa.array(kept_numbers(whole.to_pylist(), block.rejections, first=first), pa.int64())
+        if length and block.undeclared:
+            undeclared = pa.array([counts_text(block.undeclared), *[None] * (length - 1)], pa.string())
         are_headers = pa.repeat(pa.scalar(value=False), length)
         rejections = rejection_column(block.rejections, length)
-        return _struct([*block.columns, rejections, numbers, whole, are_headers], kind)
+        return _struct([*block.columns, rejections, numbers, undeclared, whole, are_headers], kind)
 
     def _block(self, texts: list[Any], unfit: Any) -> DecodedBlock:
-        if isinstance(self._places, Rejection):
-            refused = dict.fromkeys(range(len(unfit)), self._places)
-            return DecodedBlock(columns=[pa.nulls(len(unfit))] * len(texts), rejections=refused)
-        block = self._decoder.decode([texts[place] for place in self._places])
-        wrong = {
-            index: Rejection(
-                kind=RejectionKind.MISMATCH,
-                detail=f"the line has {len(split_line(line))} fields, not {len(texts)}",
-                quotes_data=False,
-            )
-            for index, line in enumerate(unfit.to_pylist() if unfit.null_count < len(unfit) else ())
-            if line is not None
-        }
-        return DecodedBlock(columns=block.columns, rejections={**block.rejections, **wrong})
+        length, header = len(unfit), self._header
+        if isinstance(header, Rejection):
+            refused = dict.fromkeys(range(length), header)
+            return DecodedBlock(columns=[pa.nulls(length)] * len(texts), rejections=refused)
+        if header.width == len(texts):
+            fields = texts
+            unfit_lines = unfit.to_pylist() if unfit.null_count < length else ()
+            widths = {index: len(split_line(line)) for index, line in enumerate(unfit_lines) if line is not None}
+        else:
+            fields, widths = _split(unfit, header.width, as_read=len(texts))
+        absent = pa.nulls(length, pa.string())
+        block = self._decoder.decode([absent if place is None else fields[place] for place in header.places])
+        wrong = {index: _of_another_width(width, header.width) for index, width in widths.items()}
+        counts = Counter(dict.fromkeys(header.undeclared, length - len(wrong)))
+        return DecodedBlock(columns=block.columns, rejections={**block.rejections, **wrong}, undeclared=+counts)
+
+
+def _split(unfit: Any, width: int, *, as_read: int) -> tuple[list[Any], dict[int, int]]:
+    """The fields of lines that Spark has not split, by column, and how many each line has that is not so wide.
+
+    Parameters
+    ----------
+    unfit: the lines; none for one with as many fields as Spark expects, which are as_read.
+    """
+    lines: list[list[str | None]] = []
+    widths: dict[int, int] = {}
+    for index, text in enumerate(unfit.to_pylist()):
+        fields = split_line(text) if text is not None else None
+        if fields is None or len(fields) != width:
+            widths[index] = as_read if fields is None else len(fields)
+            fields = [None] * width
+        lines.append(fields)
+    columns = list(zip(*lines, strict=True)) or [()] * width
+    return [pa.array(column, pa.string()) for column in columns], widths
+
+
+def _of_another_width(fields: int, width: int) -> Rejection:
+    return Rejection(
+        kind=RejectionKind.MISMATCH, detail=f"the line has {fields} fields, not {width}", quotes_data=False
+    )
 
 
 def _whole(texts: Sequence[Any], unfit: Any) -> Any:

@@ -57,14 +57,13 @@ class _Form:
     content: the field with its bytes.
     has_schema_id: whether the bytes begin with the id of a schema.
     is_text: whether the bytes are text, which the quarantine then shows as such.
-    counts_unknown: whether fields are counted that no column takes. stops_at_unknown: whether one stops the stream.
+    stops_at_unknown: whether a field that no column takes stops the stream.
     """
 
     position: tuple[str, ...]
     content: str = "value"
     has_schema_id: bool = False
     is_text: bool = True
-    counts_unknown: bool = True
     stops_at_unknown: bool = False
 
 
@@ -157,7 +156,7 @@ def decode(
         rows = rows.observe(f"{INPUT_METRIC}{observed_as}", fn.count(fn.lit(1)).alias("rows"))
     if of_lines is not None:
         lines = _tried_lines(rows, of_lines)
-        if observed_as is not None and of_lines.format == "json":
+        if observed_as is not None:
             counts = fn.col(f"{_VALUE}.{UNDECLARED_COUNTS}")
             lines = lines.observe(f"{UNDECLARED_METRIC}{observed_as}", _undeclared(counts))
         rows = _failing(lines, of_lines.columns)
@@ -178,8 +177,7 @@ def _form_of_records(kind: str, schema: ValueSchema) -> _Form:
 
 
 def _form_of_lines(source: FilesSource) -> _Form:
-    is_json = source.format == "json"
-    return replace(_LINES, counts_unknown=is_json, stops_at_unknown=source.on_unknown_field == "fail")
+    return replace(_LINES, stops_at_unknown=source.on_unknown_field == "fail")
 
 
 def _lines_of(rows: DataFrame, source: FilesSource, declared: InputDeclaration) -> DataFrame:
@@ -239,7 +237,7 @@ def _split(
         reason.alias(_REASON),
         fn.when(reason.isNotNull(), fn.struct(*shown)).alias(REJECTED),
         fn.when(number.isNotNull(), fn.struct(number.alias("number"), *shown)).alias(_KEPT),
-        *([fn.col(f"{_VALUE}.{UNDECLARED_COUNTS}").alias(_UNDECLARED)] if form.counts_unknown else []),
+        fn.col(f"{_VALUE}.{UNDECLARED_COUNTS}").alias(_UNDECLARED),
     )
     file = fn.col(f"{RECORD_COLUMN}.{_FILE}") if form.position == (_FILE,) else None
     observed = judged if metric is None else metric.of(judged, file=file)

@@ -15,6 +15,7 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import LongType, StringType, StructType
 
+from sluice.declarations.value_declaration import as_sent
 from sluice.record_values.arrow_columns import DecodedBlock
 from sluice.record_values.block_decoding import BinaryBlockDecoder
 from sluice.record_values.decoding_apart import Decode, Values, decode_apart, decode_within
@@ -187,16 +188,16 @@ def _struct_of(schema: ValueSchema) -> StructType:
 
 @lru_cache(maxsize=_DECODERS_KEPT)
 def _json_decoder(schema: ValueSchema) -> JsonBlockDecoder:
-    return JsonBlockDecoder(schema.columns, rejects_undeclared=schema.rejects_undeclared)
+    return JsonBlockDecoder(as_sent(schema.columns), rejects_undeclared=schema.rejects_undeclared)
 
 
 @lru_cache(maxsize=_DECODERS_KEPT)
 def _columnar_json(schema: ValueSchema) -> ColumnarJson:
-    return ColumnarJson(schema.columns, rejects_undeclared=schema.rejects_undeclared)
+    return ColumnarJson(as_sent(schema.columns), rejects_undeclared=schema.rejects_undeclared)
 
 
 @lru_cache(maxsize=_DECODERS_KEPT)
 def _binary_decoder(schema: ValueSchema) -> BinaryBlockDecoder:
     """The decoder of this worker process, which outlives tasks: a schema is looked up and parsed once."""
     lookup = RegistryLookup(schema.registry) if schema.registry is not None else None
-    return BinaryBlockDecoder(schema, lookup=lookup)
+    return BinaryBlockDecoder(replace(schema, columns=as_sent(schema.columns)), lookup=lookup)

@@ -5,6 +5,7 @@ Intervals that touch are replaced as one batch, the others one by one.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -19,6 +20,7 @@ from sluice.backfill.followers import followers_of
 from sluice.backfill.interval_gaps import require_no_gaps
 from sluice.backfill.intervals import Interval, parse_time
 from sluice.backfill.observe_backfill import backfill_of, backfilled_output
+from sluice.backfill.replayable_rows import Selection
 from sluice.declarations.engine_declaration import StateDeclaration
 from sluice.declarations.loaded_declarations import Declarations
 from sluice.declarations.table_declaration import is_partition_aligned
@@ -41,6 +43,7 @@ from sluice.work.requests import (
     MaintainTable,
     RefreshTable,
     ReplaceInterval,
+    ReplayRecords,
     WorkRequest,
     request_of,
 )
@@ -48,6 +51,7 @@ from sluice_spark.backfill.backfill_run import BackfillRun, backfill_and_follow,
 from sluice_spark.backfill.gap_search import GapSearch
 from sluice_spark.backfill.interval_replacing import BackfillResult
 from sluice_spark.backfill.joint_run import JointRun
+from sluice_spark.backfill.replay_run import ReplayRun
 from sluice_spark.maintenance.maintenance_run import maintain_table
 from sluice_spark.quality.table_check import check_table
 from sluice_spark.refresh.refresh_run import RefreshRun
@@ -251,6 +255,24 @@ class ItemWork:
             require_no_gaps(report)
         return report
 
+    def _replay(self, request: ReplayRecords) -> Any:
+        with self.opened_when_needed(self._state_of(request.stream)) as open_session:
+            return ReplayRun(
+                settings=self.settings,
+                ledger=self.ledger,
+                stream=self.declarations.stream(request.stream),
+                selection=Selection(
+                    kinds=frozenset(json.loads(request.kinds)),
+                    positions=frozenset(json.loads(request.positions)),
+                    until=parse_time(request.until) if request.until else None,
+                ),
+                planned=request.planned or None,
+                asked_by=self.item.asked_by,
+                open_session=open_session,
+                only_tries=request.only_tries == YES,
+                reached=self._has_reached,
+            ).work()
+
     def _maintenance(self, request: MaintainTable) -> Any:
         with self.opened_when_needed(_AS_TABLES) as open_session:
             run = maintain_table(
@@ -309,4 +331,5 @@ _WORK: dict[type[WorkRequest], Callable[[ItemWork, Any], Any]] = {
     FindGaps: ItemWork._gaps,
     MaintainTable: ItemWork._maintenance,
     CheckTable: ItemWork._check,
+    ReplayRecords: ItemWork._replay,
 }

@@ -22,7 +22,7 @@ APPROVED_WITHIN = timedelta(days=1)
 
 
 class ControlVerb(StrEnum):
-    """What can be done to a stream; the same verbs as `sluice stream …`, and `sluice batch reject`."""
+    """What can be done to a stream; the same verbs as `sluice stream …`, `sluice batch reject` and `release`."""
 
     SHOW = "show"
     START = "start"
@@ -31,6 +31,7 @@ class ControlVerb(StrEnum):
     RESET = "reset"
     RESET_BREAKER = "reset-breaker"
     REJECT_BATCH = "reject-batch"
+    RELEASE_BATCH = "release-batch"
 
 
 _DOCUMENT = """\
@@ -45,13 +46,14 @@ Does to a stream what `sluice stream …` does, for a person who has Airflow and
 | `restart` | ends its driver between two batches and starts it with its declaration as it is now |
 | `reset` | leaves the checkpoint of a stopped stream: its next start rereads its inputs from their declared beginning |
 | `reset-breaker` | resets its failure count, so that it is started again at once |
-| `reject-batch` | discards the next staged batch, as `sluice batch reject` does: its rows are never published |
+| `reject-batch` | discards a held batch, or the next staged one of a stopped stream: its rows are never published |
+| `release-batch` | publishes a batch that a rule holds, and those behind it up to the next one that is held |
 
 The task `plan` always shows first what will be done; with **dry_run** that is all. A `reset` then waits at the task
 `approve`, which shows the plan, until a person approves or rejects it under *Required Actions*; without an answer
 within a day it is rejected, and a rejected reset changes nothing. With `SLUICE_APPROVAL_BY_ANOTHER` the person who
-approves must not be the one who triggered it, and `reject-batch` waits for an approval as well. The other verbs need
-none. A run does its verb once, within an hour of its trigger: a run that is cleared does nothing again, and neither
+approves must not be the one who triggered it, and what is done to a batch waits for an approval as well. The other
+verbs need none. A run does its verb once, within an hour of its trigger: one that is cleared does nothing, and neither
 does one that was not triggered through Airflow's API server, as the pages and the form do it. Trigger it again instead.
 What is approved is the plan that was shown; if it has changed meanwhile, nothing is done.
 

@@ -77,7 +77,7 @@ def _report_page(table: str, request: Request, reader: ReaderDep, pages: StateDe
         require_dag(reader, dag)
     declared, look = visible_table(table, reader, pages), pages.looks.look(table)
     (line,) = lines_for(reader, pages, looks=lambda _: {table: look}, only=table)
-    report = read_report(pages.ledger, declared, masked=masked_columns_of_table(pages.declarations, table))
+    report = read_report(pages.ledger, pages.declarations, declared)
     docs = QualityPages(root=pages.deployment.settings.reports)
     values = {
         "base": base_of(request),

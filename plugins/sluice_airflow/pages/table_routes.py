@@ -12,7 +12,6 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import HTMLResponse
 
-from sluice.declarations.masked_tables import masked_columns_of_table
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.pages.page_templates import render
 from sluice.pages.page_words import DONE_SENTENCES, DoneWord
@@ -63,7 +62,6 @@ def _table_page(
     declared, look = visible_table(table, reader, pages), pages.looks.look(table)
     (line,) = lines_for(reader, pages, looks=lambda _: {table: look}, only=table)
     may_see_quality = bool(reader.may_read([QUALITY_DAG]))
-    masked = masked_columns_of_table(pages.declarations, table)
     values = {
         "base": base_of(request),
         "airflow": airflow_of(request),
@@ -78,7 +76,7 @@ def _table_page(
         "quality_dag": QUALITY_DAG,
         "done": None if done is None else DONE_SENTENCES[done],
         "may_maintain": table in pages.maintained_tables(reader) and reader.may_start(MAINTENANCE_DAG),
-        "report": read_report(pages.ledger, declared, masked=masked, limit=1) if may_see_quality else None,
+        "report": read_report(pages.ledger, pages.declarations, declared, limit=1) if may_see_quality else None,
     }
     return HTMLResponse(render("table", values))
 

@@ -16,9 +16,11 @@ from sluice.errors import SluiceError, UsageError
 from sluice.ledger.connection import Ledger
 from sluice.ledger.control_requests import find_control_request, use_control_request
 from sluice.ledger.control_values import ControlRequest
+from sluice.ledger.held_batches import HeldBatch
 from sluice.operations import OperationPlan, OperationVerb
 from sluice.processes.deadline import wait_until
-from sluice.publication.batch_rejection import plan_rejection, reject
+from sluice.publication.batch_rejection import Rejection, plan_rejection, reject
+from sluice.publication.held_decisions import decide, holds_batch, plan_decision
 from sluice.supervision.control_plans import (
     ControlPlan,
     plan_reset_breaker,
@@ -40,6 +42,9 @@ _log = logging.getLogger(__name__)
 PLAN_TEXT, BATCH, DIGEST = "plan", "batch", "digest"
 """The XComs of the task `plan`: the text of a reset or a rejection, the batch that a rejection is of, and the digest of
 that plan."""
+
+BATCH_VERBS = frozenset({str(OperationVerb.REJECT_BATCH), str(OperationVerb.RELEASE_BATCH)})
+"""What decides about the rows of one batch."""
 
 UNKNOWN_PERSON = "somebody"
 """Whom Airflow does not name."""
@@ -84,8 +89,8 @@ def show_plan(params: Mapping[str, Any], *, dag_id: str) -> None:
     def show(deployment: Deployment, ledger: Ledger, stream: LoadedStream) -> None:
         if params["verb"] == "reset":
             _show_reset(deployment, ledger, stream)
-        elif params["verb"] == OperationVerb.REJECT_BATCH:
-            _show_rejection(deployment, ledger, stream, params)
+        elif params["verb"] in BATCH_VERBS:
+            _show_batch_plan(deployment, ledger, stream, params)
         else:
             supervisor = deployment.supervisor(ledger, launched_by=requesting_user(dag_id))
             plan = _PLANS[params["verb"]](supervisor, stream)
@@ -99,8 +104,8 @@ def needs_approval(params: Mapping[str, Any]) -> bool:
     """Whether the chosen verb waits for the answer of a person: a reset, and a rejection where another must approve."""
     if params["dry_run"]:
         return False
-    is_rejection = params["verb"] == OperationVerb.REJECT_BATCH
-    return params["verb"] == "reset" or (is_rejection and load_deployment().settings.approval_by_another)
+    is_about_rows = params["verb"] in BATCH_VERBS
+    return params["verb"] == "reset" or (is_about_rows and load_deployment().settings.approval_by_another)
 
 
 def carry_out(params: Mapping[str, Any], *, dag_id: str, plan_task: str) -> None:
@@ -115,18 +120,18 @@ def carry_out(params: Mapping[str, Any], *, dag_id: str, plan_task: str) -> None
         return
 
     def act(deployment: Deployment, ledger: Ledger, stream: LoadedStream) -> None:
-        if params["verb"] == OperationVerb.REJECT_BATCH and deployment.settings.approval_by_another:
+        if params["verb"] in BATCH_VERBS and deployment.settings.approval_by_another:
             raise UsageError(
-                "This deployment needs the approval of another person for a rejection (SLUICE_APPROVAL_BY_ANOTHER).",
+                "This deployment needs the approval of another person for that (SLUICE_APPROVAL_BY_ANOTHER).",
                 next_step="Trigger it again, and let another person approve it.",
             )
         request = _taken(ledger, params, within=REQUEST_LIVES)
         person = _named(dag_id, request.person)
         supervisor = deployment.supervisor(ledger, launched_by=person)
-        if params["verb"] == OperationVerb.REJECT_BATCH:
+        if params["verb"] in BATCH_VERBS:
             number = int(_of_plan(plan_task, BATCH)) if request.batch is None else request.batch
             planned = request.plan_digest or str(_of_plan(plan_task, DIGEST))
-            _reject(deployment, ledger, stream, number=number, planned=planned, asked_by=person)
+            _settle_batch(deployment, ledger, stream, request, number=number, planned=planned, asked_by=person)
         if (command := _COMMANDS.get(params["verb"])) is not None:  # a reset is carried out once it is approved
             command(supervisor, stream, person)
         _log_steps(plan_show(supervisor, stream))
@@ -148,11 +153,11 @@ def carry_out_approved(params: Mapping[str, Any], *, dag_id: str) -> None:
         if deployment.settings.approval_by_another:
             require_another_person(request)
         persons = f"{_named(dag_id, request.person)}, approved by {request.approver}"
-        if params["verb"] == OperationVerb.REJECT_BATCH:
-            plan = plan_rejection(open_catalog(deployment.settings), ledger, stream.declaration, number=request.batch)
+        if params["verb"] in BATCH_VERBS:
+            plan = _batch_plan(deployment, ledger, stream, params["verb"], request.batch)
             plan.require_same(request.approved_digest)
             number = plan.seen.key.batch
-            _reject(deployment, ledger, stream, number=number, planned=plan.digest, asked_by=persons)
+            _settle_batch(deployment, ledger, stream, request, number=number, planned=plan.digest, asked_by=persons)
             return
         planned = request.approved_digest
         opened = reset_stream(ledger, stream, deployment.settings, planned=planned, asked_by=persons)
@@ -235,9 +240,17 @@ def _show_reset(deployment: Deployment, ledger: Ledger, stream: LoadedStream) ->
     task_instance.xcom_push(DIGEST, plan.digest)
 
 
-def _show_rejection(deployment: Deployment, ledger: Ledger, stream: LoadedStream, params: Mapping[str, Any]) -> None:
-    catalog = open_catalog(deployment.settings)
-    plan = plan_rejection(catalog, ledger, stream.declaration, number=params.get("batch"))
+def _batch_plan(
+    deployment: Deployment, ledger: Ledger, stream: LoadedStream, verb: str, number: int | None
+) -> OperationPlan[HeldBatch] | OperationPlan[Rejection]:
+    """The plan for a batch that is held, or of the rejection of the next one of a stopped stream."""
+    if verb == OperationVerb.RELEASE_BATCH or holds_batch(ledger, stream.name, number):
+        return plan_decision(ledger, stream.name, OperationVerb(verb), number=number)
+    return plan_rejection(open_catalog(deployment.settings), ledger, stream.declaration, number=number)
+
+
+def _show_batch_plan(deployment: Deployment, ledger: Ledger, stream: LoadedStream, params: Mapping[str, Any]) -> None:
+    plan = _batch_plan(deployment, ledger, stream, params["verb"], params.get("batch"))
     plan.require_same(params.get("plan_digest"))
     _log_steps(plan)
     task_instance = get_current_context()["ti"]
@@ -246,9 +259,21 @@ def _show_rejection(deployment: Deployment, ledger: Ledger, stream: LoadedStream
     task_instance.xcom_push(DIGEST, plan.digest)
 
 
-def _reject(
-    deployment: Deployment, ledger: Ledger, stream: LoadedStream, *, number: int, planned: str, asked_by: str
+def _settle_batch(
+    deployment: Deployment,
+    ledger: Ledger,
+    stream: LoadedStream,
+    request: ControlRequest,
+    *,
+    number: int,
+    planned: str,
+    asked_by: str,
 ) -> None:
+    if request.verb == OperationVerb.RELEASE_BATCH or holds_batch(ledger, stream.name, number):
+        plan = plan_decision(ledger, stream.name, OperationVerb(request.verb), number=number)
+        decide(ledger, plan, requested_by=asked_by, planned=planned)
+        _log_steps(plan)
+        return
     done = reject(
         open_catalog(deployment.settings),
         ledger,

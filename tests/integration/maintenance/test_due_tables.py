@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -19,17 +21,29 @@ from tests.integration.maintenance.conftest import Place
 
 from sluice.declarations.load_declarations import load_declarations
 from sluice.errors import LedgerError, LedgerUnreachableError, UnhealthyError
-from sluice.ledger.connection import Ledger, open_ledger
+from sluice.ledger.connection import Ledger, database_time, open_ledger
 from sluice.ledger.events import EventSubject, recent_events
 from sluice.ledger.locks import maintenance_lock
-from sluice.ledger.maintenance_runs import MaintenanceObservation, MaintenanceStep, StepOutcome, recent_maintenance
-from sluice.maintenance.due_tables import due_tables
+from sluice.ledger.maintenance_runs import (
+    MaintenanceObservation,
+    MaintenanceStep,
+    StepOutcome,
+    effort_since,
+    recent_maintenance,
+)
+from sluice.maintenance.due_tables import due_tables, plan_tables
 from sluice.maintenance.run_maintenance import TableMaintenance, open_maintenance, require_no_problems
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import create_or_evolve_table
 
 PATIENT = {"compaction": {"min_input_files": 5}, "expiry": {"older_than": "1 day", "retain_last": 1}}
+BY_SPARK: dict[str, Any] = {"properties": {"write.parquet.bloom-filter-enabled.column.id": "true"}}
+"""What only Spark writes again."""
+
+pytestmark = pytest.mark.filterwarnings("ignore:Parquet writer option:UserWarning")
+"""pyiceberg, which appends the rows here, writes no bloom filters."""
+
 BY = "airflow: table_maintenance, a run"
 
 
@@ -43,11 +57,12 @@ class Tables:
     catalog: Catalog
     ledger: Ledger
 
-    def declare(self, name: str, *, files: int, is_created: bool = True) -> str:
+    def declare(self, name: str, *, files: int, is_created: bool = True, **parts: Any) -> str:
         """Declare a table, create it, and append so many files; its full name."""
         table = f"{self.namespace}.{name}"
         declared = {"table": table, "description": "d", "owner": "me", "columns": [{"name": "id", "type": "long"}]}
-        (self.folder / f"{table}.table.yaml").write_text(yaml.safe_dump({**declared, "maintenance": PATIENT}))
+        written = {**declared, "maintenance": PATIENT, **parts}
+        (self.folder / f"{table}.table.yaml").write_text(yaml.safe_dump(written))
         if is_created:
             create_or_evolve_table(self.catalog, load_declarations(self.folder).table(table).declaration)
             append(self.catalog.load_table(table), files)
@@ -81,7 +96,7 @@ def tables(services_environment: Stack, tmp_path: Path) -> Iterator[Tables]:
 
 def test_only_what_needs_spark_is_left(tables: Tables) -> None:
     in_order = [tables.declare(f"in_order_{number}", files=2) for number in range(9)]
-    due = [tables.declare(f"due_{number}", files=6) for number in range(2)]
+    due = [tables.declare(f"due_{number}", files=6, **BY_SPARK) for number in range(2)]
 
     left = tables.left_among(due[1], *in_order, due[0])
 
@@ -91,6 +106,45 @@ def test_only_what_needs_spark_is_left(tables: Tables) -> None:
         assert {step.outcome for step in run.operations} == {StepOutcome.SKIPPED}
         assert (run.launched_by, run.before.files, run.after) == (BY, 2, run.before)
     assert [tables.runs(table) for table in due] == [(), ()]
+
+
+def test_small_files_are_put_together_without_spark_and_then_nothing_is_due(tables: Tables) -> None:
+    """The manifests that would be too many are counted again after the files."""
+    few: dict[str, Any] = {"maintenance": {**PATIENT, "manifest_rewrite": {"min_manifests": 4}}}
+    names = [tables.declare("many", files=9, **few), tables.declare("few", files=5)]
+    in_order = tables.declare("in_order", files=1)
+    before = plan_tables(tables.settings, load_declarations(tables.folder), [in_order, *reversed(names)])
+    assert [one.plan.seen.table for one in before.ranked] == [*reversed(names)]  # manifests are dear
+    assert [step.step for step in before.ranked[1].plan.due] == ["rewrite_data_files", "rewrite_manifests"]
+    assert before.as_json()["tables"][-1] == {**before.as_json()["tables"][-1], "table": in_order, "place": None}
+
+    assert tables.left_among(in_order, *names) == ()
+
+    for name, files in zip(names, (9, 5), strict=True):
+        (run,) = tables.runs(name)
+        assert (run.before.files, run.after.files, run.after.rows, run.success) == (files, 1, files, True)
+        seen = tables.catalog.load_table(name).current_snapshot()
+        assert seen is not None
+        assert seen.summary is not None
+        assert seen.summary.operation.value == "replace"
+    assert plan_tables(tables.settings, load_declarations(tables.folder), names).ranked == ()
+
+
+def test_beyond_the_budget_of_the_day_a_table_is_not_maintained(tables: Tables) -> None:
+    first, second = tables.declare("first", files=9), tables.declare("second", files=5)
+    declarations, a_day = load_declarations(tables.folder), timedelta(days=1)
+    cost = plan_tables(tables.settings, declarations, [first]).ranked[0].plan.cost_bytes
+    others = effort_since(tables.ledger, database_time(tables.ledger) - a_day)[1]
+    settings = tables.settings.model_copy(update={"maintenance_bytes_a_day": others + cost})
+
+    for _ in range(2):
+        assert due_tables(settings, declarations, [first, second], launched_by=BY) == ()
+
+    assert effort_since(tables.ledger, database_time(tables.ledger) - a_day)[1] == others + cost
+    assert tables.runs(first)[-1].after.files == 1
+    assert tables.runs(second) == ()
+    (waiting,) = plan_tables(settings, declarations, [first, second]).ranked
+    assert waiting.put_off.endswith(f"bytes of the day's budget of {others + cost:,}")
 
 
 def test_a_table_that_cannot_be_maintained_keeps_no_other_one_from_it(tables: Tables) -> None:
@@ -167,7 +221,7 @@ def test_a_refused_step_is_red_without_spark(place: Place) -> None:
 
 
 def test_what_needs_spark_is_left_as_it_is(tables: Tables) -> None:
-    table = tables.declare("rows", files=6)
+    table = tables.declare("rows", files=6, **BY_SPARK)
     before = tables.catalog.load_table(table).metadata_location
     maintenance = open_maintenance(
         tables.settings, tables.ledger, load_declarations(tables.folder), launched_by="a test"

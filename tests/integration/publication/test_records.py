@@ -35,7 +35,7 @@ class LedgerTray:
 
 def recovered(bench: Workbench) -> list[BatchObservation]:
     """What the next driver would record of the batches that it finds staged and visible."""
-    return [recovered_observation(batch) for batch in publish_staged(bench.publisher(), bench.checkpoint(9))]
+    return [recovered_observation(batch) for batch in publish_staged(bench.publisher(), bench.checkpoint(9))[0]]
 
 
 def publication(bench: Workbench, recording: Recording) -> StagedPublication:

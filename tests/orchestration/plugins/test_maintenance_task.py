@@ -132,7 +132,10 @@ def test_a_table_that_cannot_be_read_is_red_with_the_reason_and_tried_again(plac
     assert place.asked() == []
 
 
+@pytest.mark.filterwarnings("ignore:Parquet writer option:UserWarning")
 def test_what_needs_spark_is_asked_of_the_queue(place: Place) -> None:
+    with open_catalog(place.deployment.settings).load_table(TABLE).transaction() as change:
+        change.set_properties({"write.parquet.bloom-filter-enabled.column.id": "true"})
     place.append(6)
     before = len(recent_maintenance(place.ledger, TABLE, limit=50))
 

@@ -260,11 +260,14 @@ def test_a_compacted_topic_is_refused(workshop: Workshop, topic: str, policy: st
     assert missing_from_beginning(topics, source).missing[0].startswith(f"{topic} is compacted")
 
 
-def declare_topic_stream(workshop: Workshop, topic: str, *, on_data_loss: str = "fail", **how: Any) -> str:
+def declare_topic_stream(
+    workshop: Workshop, topic: str, *, on_data_loss: str = "fail", on_unknown_field: str = "ignore", **how: Any
+) -> str:
     """A stream from a topic to `target`. how: of its backfill."""
     name = f"s{workshop.namespace}"
     target = workshop.declare_table("target", COLUMNS, partitioning=[{"column": "at", "transform": "day"}])
-    source = {"connection": "flights_kafka", "topics": [topic], "value": VALUE, "on_data_loss": on_data_loss}
+    value = {**VALUE, "on_unknown_field": on_unknown_field}
+    source = {"connection": "flights_kafka", "topics": [topic], "value": value, "on_data_loss": on_data_loss}
     workshop.declare_stream(
         name,
         python=TRANSFORM.replace("records.where(\"word <> 'bad'\")", "records.where(\"word <> 'bad'\").drop('record')"),

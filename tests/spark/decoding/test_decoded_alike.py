@@ -208,7 +208,7 @@ def test_csv_of_the_table_and_at_random(workshop: Workshop, tmp_path: Path) -> N
         {"files": source},
         list(names.values()),
         number="id",
-        number_of=lambda row: int(split_line(row["payload"])[0]),
+        number_of=lambda row: int(split_line(row["payload"])[0] or ""),
     )
 
     assert len(found.rows) + len(found.refused) == len(lines) + len(unfit)

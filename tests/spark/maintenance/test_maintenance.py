@@ -35,11 +35,17 @@ COMPACTION: Mapping[str, Any] = {"compaction": {"target_file_bytes": "64MiB", "m
 NO_COMPACTION: Mapping[str, Any] = {"compaction": None}
 EXPIRE_ALL: Mapping[str, Any] = {"expiry": {"older_than": "1 millisecond", "retain_last": 1}}
 NO_EXPIRY: Mapping[str, Any] = {"expiry": None}
+BY_SPARK = {"write.parquet.bloom-filter-enabled.column.id": "true"}
+"""What only Spark writes again, so that it compacts the table whatever its size."""
 PATIENT = {"commit.retry.num-retries": "20"}
 """As a table that a stream writes is declared: a commit is tried again while others come first."""
 
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
-"""pyspark fetches the rows of `collect` through a socket that it leaves to the garbage collector."""
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore:Parquet writer option:UserWarning"),
+]
+"""pyspark fetches the rows of `collect` through a socket that it leaves to the garbage collector. pyiceberg, which
+appends rows here, writes no bloom filters."""
 
 
 def declare(workshop: Workshop, table: str, *, properties: Mapping[str, str] | None = None, **maintenance: Any) -> str:
@@ -105,7 +111,9 @@ def copying(workshop: Workshop) -> tuple[Workshop, str, str, str]:
 
 
 def test_many_small_files_become_one_and_the_rows_stay(workshop: Workshop) -> None:
-    table = declare(workshop, "rows", **COMPACTION, manifest_rewrite={"min_manifests": 5}, **EXPIRE_ALL)
+    table = declare(
+        workshop, "rows", properties=BY_SPARK, **COMPACTION, manifest_rewrite={"min_manifests": 2}, **EXPIRE_ALL
+    )
     append(workshop, table, 0, 12)
     before = workshop.rows(table)
 
@@ -265,8 +273,9 @@ def await_more(written: list[int], *, files: int) -> None:
     patiently(lambda: len(written) >= wanted)()
 
 
-def test_a_compaction_beside_a_running_writer_loses_nothing(workshop: Workshop) -> None:
-    table = declare(workshop, "rows", properties=PATIENT, **COMPACTION, **NO_EXPIRY)
+@pytest.mark.parametrize("properties", [{}, BY_SPARK], ids=["here", "by Spark"])
+def test_a_compaction_beside_a_running_writer_loses_nothing(workshop: Workshop, properties: dict[str, str]) -> None:
+    table = declare(workshop, "rows", properties={**PATIENT, **properties}, **COMPACTION, **NO_EXPIRY)
     append(workshop, table, 0, 12)
 
     with writer_beside(lambda number: append(workshop, table, number, number + 1), pause_seconds=0.2) as written:
@@ -281,7 +290,7 @@ def test_a_compaction_beside_a_running_writer_loses_nothing(workshop: Workshop) 
 
 def test_a_compaction_gives_way_to_a_writer_that_always_comes_first(workshop: Workshop) -> None:
     """The writer replaces one file after the other, so something that the compaction has read is always gone."""
-    table = declare(workshop, "rows", **COMPACTION, **NO_EXPIRY)
+    table = declare(workshop, "rows", properties=BY_SPARK, **COMPACTION, **NO_EXPIRY)
     append(workshop, table, 0, 30)
 
     def replace_one(number: int) -> None:

@@ -87,19 +87,83 @@ def test_a_row_shows_its_file(spark: SparkSession, settings: Settings, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("header", "problem"),
-    [("origin,temp,wind", "has wind, which is not declared"), ("temp", "lacks origin"), ("a,b", "lacks origin")],
+    ("header", "problem", "unknown"),
+    [
+        ("origin,temp,wind", "`wind`", "fail"),
+        ("temp", "lacks origin", "ignore"),
+        ("a,b", "lacks origin", "ignore"),
+    ],
 )
 def test_a_file_whose_header_lacks_or_adds_columns_stops_the_stream(
-    spark: SparkSession, settings: Settings, tmp_path: Path, header: str, problem: str
+    spark: SparkSession, settings: Settings, tmp_path: Path, header: str, problem: str, unknown: str
 ) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     (folder / "a.csv").write_text(f"{header}\nEWR,1,2\n")
+    columns = [COLUMNS[0] | {"required": True}, *COLUMNS[1:]]
+    source = {"connection": "here", "format": "csv", "columns": columns, "on_unknown_field": unknown}
+    rows = open_declared(spark, at(settings, folder), stream={"files": source})
+
+    with pytest.raises(Exception, match=rf"{problem}.*, in file:.*/in/a\.csv"):
+        drained(spark, rows, tmp_path)
+
+
+def test_old_and_new_csv_files_of_a_folder_are_read_together(
+    spark: SparkSession, settings: Settings, tmp_path: Path
+) -> None:
+    """A column was added after the first file, others that nobody has declared came and went, and quotes stay right."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.csv").write_text('origin\nEWR\n"a ""b"", c"\n')
+    (folder / "b.csv").write_text("temp,origin\n1.5,JFK\n")
+    (folder / "c.csv").write_text('wind,temp,gust,origin\n7,2.5,,"two\nlines"\n8,,x,""\n9,3.5,,\n')
     source = {"connection": "here", "format": "csv", "columns": COLUMNS}
     rows = open_declared(spark, at(settings, folder), stream={"files": source})
 
-    with pytest.raises(Exception, match=rf"the first line of the file.* {problem}.*, in file:.*/in/a\.csv"):
+    found = {(row["origin"], row["temp"]) for row in drained(spark, rows, tmp_path)}
+
+    assert found == {
+        ("EWR", None), ('a "b", c', None), ("JFK", 1.5), ("two\nlines", 2.5), ("", None), (None, 3.5),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("json", '{"@timestamp": "a", "Temp": 1.5, "temp": 9}\n{"@timestamp": null, "at": "x"}\n'),
+        ("csv", "temp,@timestamp,Temp\n9,a,1.5\n,,\n"),
+    ],
+)
+def test_a_field_whose_name_is_none_of_a_column_is_read_under_another(
+    spark: SparkSession, settings: Settings, tmp_path: Path, kind: str, text: str
+) -> None:
+    """Names that differ in case only, too."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a").write_text(text)
+    columns = [
+        {"name": "at", "type": "string", "field": "@timestamp"},
+        {"name": "celsius", "type": "double", "field": "Temp"},
+    ]
+    source = {"connection": "here", "format": kind, "columns": columns}
+    rows = open_declared(spark, at(settings, folder), stream={"files": source})
+
+    found = drained(spark, rows, tmp_path)
+
+    assert sorted(found, key=str) == [{"at": "a", "celsius": 1.5}, {"at": None, "celsius": None}]
+
+
+def test_a_line_of_another_width_than_its_header_is_refused(
+    spark: SparkSession, settings: Settings, tmp_path: Path
+) -> None:
+    """Spark takes it for a good line, because it has as many fields as there are declared columns."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.csv").write_text("origin,temp,wind\nEWR,1,2\nJFK,2\n")
+    source = {"connection": "here", "format": "csv", "columns": COLUMNS}
+    rows = open_declared(spark, at(settings, folder), stream={"files": source})
+
+    with pytest.raises(Exception, match=r"the line has 2 fields, not 3, in file:.*/in/a\.csv"):
         drained(spark, rows, tmp_path)
 
 

@@ -16,6 +16,7 @@ from sluice.errors import InputReplacedError, RolledBackError, UnpublishableErro
 from sluice.ledger.batches import BatchObservation
 from sluice.ledger.events import EventAction, EventSubject, recent_events
 from sluice.ledger.generations import find_generation
+from sluice.publication.crash_points import CrashPoint
 from sluice.sources.source_heads import SourceHeads
 from sluice.supervision.empty_increment import has_nothing_to_do, observe_increment
 
@@ -135,6 +136,33 @@ def test_a_batch_that_was_planned_in_the_old_topic_is_replaced(workshop: Worksho
     topic.run()
 
     assert topic.values() == sorted([*NEW, *OLD])
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("point", [CrashPoint.STAGED, CrashPoint.PUBLISHED])
+def test_a_batch_that_was_finished_and_not_committed_stays(
+    workshop: Workshop, point: CrashPoint, *, is_first: bool
+) -> None:
+    """The driver dies behind the staging or the publication of a batch and before Spark's commit."""
+    topic = Topic(workshop, on_data_loss="count")
+    if not is_first:
+        topic.send(["before"])
+        topic.run()
+    topic.send(OLD)
+
+    def die(here: CrashPoint) -> None:
+        if here is point:
+            raise _KilledError
+
+    with pytest.raises(_KilledError):
+        topic.run(reached=die)
+    topic.recreate()
+    topic.send(NEW)
+    topic.run()
+    topic.send(["last"])
+    topic.run()
+
+    assert topic.values() == sorted([*NEW, *OLD, "last", *([] if is_first else ["before"])])
 
 
 @pytest.mark.parametrize("on_data_loss", ["fail", "count"])

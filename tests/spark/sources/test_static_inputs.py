@@ -339,4 +339,20 @@ def test_a_number_that_spark_would_round_is_refused_by_its_column(jdbc_settings:
         opened(name)
     assert [str(row.amount) for row in opened(f"{name}_cast").collect()] == ["0.1234567890123456789"]
 
+    run_sql(jdbc_settings, f"CREATE DOMAIN {name}_price AS numeric(9, 2)")
+    run_sql(
+        jdbc_settings,
+        f'CREATE TABLE {name}_odd (id bigint, "at" timestamptz, "of day" date, price {name}_price, n numeric(9, 2))',
+    )
+    run_sql(jdbc_settings, f"INSERT INTO {name}_odd VALUES (1, now(), '2026-01-31', 1.25, NULL)")  # noqa: S608  # as above
+    (row,) = opened(f"{name}_odd").collect()
+    assert (str(row["of day"]), str(row.price), row.n) == ("2026-01-31", "1.25", None)
+    for column, value in (("at", "-infinity"), ("of day", "infinity"), ("price", "NaN"), ("n", "NaN")):
+        run_sql(jdbc_settings, f"UPDATE {name}_odd SET \"{column}\" = '{value}'")  # noqa: S608  # as above
+        with pytest.raises(Py4JJavaError, match=f"{value} in column {column}"):
+            opened(f"{name}_odd").collect()
+        run_sql(jdbc_settings, f'UPDATE {name}_odd SET "{column}" = NULL')  # noqa: S608  # as above
+
+    run_sql(jdbc_settings, f"DROP TABLE {name}_odd")
+    run_sql(jdbc_settings, f"DROP DOMAIN {name}_price")
     run_sql(jdbc_settings, f"DROP TABLE {name} CASCADE")

@@ -78,6 +78,17 @@ def test_a_file_without_a_declared_column_is_refused(workshop: Workshop, tmp_pat
     assert folder.rows() == [{"id": 0.0, "amount": 1.5}]
 
 
+@pytest.mark.parametrize("kind", ["parquet", "orc", "avro"])
+def test_files_from_before_a_column_are_read_beside_newer_ones(workshop: Workshop, tmp_path: Path, kind: str) -> None:
+    folder = Folder(workshop, tmp_path, {"id": "double", "amount": "double"}, format=kind)
+    folder.write(f"old.{kind}", pa.table({"id": [1.0]}))
+    folder.write(f"new.{kind}", pa.table({"amount": [2.5], "id": [2.0]}))
+
+    folder.run()
+
+    assert folder.rows() == [{"id": 1.0, "amount": None}, {"id": 2.0, "amount": 2.5}]
+
+
 @pytest.mark.parametrize(
     ("declared", "values", "got"),
     [

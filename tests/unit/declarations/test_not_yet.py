@@ -29,6 +29,7 @@ _WORKS_BELOW = {
         "masked_columns",
         "table",
         "properties",
+        "drop",
         "unchecked_properties",
     ),
     "rules.*.": (
@@ -75,9 +76,9 @@ _WORKS_BELOW = {
         "archive_path",
         "schema_file",
     ),
-    "inputs.*.stream.files.columns.*.": ("name", "type", "required", "doc", "unit"),
+    "inputs.*.stream.files.columns.*.": ("name", "type", "required", "doc", "unit", "field"),
     "inputs.*.static.files.": ("connection", "path", "format", "header", "schema_file"),
-    "inputs.*.static.files.columns.*.": ("name", "type", "required", "doc", "unit"),
+    "inputs.*.static.files.columns.*.": ("name", "type", "required", "doc", "unit", "field"),
     "inputs.*.stream.delta.": ("connection", "path", "from_timestamp", "max_files_per_batch"),
     "inputs.*.static.delta.": ("connection", "path", "version", "as_of"),
     "inputs.*.static.jdbc.": ("connection", "table"),
@@ -92,7 +93,7 @@ _WORKS_BELOW = {
             "on_unknown_field",
             "decoding_timeout",
             "decoding_tries",
-            *(f"columns.*.{key}" for key in ("name", "type", "required", "doc", "unit")),
+            *(f"columns.*.{key}" for key in ("name", "type", "required", "doc", "unit", "field")),
         )
         for kind in ("kafka", "kinesis")
     },
@@ -116,6 +117,7 @@ _WORKS_BELOW = {
         "ordering_column",
         "ordering_columns",
         "publish_every",
+        "max_held_batches",
         "delivery",
     ),
     "outputs.*.iceberg.operations.": ("insert", "update", "delete"),
@@ -137,6 +139,7 @@ _WORKS_BELOW = {
     "supervision.restart.": ("attempts", "first_delay", "longest_delay", "stable_after"),
     "supervision.": ("stall_after", "on_stall"),
     "supervision.max_lag.": ("rows", "duration", "action"),
+    "supervision.max_rejected.": ("rows", "share", "window"),
     "supervision.breaker.": ("failures", "window"),
     "engine.": (
         "connection",
@@ -150,7 +153,7 @@ _WORKS_BELOW = {
         "kept_minutes",
         "options",
     ),
-    "columns.*.": ("name", "type", "required", "doc"),
+    "columns.*.": ("name", "type", "required", "doc", "renamed_from"),
     "partitioning.*.": ("column", "transform", "width"),
     "sort_order.*.": ("column", "direction", "nulls"),
     "quality.": ("on_publication",),
@@ -159,6 +162,7 @@ _WORKS_BELOW = {
     "maintenance.compaction.": ("target_file_bytes", "min_input_files"),
     "maintenance.manifest_rewrite.": ("min_manifests",),
     "maintenance.expiry.": ("older_than", "retain_last"),
+    "maintenance.window.": ("start", "end", "days", "time_zone"),
 }
 WORKS = frozenset(f"{above}{key}" for above, keys in _WORKS_BELOW.items() for key in keys)
 """The keys that this version obeys. A key belongs here when a test of the part that obeys it says so."""

@@ -45,6 +45,21 @@ def problems_with(valid: Folder, source: str) -> list[str]:
             "files.on_malformed",
             "only lines of json and csv can be put aside, not text",
         ),
+        (
+            "files: {connection: c, format: parquet, columns: [{name: a, type: int, field: b}]}",
+            "files.columns[0].field",
+            "belongs to json and to csv with a header; parquet is read by the names of its columns",
+        ),
+        (
+            "files: {connection: c, format: csv, header: false, columns: [{name: a, type: int, field: b}]}",
+            "files.columns[0].field",
+            "belongs to json and to csv with a header",
+        ),
+        (
+            "files: {connection: c, format: csv, columns: [{name: a, type: int, field: b}, {name: b, type: int}]}",
+            "files.columns[0].field",
+            "the field b is another column already",
+        ),
         ("delta: {connection: c, path: t, version: 3}", "delta.version", "does not belong to a stream input"),
         ("jdbc: {connection: c, table: t}", "jdbc", "is a static input and cannot be a stream"),
     ],
@@ -99,6 +114,19 @@ def test_lines_that_are_put_aside_need_a_quarantine(valid: Folder) -> None:
         "silver_flights.stream.yaml:9: `inputs.flights.stream.files.on_malformed`: lines that are put aside go to the "
         "quarantine: write `quarantine: true`"
     )
+
+
+def test_masked_columns_are_those_of_the_sender(valid: Folder) -> None:
+    """What is masked is found by the names in the record, so that another name could show a masked value."""
+    columns = "[{name: a, type: string, field: b}, {name: b, type: string, field: a}]"
+    kafka = f"kafka: {{connection: c, topics: [t], value: {{format: json, columns: {columns}}}}}"
+    assert problems_with(valid, kafka) == []
+    file = valid.path / "silver_flights.stream.yaml"
+    valid.write(file.name, f"{file.read_text()}masked_columns: [a]\n")
+
+    (problem,) = valid.problems()
+
+    assert "masks columns by their names, and the input flights has columns with another `field`" in problem
 
 
 def test_values_that_are_decoded_need_a_quarantine(valid: Folder) -> None:

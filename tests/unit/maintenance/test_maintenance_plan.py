@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,6 +14,7 @@ from sluice.declarations.maintenance_declaration import (
     CompactionDeclaration,
     ExpiryDeclaration,
     MaintenanceDeclaration,
+    MaintenanceWindow,
     ManifestRewriteDeclaration,
 )
 from sluice.ledger.maintenance_runs import MaintenanceStep
@@ -112,7 +114,8 @@ def test_the_steps_come_in_the_safe_order() -> None:
         ([partition(5)], StepAction.RUN, StepReason.SMALL_FILES),
         ([partition(4)], StepAction.SKIP, StepReason.FEW_SMALL_FILES),
         ([partition(4), partition(4, name="day=2")], StepAction.SKIP, StepReason.FEW_SMALL_FILES),
-        ([partition(2, small_bytes=70 * MIB)], StepAction.RUN, StepReason.SMALL_FILES),
+        ([partition(3, small_bytes=70 * MIB)], StepAction.RUN, StepReason.SMALL_FILES),
+        ([partition(2, small_bytes=70 * MIB)], StepAction.SKIP, StepReason.FEW_SMALL_FILES),
         ([partition(0, small_bytes=0, large_files=9)], StepAction.SKIP, StepReason.FEW_SMALL_FILES),
         ([], StepAction.SKIP, StepReason.FEW_SMALL_FILES),
     ],
@@ -120,7 +123,8 @@ def test_the_steps_come_in_the_safe_order() -> None:
         "enough",
         "too few",
         "too few in each partition",
-        "two that make more than one",
+        "three that make two",
+        "two that would stay two",
         "all full-grown",
         "no file",
     ],
@@ -275,8 +279,66 @@ def test_pins(planned_pins: PinPlan, action: StepAction) -> None:
 def test_spark_is_needed_only_for_what_only_spark_can_do() -> None:
     moved = pins(pins=(PIN_2,), to_set=(PIN_2,))
 
-    assert not plan_maintenance(policy=POLICY, seen=table(ages=(1,)), pins=moved, now=NOON).needs_spark
-    assert plan_maintenance(policy=POLICY, seen=table(partition(5)), pins=NO_PINS, now=NOON).needs_spark
+    def needs_spark(seen: TableObservation, planned_pins: PinPlan = NO_PINS) -> bool:
+        return plan_maintenance(policy=POLICY, seen=seen, pins=planned_pins, now=NOON).needs_spark
+
+    assert not needs_spark(table(ages=(1,)), moved)
+    assert needs_spark(table(ages=(60, 50, 40, 1)))
+    assert needs_spark(table(ages=(1,), manifests=20))
+
+
+@pytest.mark.parametrize(
+    ("seen", "because"),
+    [
+        (table(partition(5)), ""),
+        (table(partition(5, small_bytes=64 * MIB)), ""),
+        (table(partition(5, small_bytes=64 * MIB + 1)), "the size of a partition"),
+        (table(*(partition(5, small_bytes=60 * MIB, name=f"day={day}") for day in range(9))), "their size"),
+        (table(partition(5_001)), "their number"),
+        (replace(table(partition(5)), rewrite_limits=("bloom filters", "x")), "bloom filters and x"),
+    ],
+    ids=["small", "the largest", "too large", "too much in all", "too many", "what PyArrow cannot keep"],
+)
+def test_small_files_are_put_together_without_spark_where_that_keeps_everything(
+    seen: TableObservation, because: str
+) -> None:
+    decision = decide(MaintenanceStep.REWRITE_DATA_FILES, seen)
+
+    assert (decision.action, decision.is_for_spark) == (StepAction.RUN, bool(because))
+    assert decision.explanation.partition(", by Spark because of ")[2] == because
+    assert decision.partitions == tuple(one.partition for one in seen.partitions)
+
+
+def window(start: str, end: str, **more: Any) -> MaintenanceWindow:
+    """A window of a declaration."""
+    return MaintenanceWindow.model_validate({"start": start, "end": end, **more})
+
+
+@pytest.mark.parametrize(
+    ("declared", "is_open"),
+    [
+        (window("12:00", "12:01"), True),
+        (window("11:00", "12:00"), False),
+        (window("22:00", "12:01"), True),
+        (window("22:00", "12:00"), False),
+        (window("13:00", "14:00", time_zone="Europe/Berlin"), True),
+        (window("12:00", "13:00", days=["friday"]), True),
+        (window("12:00", "13:00", days=["saturday"]), False),
+        (window("22:00", "13:00", days=["thursday"]), True),
+        (window("22:00", "13:00", days=["friday"]), False),
+    ],
+    ids=["begins", "ends", "over night", "ended", "zone", "its day", "another day", "since yesterday", "not yet"],
+)
+def test_outside_its_window_a_table_is_left_alone_but_for_its_pins(declared: MaintenanceWindow, is_open: bool) -> None:
+    policy = POLICY.model_copy(update={"window": declared})
+    moved = pins(pins=(PIN_2,), to_set=(PIN_2,))
+    plan = plan_maintenance(policy=policy, seen=table(partition(9), manifests=30), pins=moved, now=NOON)
+
+    due = {decision.step for decision in plan.due}
+    assert due == (set(MaintenanceStep) if is_open else {MaintenanceStep.PIN_SNAPSHOTS})
+    if not is_open:
+        assert plan.steps[0].reason is StepReason.OUTSIDE_WINDOW
+        assert plan.steps[0].explanation == f"put off until its window, {declared}"
 
 
 def test_expirable_snapshots_follow_icebergs_rules() -> None:

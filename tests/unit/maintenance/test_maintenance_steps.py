@@ -15,8 +15,9 @@ from pyiceberg.table import Table
 
 from sluice.errors import LakehouseError
 from sluice.ledger.maintenance_runs import MaintenanceStep, StepObservation, StepOutcome
+from sluice.maintenance.file_rewrite import CommitConflictError
 from sluice.maintenance.maintenance_plan import MaintenancePlan, StepAction, StepDecision, StepReason
-from sluice.maintenance.maintenance_steps import CommitConflictError, TableMaintainer
+from sluice.maintenance.maintenance_steps import TableMaintainer
 from sluice.maintenance.pin_plan import Pin, PinKind, PinPlan
 from sluice.tables.inspection import observe_table
 
@@ -82,7 +83,9 @@ def table(tmp_path: Path) -> Table:
 def due(step: MaintenanceStep, **options: Any) -> StepDecision:
     """A step that is due."""
     reason = StepReason.SMALL_FILES
-    return StepDecision(step=step, action=StepAction.RUN, reason=reason, explanation="it is due", options=options)
+    return StepDecision(
+        step=step, action=StepAction.RUN, reason=reason, explanation="it is due", options=options, is_for_spark=True
+    )
 
 
 REWRITE = due(MaintenanceStep.REWRITE_DATA_FILES, **{"min-input-files": "5"})

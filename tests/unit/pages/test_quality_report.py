@@ -11,6 +11,8 @@ from tests.unit.maintenance.test_maintenance_records import NOON
 from tests.unit.pages.test_page_templates import HOSTILE
 from tests.unit.pages.test_table_page import DECLARED, EMPTY, LINE, page_of
 
+from sluice.declarations.rule_declaration import RuleDeclaration
+from sluice.ledger.batch_rules import RuleCount, RuleResult
 from sluice.ledger.quality_checks import ExpectationObservation, QualityObservation, QualityVerdict
 from sluice.pages.page_templates import render
 from sluice.pages.quality_report import (
@@ -120,6 +122,33 @@ def test_the_page_shows_the_rule_and_leads_to_the_run_and_to_data_docs() -> None
     assert [chart.figure for chart in charts_of_report(report_of(DECLARED, BROKEN_TWICE, ()))] == [
         "50 %", "2", "318", "4 min",
     ]  # fmt: skip
+
+
+def test_a_row_rule_is_shown_with_what_each_batch_found() -> None:
+    rule = RuleDeclaration.model_validate({"name": "quick", "expression": "strongest < 9", "on_failure": "quarantine"})
+    batches = [
+        RuleResult(
+            stream="clicks",
+            generation=1,
+            batch=number,
+            output="main",
+            table="silver.clicks",
+            rows=40,
+            rules={"quick": RuleCount(counted=40, failed=failed, on_failure="quarantine", is_broken=failed > 0)},
+            recorded_at=NOON - timedelta(minutes=9 - number),
+        )
+        for number, failed in ((9, 2), (8, 0))
+    ]
+    report = report_of(DECLARED, BROKEN_TWICE, (), row_rules=[rule], batches=batches)
+
+    first = report.rules[0]
+    assert (first.rule, first.kind, first.unit, first.broken) == ("strongest < 9", "quick: quarantine", "batches", 1)
+    assert first.newest is not None
+    assert first.newest.found == "2 of 40 rows of batch 1:9 of clicks break it, and are in its quarantine"
+    shown = report_page(report)
+    assert "strongest &lt; 9" in shown
+    assert "in 1 of 2 batches" in shown
+    assert "in 3 of 4 checks" in shown
 
 
 def test_the_page_of_the_table_names_what_is_broken_and_leads_to_the_report() -> None:

@@ -18,7 +18,14 @@ from tests.unit.pages.test_quarantine_samples import declared
 
 from sluice.declarations.quarantine_table import quarantine_declaration
 from sluice.errors import UnpublishableError
-from sluice.publication.resolved_rejections import PAYLOAD_PLACE, Resolution, ResolvedRows, mark_resolved
+from sluice.publication.resolved_rejections import (
+    PAYLOAD_PLACE,
+    Resolution,
+    ResolvedRows,
+    claim_rows,
+    mark_replayed,
+    mark_resolved,
+)
 from sluice.tables.declared_tables import create_or_evolve_table
 
 STREAM = declared("email")
@@ -174,3 +181,22 @@ def test_a_quarantine_of_an_older_version_needs_its_columns(catalog: Catalog, ta
 
     create_or_evolve_table(catalog, quarantine_declaration(STREAM))
     assert mark_resolved(catalog, NAME, resolved("a", "c")) == 2
+
+
+def test_a_claim_leaves_rows_open_and_a_younger_one_is_kept(catalog: Catalog, table: Table) -> None:
+    def claims() -> dict[str, tuple[Any, ...]]:
+        return {row[1]: row[3:] for row in rows_of(catalog) if row[0] and row[1] in ("a", "b", "c")}
+
+    assert claim_rows(catalog, NAME, stream=STREAM.stream, places={"b", "c"}, key="s/replay/2") == 3
+    assert claims() == {"a": (None,) * 3, "b": (None, None, "s/replay/2"), "c": (None, None, "s/replay/2")}
+
+    assert claim_rows(catalog, NAME, stream=STREAM.stream, places={"a", "b"}, key="s/replay/1") == 1
+    assert claim_rows(catalog, NAME, stream=STREAM.stream, places={"c"}, key="s/replay/3") == 1
+
+    assert mark_replayed(catalog, NAME, stream=STREAM.stream, key="s/replay/2", at=LATER) == 2
+    assert mark_replayed(catalog, NAME, stream=STREAM.stream, key="s/replay/2", at=LATER) == 0
+    assert claims() == {
+        "a": (None, None, "s/replay/1"),
+        "b": (LATER, "replayed", "s/replay/2"),
+        "c": (None, None, "s/replay/3"),
+    }

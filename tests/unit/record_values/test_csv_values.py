@@ -15,8 +15,8 @@ from tests.fixtures.rejections import sentences
 from tests.unit.record_values.test_json_values import VALUES
 
 from sluice.declarations.value_declaration import ValueColumn
-from sluice.record_values.csv_decoding import CsvBlockDecoder, header_places, lines_of, split_line
-from sluice.record_values.rejection import LARGEST_VALUE_BYTES, Rejection, too_large
+from sluice.record_values.csv_decoding import CsvBlockDecoder, CsvHeader, lines_of, read_header, split_line
+from sluice.record_values.rejection import LARGEST_VALUE_BYTES, Rejection, RejectionKind, too_large
 
 EXACT: list[tuple[str, str | None, Any]] = [
     ("string", "", ""),
@@ -129,42 +129,70 @@ def test_a_line_that_is_too_large_is_rejected_and_its_neighbours_are_not() -> No
     assert block.rejections == {2: too_large(size)}
 
 
-def test_columns_are_matched_by_their_names() -> None:
-    assert header_places(["amount", "customer"], ("customer", "amount")) == (1, 0)
-    assert header_places(["\N{ZERO WIDTH NO-BREAK SPACE}a", "b"], ("a", "b")) == (0, 1)
+def header_of(names: list[str | None], *, required: str = "", rejects: bool = False) -> CsvHeader | Rejection:
+    """What a first line says of the columns a and b."""
+    return read_header(names, ("a", "b"), required=required, rejects_undeclared=rejects)
+
+
+@pytest.mark.parametrize(
+    ("header", "places", "undeclared"),
+    [
+        (["b", "a"], (1, 0), ()),
+        (["\N{ZERO WIDTH NO-BREAK SPACE}a", "b"], (0, 1), ()),
+        (["b"], (None, 0), ()),
+        (["x", "a", None, "b", ""], (1, 3), ("x", "a column without a name")),
+        (["a", "c"], (0, None), ("c",)),
+    ],
+)
+def test_columns_are_matched_by_their_names(
+    header: list[str | None], places: tuple[int | None, ...], undeclared: tuple[str, ...]
+) -> None:
+    assert header_of(header) == CsvHeader(width=len(header), places=places, undeclared=undeclared)
 
 
 @pytest.mark.parametrize(
     ("header", "problem"),
     [
         (["a"], "lacks b"),
-        (["a", "b", "c"], "has c, which is not declared"),
-        (["a", "A"], "lacks b, has A, which is not declared"),
+        (["a", "c"], "lacks b, has c, which is not declared"),
         (["a", "b", "b"], "has b twice"),
+        (["a", "b", "A", "B", "b"], "has b twice, has A, which is not declared, has B, which is not declared"),
         (["1", "2"], "lacks a, lacks b, has 1, which is not declared, has 2, which is not "
          "declared"),
-        (["a", None], "lacks b, has a column without a name, which is not declared"),
     ],
 )  # fmt: skip
-def test_a_header_that_lacks_or_adds_columns_is_refused(header: list[str | None], problem: str) -> None:
-    rejection = header_places(header, ("a", "b"))
+def test_a_header_that_lacks_a_required_column_or_all_is_refused(header: list[str | None], problem: str) -> None:
+    rejection = header_of(header, required="b")
     assert isinstance(rejection, Rejection)
     assert rejection.sentence == f"the first line of the file does not name the declared columns: it {problem}"
     assert rejection.quotes_data
+
+
+@pytest.mark.parametrize("header", [["1", "2"], ["a", "B"]], ids=["none of the columns", "another case"])
+def test_a_header_that_cannot_be_meant_is_refused(header: list[str | None]) -> None:
+    assert isinstance(header_of(header), Rejection)
+
+
+def test_an_undeclared_column_rejects_the_lines_when_that_is_declared() -> None:
+    rejection = header_of(["a", "c", "b"], rejects=True)
+    assert isinstance(rejection, Rejection)
+    assert rejection.kind is RejectionKind.UNDECLARED
+    assert "`c`" in rejection.sentence
 
 
 @given(fields=st.lists(st.none() | st.text() | st.text(alphabet='a",\r\n'), min_size=1, max_size=5))
 def test_lines_are_written_as_they_are_split(fields: list[str | None]) -> None:
     line = lines_of([pa.array([field], pa.string()) for field in fields])[0].as_py()
     assert line is not None
-    assert split_line(line) == ([field or "" for field in fields] if line else [])
+    assert split_line(line) == (fields if line else [])
 
 
 @pytest.mark.parametrize(
     ("line", "fields"),
     [
         ("", []),
-        (",", ["", ""]),
+        (",", [None, None]),
+        (',""', [None, ""]),
         ('a,"b ""c"" ,d"', ["a", 'b "c" ,d']),
         ("a\rb,c\n", ["a\rb", "c\n"]),
         ('a,"b', ["a", '"b']),
@@ -172,8 +200,15 @@ def test_lines_are_written_as_they_are_split(fields: list[str | None]) -> None:
         ("x" * 200_000, ["x" * 200_000]),
     ],
 )
-def test_any_line_is_split(line: str, fields: list[str]) -> None:
+def test_any_line_is_split(line: str, fields: list[str | None]) -> None:
     assert split_line(line) == fields
+
+
+def test_a_column_may_be_read_from_a_field_of_another_name() -> None:
+    decoder = CsvBlockDecoder([ValueColumn(name="at", type="string", field="@timestamp", required=True)])
+
+    assert decoder.names == ("@timestamp",)
+    assert decoder.required == ["@timestamp"]
 
 
 def test_null_and_an_empty_text_differ_in_a_line() -> None:

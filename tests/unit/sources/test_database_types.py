@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.sources.database_types import unreadable_columns, unreadable_type
+from sluice.sources.database_types import checked_columns, unreadable_columns, unreadable_type
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,16 @@ def test_what_spark_would_change_is_refused(kind: str) -> None:
 )
 def test_all_else_is_left_to_spark(kind: str) -> None:
     assert unreadable_type(kind) is None
+
+
+def test_the_values_of_times_and_numbers_are_checked() -> None:
+    terms = list(checked_columns({'a"b': "bigint", "it's": "date", "n": "numeric(9,2)"}))
+
+    assert terms[0] == '"a""b"'
+    assert 'isfinite("it\'s")' in terms[1]
+    assert "in column it''s" in terms[1]
+    assert "<> 'NaN'" in terms[2]
+    assert terms[2].endswith('AS numeric(9,2)) AS "n"')
 
 
 def test_a_column_is_named_with_its_type() -> None:

@@ -94,6 +94,40 @@ def test_a_column_that_was_renamed_is_missing() -> None:
     assert undeclared_columns(columns, found) == ("amount_eur",)
 
 
+NESTED = "struct<a: int, b: string>"
+
+
+@pytest.mark.parametrize(
+    ("found", "missing"),
+    [
+        ({"id": pa.int64()}, []),
+        ({"id": pa.int64(), "s": pa.struct([("a", pa.int32())])}, []),
+        ({"id": pa.int64(), "s": pa.struct([("a", pa.int32()), ("c", pa.string())])}, ["s.b"]),
+        ({"id": pa.int64(), "s": pa.struct([])}, ["s.a", "s.b"]),
+        ({"id": pa.int64(), "note2": pa.string()}, ["note", "s", "l"]),
+        ({"note": pa.string()}, ["id"]),
+        ({"id": pa.int64(), "l": pa.list_(pa.struct([("a", pa.int32())]))}, []),
+        ({"id": pa.int64(), "l": pa.list_(pa.struct([("z", pa.int32())]))}, ["l.element.a", "l.element.b"]),
+        ({}, ["id", "note", "s", "l"]),
+    ],
+    ids=["columns", "field", "renamed field", "empty struct", "renamed", "required", "in a list", "of a list", "none"],
+)
+def test_an_older_file_lacks_columns_and_a_renamed_one_is_refused(
+    found: dict[str, pa.DataType], missing: list[str]
+) -> None:
+    columns = [
+        Column(name="id", type="long", required=True),
+        Column(name="note", type="string"),
+        Column(name="s", type=NESTED),
+        Column(name="l", type=f"list<{NESTED}>"),
+    ]
+
+    differences = unfit_columns(columns, pa.schema(found), file_format="parquet")
+
+    assert [one.column for one in differences] == missing
+    assert {one.got for one in differences} <= {""}
+
+
 def test_names_that_differ_in_case_only_are_ambiguous() -> None:
     found = pa.schema([("id", pa.int64()), ("ID", pa.int64())])
     (difference,) = unfit_columns([Column(name="id", type="long")], found, file_format="parquet")

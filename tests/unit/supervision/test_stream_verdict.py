@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from sluice.declarations.supervision_declaration import RejectionLimit
 from sluice.ledger.airflow_owner import DagPause, PauseOrigin
-from sluice.ledger.batches import BatchObservation, PublicationKey
+from sluice.ledger.batches import BatchObservation, PublicationKey, RejectedSince
 from sluice.ledger.desired_states import DesiredStateObservation
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
@@ -20,6 +21,7 @@ from sluice.supervision.stream_verdict import (
     StreamVerdict,
     judge_increment,
     verdict_of,
+    with_limit,
     with_rejections,
 )
 from sluice.supervision.supervision_decision import (
@@ -234,3 +236,28 @@ def test_a_run_that_is_up_for_a_moment_ends_no_crash_loop(reason: SupervisionRea
     verdict = verdict_of(decision)
     assert (verdict.state, verdict.is_healthy) == (StreamState.CRASH_LOOPING, False)
     assert verdict.explanation.startswith("Up. 4 runs have failed")
+
+
+@pytest.mark.parametrize(
+    ("limit", "rejected", "is_healthy"),
+    [
+        ({"rows": 10}, 10, True),
+        ({"rows": 10}, 11, False),
+        ({"share": 0.05}, 50, True),
+        ({"share": 0.05}, 51, False),
+        ({"rows": 100, "share": 0.05}, 60, False),
+    ],
+)
+def test_a_stream_that_rejects_more_than_its_limit_is_unhealthy(
+    limit: dict[str, float], rejected: int, is_healthy: bool
+) -> None:
+    found = RejectedSince(since=NOON - timedelta(hours=1), rows=rejected, read=1000)
+    seen = replace(seen_with(()), rejected=found)
+    verdict = with_limit(
+        judge_increment(seen_with((GOOD,))),
+        seen,
+        RejectionLimit.model_validate(limit),
+        does_well={StreamState.FINISHED},
+    )
+    assert verdict.is_healthy is is_healthy
+    assert is_healthy or f"It rejected {rejected} of 1,000 rows" in verdict.explanation

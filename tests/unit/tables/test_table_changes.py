@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,9 +32,9 @@ def declare(columns: tuple[dict[str, Any], ...] = COLUMNS, **more: Any) -> Table
     )
 
 
-def with_column(name: str, **change: Any) -> TableDeclaration:
+def with_column(of: str, /, **change: Any) -> TableDeclaration:
     """The declaration with one column changed."""
-    return declare(tuple(column | change if column["name"] == name else column for column in COLUMNS))
+    return declare(tuple(column | change if column["name"] == of else column for column in COLUMNS))
 
 
 def existing(declaration: TableDeclaration | None = None, properties: Mapping[str, str] | None = None) -> TableMetadata:
@@ -110,6 +111,30 @@ def test_a_table_that_is_as_declared_is_left_alone() -> None:
             ["add the column x of type int", "sort new rows by x asc"],
         ),
         (declare(description="e"), ["set the property comment to 'e'"]),
+        (with_column("names", name="labels", renamed_from="names"), ["rename the column names to labels"]),
+        (
+            with_column("price", name="fare", renamed_from="price", type="decimal(18, 2)"),
+            ["rename the column price to fare", "widen the column fare from decimal(9, 2) to decimal(18, 2)"],
+        ),
+        (
+            declare(
+                tuple(
+                    {"name": "when", "type": "timestamptz", "doc": "when", "renamed_from": "at"}
+                    if column["name"] == "at"
+                    else column
+                    for column in COLUMNS
+                ),
+                partitioning=[{"column": "when", "transform": "day"}],
+            ),
+            ["rename the column at to when"],
+        ),
+        (with_column("names", renamed_from="titles"), []),
+        (declare(COLUMNS[:-1], drop=["names"]), ["drop the column names with its values"]),
+        (declare(drop=["titles"]), []),
+        (
+            declare((*COLUMNS[:2], *COLUMNS[3:], {"name": "fee", "type": "int"}), drop=["price"]),
+            ["add the column fee of type int", "drop the column price with its values"],
+        ),
     ],
 )
 def test_what_can_be_done_without_loss_is_planned(declaration: TableDeclaration, changes: list[str]) -> None:
@@ -117,11 +142,46 @@ def test_what_can_be_done_without_loss_is_planned(declaration: TableDeclaration,
 
 
 @pytest.mark.parametrize(
+    ("names", "refusal"),
+    [
+        ({"drop": ["id"]}, "drop[0]: id is declared as a column, or as its former name"),
+        ({"drop": ["x", "x"]}, "drop[1]: x is dropped twice"),
+        ({"renamed": {"price": "id"}}, "columns[2].renamed_from: id is a column of the table"),
+        ({"renamed": {"price": "x", "legs": "x"}}, "columns[3].renamed_from: x is the former name of another column"),
+        ({"renamed": {"price": "x"}, "drop": ["x"]}, "drop[0]: x is declared as a column, or as its former name"),
+    ],
+)
+def test_former_names_that_contradict_the_columns_are_refused(names: dict[str, Any], refusal: str) -> None:
+    former = names.get("renamed", {})
+    columns = tuple(
+        column | ({"renamed_from": former[column["name"]]} if column["name"] in former else {}) for column in COLUMNS
+    )
+    with pytest.raises(ValueError, match=re.escape(refusal.partition(": ")[2])):
+        declare(columns, drop=names.get("drop", []))
+
+
+@pytest.mark.parametrize("name", ["at", "id"], ids=["of a partition", "of the order"])
+def test_a_column_that_the_layout_is_made_of_is_not_dropped(name: str) -> None:
+    """Old files keep their partitions, whatever is declared now."""
+    columns = tuple(column for column in COLUMNS if column["name"] != name)
+    declaration = declare(columns, partitioning=[], sort_order=[], drop=[name])
+    with pytest.raises(LakehouseError, match=f"{name} cannot be dropped"):
+        plan_table_changes(declaration, existing())
+
+
+def test_a_table_that_has_the_former_and_the_new_name_keeps_both() -> None:
+    both = declare((*COLUMNS, {"name": "labels", "type": "map<string, int>"}))
+    with pytest.raises(LakehouseError, match="the column names is in the table and no longer in the declaration"):
+        plan_table_changes(with_column("names", name="labels", renamed_from="names"), existing(both))
+
+
+@pytest.mark.parametrize(
     ("declaration", "refusal"),
     [
         (
             declare(COLUMNS[:-1]),
-            "the column names is in the table and no longer in the declaration, and a column is never dropped",
+            "the column names is in the table and no longer in the declaration (add `renamed_from` to the column that "
+            "it becomes, or name it under `drop`)",
         ),
         (
             declare((*COLUMNS, {"name": "x", "type": "int", "required": True})),
@@ -150,8 +210,8 @@ def test_what_can_be_done_without_loss_is_planned(declaration: TableDeclaration,
         ),
         (
             with_column("legs", type="list<struct<origin: string>>"),
-            "the column legs.element.miles is in the table and no longer in the declaration, and a column is never "
-            "dropped",
+            "the column legs.element.miles is in the table and no longer in the declaration (fields of a column are "
+            "never dropped)",
         ),
         (
             with_column("names", type="map<int, int>"),

@@ -33,15 +33,14 @@ _ICEBERG_ONLY = "Write into an Iceberg table."
 
 NOT_YET: tuple[NotYetPart, ...] = (
     # outputs
-    NotYetPart(path="outputs.*.iceberg.max_held_batches", reason="no batch is held"),
     NotYetPart(path="outputs.*.hudi", reason="no Hudi bundle exists for Spark 4", instead=_ICEBERG_ONLY),
     # running
+    NotYetPart(path="supervision.max_rejected.action", reason="the on-call is alerted only", works=("warn",)),
     NotYetPart(path="state.backup_every", reason="checkpoints are not copied"),
     # tables
     NotYetPart(path="maintenance.compaction.strategy", reason="files are put together only", works=("binpack",)),
     NotYetPart(path="maintenance.compaction.leave_recent", reason="whole tables are compacted"),
     NotYetPart(path="maintenance.orphan_removal", reason="files that nothing references are not removed"),
-    NotYetPart(path="maintenance.window", reason="maintenance runs on one schedule"),
 )
 
 

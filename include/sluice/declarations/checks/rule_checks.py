@@ -83,8 +83,8 @@ def _obstacles(stream: LoadedStream, output: str, rule: RuleDeclaration) -> Iter
             "holds batches in their staging tables, and an output is no table",
             "Let a stream of its own write that output.",
         )
-    if rule.on_failure == "hold":
-        yield "holds batches, which does not work yet", "Write `warn`, `quarantine` or `fail`."
+    if rule.on_failure == "hold" and declaration.publish_every is not None:
+        yield "holds batches one by one, and `publish_every` publishes several together", "Leave `publish_every` out."
 
 
 def _problem(stream: LoadedStream, path: KeyPath, sentence: str, *, next_step: str = "") -> DeclarationError:

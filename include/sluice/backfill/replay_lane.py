@@ -1,0 +1,169 @@
+"""The lane of replays: rejected records become rows of a target once; the mark of the live stream stays where it is.
+
+    settle ─► fence ─► compute ─► claim ─► publish ─► mark the rows as replayed
+
+The newest replay of an output stands in a property of its target. It changes together with main alone, so that an older
+replay, which was paused, meets it: the fence replaces its key, and what it then sends is refused. The commit that makes
+the rows visible says so in the same property. The claim says in the quarantine which rows it was about. So each crash
+leaves a state from which the next replay continues: before the commit nothing is visible, and the rows are open; behind
+it the next one marks the claimed rows first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import uuid4
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
+
+from sluice.errors import IntervalChangedError
+from sluice.publication.checked_commit import NothingToCommit, PlanChange, TableChange, commit_checked, snapshot_of
+from sluice.publication.crash_points import Reached, unnoticed
+from sluice.publication.file_preparation import fit_files, refuse_unfit_rows
+from sluice.publication.marks import refuse_unpublishable
+from sluice.publication.pyiceberg_committer import PyIcebergCommitter
+from sluice.publication.replace_interval import foreign_change_since
+from sluice.publication.resolved_rejections import claim_rows, mark_replayed
+from sluice.publication.staged_batch import StagedOutput
+from sluice.stored_keys import OUTPUT, PUBLICATION_KEY, REPLAY_PROPERTY_PREFIX, ROWS
+from sluice.tables.declared_tables import require_table
+
+_LANE = "replay"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewestReplay:
+    """The newest replay that a target knows. key: empty while there was none. is_visible: whether its rows are."""
+
+    key: str = ""
+    is_visible: bool = False
+
+    def as_property(self) -> str:
+        """The value of the property."""
+        return json.dumps({"key": self.key, "visible": self.is_visible})
+
+
+def replay_key(stream: str, *, now: datetime) -> str:
+    """The publication key of a replay: no other has it, and later ones sort behind it.
+
+    Parameters
+    ----------
+    now: by the clock of the ledger, in UTC.
+    """
+    return f"{stream}/{_LANE}/{now:%Y%m%dT%H%M%S.%f}/{uuid4().hex}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayLane:
+    """The replays of one output. quarantine: the table of the stream's rejected rows."""
+
+    catalog: Catalog
+    output: StagedOutput
+    quarantine: str
+
+    def settle(self, *, at: datetime) -> int:
+        """Mark the rows of the newest replay, if it is visible. Returns how many; none were left when it did so itself.
+
+        Raises
+        ------
+        UnpublishableError, DeliveryError, LakehouseError: as `mark_replayed` raises them.
+        """
+        newest = self._newest(require_table(self.catalog, self.output.target))
+        if not newest.is_visible:
+            return 0
+        return mark_replayed(self.catalog, self.quarantine, stream=self.output.stream, key=newest.key, at=at)
+
+    def fence(self, key: str) -> int:
+        """Make a replay the newest one: whatever older ones still send is refused. Returns the snapshot that did it.
+
+        Raises
+        ------
+        IntervalChangedError: when a younger replay has begun, or the rows of an older one became visible since it was
+            settled.
+        DeliveryError, LakehouseError: as `commit_checked` raises them.
+        """
+        settled = self._newest(require_table(self.catalog, self.output.target))
+
+        def plan(target: Table) -> TableChange:
+            refuse_unpublishable(target)
+            if (newest := self._newest(target)) != settled or newest.key > key:
+                raise IntervalChangedError(f"{self.output.target}: another replay, {newest.key}, is under way.")
+            return self._change(NewestReplay(key=key), key=key)
+
+        return self._commit(plan, f"the beginning of {key}")
+
+    def claim(self, key: str, places: Set[str]) -> None:
+        """Note in the quarantine which rows the commit is about.
+
+        Raises
+        ------
+        UnpublishableError, DeliveryError, LakehouseError: as `claim_rows` raises them.
+        """
+        claim_rows(self.catalog, self.quarantine, stream=self.output.stream, places=places, key=key)
+
+    def publish(
+        self,
+        key: str,
+        *,
+        head: int,
+        staging: Table,
+        staged: Sequence[DataFile],
+        rows: int,
+        reached: Reached = unnoticed,
+    ) -> int:
+        """Make the rows visible in one commit. A replay of records of which no row comes is committed as well.
+
+        Parameters
+        ----------
+        head: the snapshot of the fence. rows: how many the staged files hold.
+
+        Raises
+        ------
+        IntervalChangedError: when another replay has begun, or another writer than the stream has changed the target
+            since: a backfill may have made the same records visible.
+        DeliveryError, LakehouseError: as `commit_checked` raises them.
+        """
+
+        def plan(target: Table) -> TableChange | NothingToCommit:
+            refuse_unpublishable(target)
+            newest = self._newest(target)
+            if newest.key != key:
+                raise IntervalChangedError(f"{self.output.target}: another replay, {newest.key}, has begun.")
+            if newest.is_visible:
+                return NothingToCommit(snapshot_id=None)
+            refuse_unfit_rows(staging.schema(), target=target, what=key)
+            if (foreign := foreign_change_since(target, head=head, own=self.output)) is not None:
+                raise IntervalChangedError(f"{self.output.target} changed while records were replayed: {foreign}.")
+            added = fit_files(staged, staging=staging, target=target)
+            return self._change(NewestReplay(key=key, is_visible=True), key=key, added=added, rows=rows)
+
+        return self._commit(plan, key, reached=reached)
+
+    @property
+    def _property(self) -> str:
+        return f"{REPLAY_PROPERTY_PREFIX}{self.output.stream}.{self.output.output}"
+
+    def _newest(self, target: Table) -> NewestReplay:
+        text = target.properties.get(self._property)
+        if text is None:
+            return NewestReplay()
+        found = json.loads(text)
+        return NewestReplay(key=found["key"], is_visible=found["visible"])
+
+    def _change(
+        self, newest: NewestReplay, *, key: str, added: tuple[DataFile, ...] = (), rows: int = 0
+    ) -> TableChange:
+        summary = {PUBLICATION_KEY: key, OUTPUT: self.output.output, ROWS: str(rows)}
+        properties = {self._property: newest.as_property()}
+        return TableChange(operation=Operation.APPEND, added=added, summary=summary, properties=properties)
+
+    def _commit(self, plan: PlanChange, what: str, *, reached: Reached = unnoticed) -> int:
+        named = f"{what} into {self.output.target}"
+        landed = commit_checked(PyIcebergCommitter(self.catalog), self.output.target, plan, what=named, reached=reached)
+        return snapshot_of(landed, what=named)

@@ -1,0 +1,197 @@
+"""Which rejected records of a stream can become rows of its target once, and what blocks it. Pure, but for one reading.
+
+A replay publishes a record beside the live stream. It is exact where a record becomes rows by itself: of a stream that
+appends to one table, and keeps no state. Where state decides, or rows are replaced, a backfill or a refresh is the way.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.expressions import And, EqualTo, IsNull
+
+from sluice.declarations.input_declaration import InputDeclaration
+from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.declarations.source_declarations import IcebergSource, KafkaSource, KinesisSource
+from sluice.declarations.stream_declaration import StreamDeclaration
+from sluice.errors import UsageError
+from sluice.operations import Refusal, RefusalReason
+from sluice.publication.resolved_rejections import place_of
+from sluice.publication.staged_batch import StagedOutput
+from sluice.record_values.rejection import RejectionKind
+from sluice.tables.catalog import catalog_refusals
+from sluice.tables.declared_tables import require_table
+
+MOST_RECORDS = 50_000
+"""How many records one replay takes, the oldest first: they are listed in the memory of the driver."""
+
+_TOPIC_PLACE, _SHARD_PLACE = {"topic", "partition", "offset"}, {"stream", "shard", "sequence_number"}
+_BACKFILL_WAY = "Backfill the interval of these records, or refresh the table (`sluice stream refresh`)."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenRow:
+    """A rejected row that is not resolved. place: how it is known; none when nothing says where it stood."""
+
+    generation: int
+    kind: str | None
+    position: str | None
+    payload: str | None
+    refused_at: datetime
+    place: str | None
+
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        """Its position as an object; empty when it is none."""
+        try:
+            found = json.loads(self.position or "")
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) else {}
+
+
+def read_open_rows(catalog: Catalog, declaration: StreamDeclaration) -> list[OpenRow]:
+    """The open rows of a stream's quarantine, the oldest first.
+
+    Raises
+    ------
+    UsageError: when the stream has no quarantine.
+    LakehouseError: when the quarantine cannot be read.
+    """
+    if not declaration.quarantine:
+        raise UsageError(f"{declaration.stream} has no quarantine: its declaration has no `quarantine: true`.")
+    table = require_table(catalog, declaration.quarantine_table)
+    names = ("generation", "kind", "position", "payload", "refused_at")
+    with catalog_refusals(f"read the rows of {declaration.quarantine_table}"):
+        scan = table.scan(And(EqualTo(term="stream", value=declaration.stream), IsNull(term="resolved_at")), names)
+        found = scan.to_arrow().to_pylist()
+    return sorted((OpenRow(**row, place=place_of(row)) for row in found), key=lambda row: row.refused_at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which open rows are meant. kinds, positions: empty for all. until: rejected up to then; unset for all."""
+
+    kinds: frozenset[str] = frozenset()
+    positions: frozenset[str] = frozenset()
+    until: datetime | None = None
+
+    def of(self, rows: Iterable[OpenRow]) -> list[OpenRow]:
+        """The rows that are meant."""
+        return [
+            row
+            for row in rows
+            if (not self.kinds or row.kind in self.kinds)
+            and (not self.positions or row.position in self.positions)
+            and (self.until is None or row.refused_at <= self.until)
+        ]
+
+
+def arriving_input(declaration: StreamDeclaration) -> tuple[str, InputDeclaration] | None:
+    """The one input through which rows arrive; none when there are several."""
+    found = [(name, one) for name, one in declaration.inputs.items() if one.is_stream]
+    return found[0] if len(found) == 1 else None
+
+
+def replayed_output(declaration: StreamDeclaration) -> StagedOutput:
+    """The output into which records are replayed. The stream has one (`refusals_of`)."""
+    name, declared = next(iter(declaration.outputs.items()))
+    target = declared.iceberg.table if declared.iceberg is not None else ""
+    return StagedOutput(stream=declaration.stream, output=name, target=target)
+
+
+def refusals_of(stream: LoadedStream, *, has_open_backfill: bool, has_open_refresh: bool) -> Iterator[Refusal]:
+    """Why nothing of a stream can be replayed, as its declaration and the ledger say it.
+
+    Parameters
+    ----------
+    has_open_backfill: whether an attempt did not report its end: it may have published records without marking them.
+    """
+    declaration = stream.declaration
+    outputs = list(declaration.outputs.values())
+    if len(outputs) != 1 or outputs[0].iceberg is None or outputs[0].iceberg.mode != "append":
+        sentence = f"{stream.name} does more than append to one table, so a record may have given rows before."
+        yield Refusal(reason=RefusalReason.NOT_YET, sentence=sentence, next_step=_BACKFILL_WAY)
+    found = arriving_input(declaration)
+    if found is None or not isinstance(found[1].declared_source.source, IcebergSource | KafkaSource | KinesisSource):
+        sentence = f"The records of {stream.name} have no place of their own in one topic, Kinesis stream or table."
+        yield Refusal(reason=RefusalReason.NOT_YET, sentence=sentence, next_step=_BACKFILL_WAY)
+    if has_open_backfill:
+        sentence = f"A backfill of {stream.name} has not ended, and may have published these records."
+        step = "Wait for it (`sluice work list`), or repeat the backfill of the interval if it was interrupted."
+        yield Refusal(reason=RefusalReason.NOT_AT_REST, sentence=sentence, next_step=step)
+    if has_open_refresh:
+        sentence = f"A refresh of {stream.name} has not ended: it takes these records from the source again."
+        yield Refusal(reason=RefusalReason.OTHER_REFRESH, sentence=sentence, next_step="Wait for it, or abandon it.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayableRows:
+    """The open rows of a selection. rows: those that can be replayed, by place. left: how many cannot, by reason."""
+
+    rows: Mapping[str, tuple[OpenRow, ...]]
+    left: Mapping[str, int]
+
+
+def replayable(
+    rows: Collection[OpenRow], declared: InputDeclaration, *, generations: Collection[int]
+) -> ReplayableRows:
+    """Which rows can be replayed.
+
+    Parameters
+    ----------
+    generations: those whose records the open generation has not read again.
+    """
+    found: dict[str, list[OpenRow]] = {}
+    left: Counter[str] = Counter()
+    for row in rows:
+        if (why := _left_because(row, declared, generations)) is not None:
+            left[why] += 1
+        elif row.place is not None:
+            found.setdefault(row.place, []).append(row)
+    taken = list(found.items())[:MOST_RECORDS]
+    if len(taken) < len(found):
+        left[f"more than {MOST_RECORDS:,} records: the next replay takes them"] += len(found) - len(taken)
+    return ReplayableRows(rows={place: tuple(of_place) for place, of_place in taken}, left=dict(left))
+
+
+def _left_because(row: OpenRow, declared: InputDeclaration, generations: Collection[int]) -> str | None:
+    source = declared.declared_source.source
+    if row.generation not in generations:
+        return "a later generation has read its record again"
+    if not row.fields:
+        return "its position does not say where its record stood"
+    if isinstance(source, KafkaSource) and not _is_of_topic(row.fields):
+        return "its position is not a topic, a partition and an offset"
+    if isinstance(source, KinesisSource):
+        if set(row.fields) != _SHARD_PLACE:
+            return "its position is not a stream, a shard and a sequence number"
+        if stored_value(row, declared) is None:
+            return "the quarantine does not hold its value as it came"
+    return None
+
+
+def _is_of_topic(fields: Mapping[str, Any]) -> bool:
+    return set(fields) == _TOPIC_PLACE and all(type(fields[name]) is int for name in ("partition", "offset"))
+
+
+def stored_value(row: OpenRow, declared: InputDeclaration) -> bytes | None:
+    """The value of a record as a decoder has left it in the quarantine; none where it is not whole there.
+
+    A transformation puts what it likes into the payload. Text in JSON behind the id of a schema stands there without.
+    """
+    value = declared.declared_source.value
+    if value is None or row.kind is None or row.payload is None:
+        return None
+    if value.format == "json" and value.registry is not None:
+        return None
+    if value.format == "json" and row.kind != RejectionKind.NOT_TEXT:
+        return row.payload.encode()
+    is_hex = row.payload.startswith("0x")
+    return bytes.fromhex(row.payload.removeprefix("0x")) if is_hex else None

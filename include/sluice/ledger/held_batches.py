@@ -1,0 +1,125 @@
+"""The batch of each stream that waits for a person, and what a person has decided about it.
+
+A held batch is staged, and its summary says which rules it breaks: that is what holds it. This table has the oldest one
+of each stream, so that people find it, and takes their decision, which a run of the stream carries out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from sqlalchemy import ColumnElement, and_, delete, func, or_, select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Mapped, mapped_column
+
+from sluice.ledger.batches import PublicationKey
+from sluice.ledger.connection import Ledger
+from sluice.ledger.events import Event, add_event
+from sluice.ledger.ledger_table import LedgerTable
+from sluice.ledger.stored_values import record_of
+
+
+class HeldDecision(StrEnum):
+    """What a person has decided. RELEASED: all of its rows become visible. REJECTED: none does."""
+
+    RELEASED = "released"
+    REJECTED = "rejected"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldBatch:
+    """The oldest batch of a stream that waits for a person.
+
+    reason: the rules that it breaks, with their counts. rows: by output. queued: how many batches wait behind it.
+    decision, decided_by, decided_at: unset until a person has decided.
+    """
+
+    key: PublicationKey
+    reason: str
+    rows: Mapping[str, int] = field(hash=False)
+    queued: int = 0
+    held_at: datetime | None = None
+    decision: HeldDecision | None = None
+    decided_by: str | None = None
+    decided_at: datetime | None = None
+
+
+class HeldBatchOfStream(LedgerTable, record=HeldBatch, key=("stream",)):
+    """The oldest batch of a stream that waits for a person."""
+
+    __tablename__ = "held_batches"
+
+    held_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+def hold_batch(ledger: Ledger, held: HeldBatch) -> HeldBatch:
+    """Record the batch of a stream that waits. A decision about this very batch stays.
+
+    Returns
+    -------
+    The batch as the ledger has it, with the decision.
+    """
+    table = HeldBatchOfStream
+    values = {"generation": held.key.generation, "batch": held.key.batch, "reason": held.reason, "rows": held.rows}
+    nothing = dict.fromkeys(("decision", "decided_by", "decided_at"))
+    is_other = or_(table.generation != held.key.generation, table.batch != held.key.batch)
+    with ledger.transaction() as connection:
+        connection.execute(
+            insert(table)
+            .values(stream=held.key.stream, queued=held.queued, **values)
+            .on_conflict_do_update(
+                index_elements=["stream"],
+                set_={**values, **nothing, "queued": held.queued, "held_at": func.now()},
+                where=is_other,
+            )
+        )
+        connection.execute(update(table).where(table.stream == held.key.stream).values(queued=held.queued))
+    found = find_held(ledger, held.key.stream)
+    return found if found is not None else held
+
+
+def find_held(ledger: Ledger, stream: str) -> HeldBatch | None:
+    """The batch of a stream that waits; none when nothing is held."""
+    query = select(*HeldBatchOfStream.columns()).where(HeldBatchOfStream.stream == stream)
+    with ledger.transaction() as connection:
+        row = connection.execute(query).one_or_none()
+    return None if row is None else record_of(HeldBatch, row)
+
+
+def decide_held(ledger: Ledger, key: PublicationKey, decision: HeldDecision, event: Event, *, by: str) -> bool:
+    """Record what a person has decided, once, with the event of it.
+
+    Returns
+    -------
+    Whether the batch waited and nothing was decided before.
+    """
+    table = HeldBatchOfStream
+    with ledger.transaction() as connection:
+        decided = connection.execute(
+            update(table)
+            .where(_is(key), table.decision.is_(None))
+            .values(decision=decision, decided_by=by, decided_at=func.now())
+        ).rowcount
+        if decided:
+            add_event(connection, event)
+    return bool(decided)
+
+
+def let_go(ledger: Ledger, key: PublicationKey) -> None:
+    """Forget a batch that waits no more."""
+    with ledger.transaction() as connection:
+        connection.execute(delete(HeldBatchOfStream).where(_is(key)))
+
+
+def hold_nothing(ledger: Ledger, stream: str) -> None:
+    """Forget what was held of a stream: a start has found that nothing is."""
+    with ledger.transaction() as connection:
+        connection.execute(delete(HeldBatchOfStream).where(HeldBatchOfStream.stream == stream))
+
+
+def _is(key: PublicationKey) -> ColumnElement[bool]:
+    table = HeldBatchOfStream
+    return and_(table.stream == key.stream, table.generation == key.generation, table.batch == key.batch)

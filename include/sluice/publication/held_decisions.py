@@ -1,0 +1,106 @@
+"""A person decides about the batch of a stream that is held: it is released, or rejected.
+
+The decision is a row of the ledger; a run of the stream carries it out, the live one within seconds and otherwise the
+next. So the command needs no lease, and nothing is half done when it is interrupted.
+"""
+
+from __future__ import annotations
+
+from sluice.errors import UsageError
+from sluice.ledger.connection import Ledger
+from sluice.ledger.events import REQUESTED, Actor, Event, EventAction
+from sluice.ledger.held_batches import HeldBatch, HeldDecision, decide_held, find_held
+from sluice.ledger.runs import newest_run
+from sluice.operations import OperationPlan, OperationVerb, Stake, steps_of
+
+_VERBS = {
+    OperationVerb.RELEASE_BATCH: (HeldDecision.RELEASED, EventAction.RELEASE_BATCH),
+    OperationVerb.REJECT_BATCH: (HeldDecision.REJECTED, EventAction.REJECT_BATCH),
+}
+
+
+def holds_batch(ledger: Ledger, stream: str, number: int | None = None) -> bool:
+    """Whether a batch of a stream waits for a decision; the one of this number, if one is given."""
+    held = find_held(ledger, stream)
+    return held is not None and held.decision is None and number in (None, held.key.batch)
+
+
+def plan_decision(
+    ledger: Ledger, stream: str, verb: OperationVerb, *, number: int | None = None
+) -> OperationPlan[HeldBatch]:
+    """Plan the release or the rejection of the held batch of a stream. Nothing is changed.
+
+    Parameters
+    ----------
+    verb: RELEASE_BATCH or REJECT_BATCH. number: of the batch; unset: the one that is held.
+
+    Raises
+    ------
+    UsageError: when no such batch waits for a decision.
+    """
+    held = find_held(ledger, stream)
+    if held is None or number not in (None, held.key.batch):
+        waiting = f"batch {held.key.number} is" if held is not None else "none is"
+        asked = f"Batch {number}" if number is not None else "A batch"
+        raise UsageError(f"{asked} of {stream} is not held; {waiting}.", next_step=f"See `sluice batch list {stream}`.")
+    if held.decision is not None:
+        raise UsageError(
+            f"Batch {held.key.number} of {stream} was {held.decision} by {held.decided_by}, and no run has carried "
+            "that out yet.",
+            next_step=f"Start the stream: `sluice stream start {stream}`.",
+        )
+    return OperationPlan(
+        verb=verb,
+        subject=stream,
+        part=f"batch {held.key.number}",
+        seen=held,
+        steps=steps_of(*_sentences(ledger, held, verb)),
+        at_stake=Stake.ROWS,
+        rows=sum(held.rows.values()),
+        evidence={"batch": str(held.key), "reason": held.reason, "rows": dict(held.rows)},
+    )
+
+
+def decide(ledger: Ledger, plan: OperationPlan[HeldBatch], *, requested_by: str, planned: str | None = None) -> None:
+    """Record the decision of a person.
+
+    Parameters
+    ----------
+    requested_by: the person, as the ledger names them.
+    planned: the digest of the plan that the person agreed to; unset: this one.
+
+    Raises
+    ------
+    UsageError: when the batch is another one than was shown, or somebody has decided about it.
+    """
+    plan.require_same(planned)
+    decision, action = _VERBS[plan.verb]
+    held = plan.seen
+    event = Event(
+        name=plan.subject,
+        actor=Actor.person(requested_by),
+        action=action,
+        reason=REQUESTED,
+        explanation=f"Batch {held.key} is {decision}; it breaks {held.reason}.",
+        evidence=plan.evidence,
+    )
+    if not decide_held(ledger, held.key, decision, event, by=requested_by):
+        raise UsageError(
+            f"Batch {held.key.number} of {plan.subject} waits no more, or somebody else has decided about it.",
+            next_step=f"See `sluice batch list {plan.subject}`; nothing was changed.",
+        )
+
+
+def _sentences(ledger: Ledger, held: HeldBatch, verb: OperationVerb) -> tuple[str, ...]:
+    run = newest_run(ledger, held.key.stream)
+    when = "the live run does it within seconds" if run is not None and run.is_live else "the next run does it first"
+    rows = ", ".join(f"{count:,} rows of {output}" for output, count in held.rows.items())
+    behind = f" The {held.queued} batches behind it follow, up to the next one that is held." if held.queued else ""
+    breaks = f"Batch {held.key} breaks {held.reason}."
+    if verb is OperationVerb.RELEASE_BATCH:
+        return breaks, f"All of it becomes visible, {rows}: {when}.{behind}"
+    return (
+        breaks,
+        f"It is discarded, {rows} never become visible: {when}.{behind} This cannot be undone.",
+        "State that the stream has built from these rows stays.",
+    )

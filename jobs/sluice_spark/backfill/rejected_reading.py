@@ -1,0 +1,207 @@
+"""Reads rejected records again: by their place where the source still holds them, else as the quarantine holds them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from pyiceberg.catalog import Catalog
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
+
+from sluice.backfill.read_bounds import OffsetRange
+from sluice.backfill.replayable_rows import OpenRow, arriving_input, stored_value
+from sluice.declarations.input_declaration import InputDeclaration
+from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.declarations.source_declarations import IcebergSource, KafkaSource
+from sluice.ledger.connection import Ledger
+from sluice.ledger.generations import find_generation
+from sluice.settings import KafkaConnection, Settings
+from sluice.sources.source_identities import NONE_KNOWN, replaced_inputs
+from sluice_spark.session.columns import quoted, quoted_table
+from sluice_spark.sources import kafka, read_input
+
+_FARTHEST = 10_000
+"""Between two records of a partition that are read in one go: what lies between them is read too."""
+
+_PLACE = "_sluice_place"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordsAgain:
+    """Records as their source gives them, before they are decoded.
+
+    rows: each once. by_source, by_stored: the places that were found in the source, and in the quarantine alone.
+    left: how many rows cannot be read, by the reason. kept: what is persisted until all is done.
+    """
+
+    rows: DataFrame
+    by_source: frozenset[str]
+    by_stored: frozenset[str]
+    left: Mapping[str, int]
+    kept: tuple[DataFrame, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RejectedReading:
+    """The reading of the records of one stream's rejected rows, through its one arriving input."""
+
+    spark: SparkSession
+    stream: LoadedStream
+    settings: Settings
+    catalog: Catalog
+    ledger: Ledger
+
+    def read(self, rows: Mapping[str, Sequence[OpenRow]]) -> RecordsAgain:
+        """Find the records. rows: those of the quarantine, by place.
+
+        Raises
+        ------
+        LakehouseError, SettingsError: when the source cannot be read.
+        """
+        found = arriving_input(self.stream.declaration)
+        assert found is not None  # noqa: S101  # refused before
+        name, declared = found
+        source = declared.declared_source.source
+        if isinstance(source, IcebergSource):
+            return self._of_table(source, rows)
+        held: list[DataFrame] = []
+        places: frozenset[str] = frozenset()
+        if isinstance(source, KafkaSource) and not self._is_another(name):
+            for part in self._of_topics(source, rows):
+                held.append(part)
+                places |= {
+                    _place_of(row.asDict(), rows) for row in part.select("topic", "partition", "offset").collect()
+                }
+        rest = {place: of_place[0] for place, of_place in rows.items() if place not in places}
+        stored, left = self._stored(declared, rest)
+        arriving = [*held, *([stored] if stored is not None else [])]
+        schema = read_input(self.spark, declared, self.settings).schema
+        empty = self.spark.createDataFrame([], schema)
+        gone = "the source does not hold its record any more, nor the quarantine its value as it came"
+        return RecordsAgain(
+            rows=reduce(DataFrame.unionByName, [part.select(*schema.names) for part in arriving], empty),
+            by_source=places,
+            by_stored=frozenset(rest) - left,
+            left={gone: sum(len(rows[place]) for place in left)} if left else {},
+            kept=tuple(held),
+        )
+
+    def _is_another(self, name: str) -> bool:
+        """Whether the source was created again since: its offsets are those of other records."""
+        generation = find_generation(self.ledger, self.stream.name)
+        known = NONE_KNOWN if generation is None else generation.identities
+        return name in replaced_inputs(self.stream.declaration, known, self.settings, self.catalog)
+
+    def _of_topics(self, source: KafkaSource, rows: Mapping[str, Sequence[OpenRow]]) -> Iterator[DataFrame]:
+        """The records that the topics still hold."""
+        from sluice.sources.kafka_topics import KafkaTopics  # a native library, which other inputs do not load
+
+        connection = self.settings.connection(source.connection, KafkaConnection)
+        topics = KafkaTopics(connection)
+        present = topics.partitions_of(source)
+        wanted: dict[str, dict[int, list[int]]] = {}
+        for of_place in rows.values():
+            place = of_place[0].fields
+            if place["partition"] in present.get(place["topic"], ()):
+                wanted.setdefault(place["topic"], {}).setdefault(place["partition"], []).append(place["offset"])
+        bounds = topics.bounds_of(wanted, isolation="read_uncommitted") if wanted else {}
+        numbers = [
+            (topic, partition, offset)
+            for topic, partitions in wanted.items()
+            for partition, offsets in partitions.items()
+            for offset in sorted(set(offsets))
+            if bounds[topic][partition].first <= offset < bounds[topic][partition].end
+        ]
+        chosen = self.spark.createDataFrame(numbers, "topic string, partition int, offset long")
+        for ranges in _ranges(numbers):
+            read = kafka.read_ranges(self.spark, source, connection, ranges, left_out={})
+            yield read.join(fn.broadcast(chosen), ["topic", "partition", "offset"], "left_semi").persist()
+
+    def _stored(
+        self, declared: InputDeclaration, rows: Mapping[str, OpenRow]
+    ) -> tuple[DataFrame | None, frozenset[str]]:
+        """Records made of what the quarantine holds, with null for all else; and the places where it is too little."""
+        content = "value" if declared.declared_source.kind == "kafka" else "data"
+        values = {place: stored_value(row, declared) for place, row in rows.items()}
+        usable = [{**rows[place].fields, content: value} for place, value in values.items() if value is not None]
+        left = frozenset(place for place, value in values.items() if value is None)
+        if not usable:
+            return None, left
+        schema = read_input(self.spark, declared, self.settings).schema
+        tuples = [tuple(_fit(row.get(name)) for name in schema.names) for row in usable]
+        return self.spark.createDataFrame(tuples, schema), left
+
+    def _of_table(self, source: IcebergSource, rows: Mapping[str, Sequence[OpenRow]]) -> RecordsAgain:
+        """The rows of a table whose columns are the position of a rejected one. A position that more rows have than
+        were rejected says nothing: the others were published."""
+        table = self.spark.table(quoted_table(self.settings.catalog.name, source.table))
+        by_columns: dict[tuple[str, ...], list[str]] = {}
+        for place, of_place in rows.items():
+            by_columns.setdefault(tuple(sorted(of_place[0].fields)), []).append(place)
+        left: dict[str, int] = {}
+        parts: list[DataFrame] = []
+        for columns, places in by_columns.items():
+            if not set(columns) <= set(table.columns):
+                reason = f"its position does not consist of columns of {source.table}"
+                left[reason] = left.get(reason, 0) + sum(len(rows[place]) for place in places)
+                continue
+            kinds = table.select(*map(quoted, columns)).schema
+            chosen = self.spark.createDataFrame([(place,) for place in places], f"{_PLACE} string")
+            keys = chosen.select(_PLACE, fn.from_json(_PLACE, kinds).alias("_sluice_keys"))
+            keys = keys.select(_PLACE, *(fn.col("_sluice_keys").getField(one).alias(one) for one in columns))
+            parts.append(table.join(fn.broadcast(keys), list(columns)).select(*map(quoted, table.columns), _PLACE))
+        if not parts:
+            return RecordsAgain(rows=table.limit(0), by_source=frozenset(), by_stored=frozenset(), left=left)
+        read = reduce(DataFrame.unionByName, parts).persist()
+        counts = {row[_PLACE]: int(row["count"]) for row in read.groupBy(_PLACE).count().collect()}
+        good = {place for place, number in counts.items() if number == len(rows[place])}
+        for place in {place for columns in by_columns.values() for place in columns} - good:
+            if set(rows[place][0].fields) <= set(table.columns):
+                found = counts.get(place, 0)
+                reason = f"{source.table} holds {'no row' if not found else 'other rows too'} at its position"
+                left[reason] = left.get(reason, 0) + len(rows[place])
+        chosen = self.spark.createDataFrame([(place,) for place in sorted(good)], f"{_PLACE} string")
+        kept = read.join(fn.broadcast(chosen), _PLACE, "left_semi").select(*map(quoted, table.columns))
+        return RecordsAgain(rows=kept, by_source=frozenset(good), by_stored=frozenset(), left=left, kept=(read,))
+
+
+def _fit(value: object) -> object:
+    return bytearray(value) if isinstance(value, bytes) else value
+
+
+def _place_of(found: Mapping[str, object], rows: Collection[str]) -> str:
+    """The place of a record, as the quarantine writes it."""
+    compact = json.dumps(found, separators=(",", ":"), ensure_ascii=False)
+    return compact if compact in rows else next(place for place in rows if _same(place, found))
+
+
+def _same(place: str, found: Mapping[str, object]) -> bool:
+    try:
+        return bool(json.loads(place) == dict(found))
+    except ValueError:
+        return False
+
+
+def _ranges(numbers: Sequence[tuple[str, int, int]]) -> Iterator[Mapping[str, Mapping[int, OffsetRange]]]:
+    """Ranges of offsets, one of each partition at a time, that do not reach far over what is not asked for.
+
+    Parameters
+    ----------
+    numbers: topic, partition and offset, in order within each partition.
+    """
+    clusters: dict[tuple[str, int], list[OffsetRange]] = {}
+    for topic, partition, offset in numbers:
+        of_partition = clusters.setdefault((topic, partition), [])
+        if of_partition and offset - of_partition[-1].end < _FARTHEST:
+            of_partition[-1] = OffsetRange(first=of_partition[-1].first, end=offset + 1)
+        else:
+            of_partition.append(OffsetRange(first=offset, end=offset + 1))
+    for index in range(max(map(len, clusters.values()), default=0)):
+        ranges: dict[str, dict[int, OffsetRange]] = {}
+        for (topic, partition), of_partition in clusters.items():
+            if index < len(of_partition):
+                ranges.setdefault(topic, {})[partition] = of_partition[index]
+        yield ranges

@@ -1,0 +1,372 @@
+"""Replays rejected records of a stream: read again, computed with today's code, published once, marked as replayed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JJavaError
+from pyiceberg.catalog import Catalog
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from sluice.backfill.replay_lane import ReplayLane, replay_key
+from sluice.backfill.replayable_rows import (
+    OpenRow,
+    Selection,
+    arriving_input,
+    read_open_rows,
+    refusals_of,
+    replayable,
+    replayed_output,
+)
+from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
+from sluice.errors import DeliveryError, IntervalChangedError, StarvedError, UnpublishableError, UsageError
+from sluice.ledger.backfill_attempts import BackfillState, recent_attempts
+from sluice.ledger.batches import continued_generations
+from sluice.ledger.connection import Ledger, database_time
+from sluice.ledger.events import REQUESTED, Actor, Event, EventAction, record_event
+from sluice.ledger.refreshes import OPEN_STATES, newest_refresh
+from sluice.operations import OperationPlan, OperationVerb
+from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
+from sluice.publication.marks import load_target_state
+from sluice.publication.resolved_rejections import place_of
+from sluice.publication.staging_layout import BACKFILL_NAMESPACE, drop_staging_copy
+from sluice.settings import Settings
+from sluice.tables.catalog import open_catalog
+from sluice_spark.backfill.interval_rows import separated
+from sluice_spark.backfill.rejected_reading import RecordsAgain, RejectedReading
+from sluice_spark.backfill.table_rows import stage_rows
+from sluice_spark.query.logical_plan import analyzed_plan, children_of
+from sluice_spark.query.state_operators import stateful_operators
+from sluice_spark.query.stream_inputs import open_inputs
+from sluice_spark.query.stream_outputs import open_targets, part, unite_outputs
+from sluice_spark.query.stream_plan import plan_stream
+from sluice_spark.query.transformation import transform
+from sluice_spark.session.columns import quoted
+from sluice_spark.session.jvm import first_line
+from sluice_spark.sources import read_input
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject
+
+_log = logging.getLogger(__name__)
+
+_MOST_ATTEMPTS = 5
+_RECENT_ATTEMPTS = 10_000
+
+_ONE_BY_ONE = frozenset(
+    {
+        "CollectMetrics",
+        "EventTimeWatermark",
+        "Filter",
+        "Join",
+        "Project",
+        "Repartition",
+        "RepartitionByExpression",
+        "StreamingRelation",
+        "StreamingRelationV2",
+        "SubqueryAlias",
+        "View",
+    }
+)
+"""The operators of which each record gives its rows by itself, by their names in an analyzed plan."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayEffect:
+    """What a replay does, or did.
+
+    open: the rows that were meant. by_source, by_stored: how many records were found in the source, and in the
+    quarantine alone. left: how many rows cannot be replayed, by the reason. rejected: how many records are rejected
+    again, by the kind. rows: of the target. digest: of the records. marked: how many rows are resolved; 0 in a trial.
+    snapshot_id: that made the rows visible; none in a trial, and where nothing was to be published.
+    """
+
+    key: str
+    open: int
+    by_source: int
+    by_stored: int
+    left: Mapping[str, int]
+    rejected: Mapping[str, int]
+    rows: int
+    digest: str
+    marked: int = 0
+    snapshot_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Computed:
+    """What records give today. again: the places of those that are rejected again, by their kind."""
+
+    rows: DataFrame
+    count: int
+    again: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayRun:
+    """The replay of some rejected records of one stream.
+
+    planned: the digest of the records that a person agreed to; unset when no person was asked.
+    only_tries: whether nothing is published.
+    reached: is called with PLANNED behind the fence, then COMPUTED, STAGED, QUARANTINED behind the claim, CHECKED
+        before each commit, PUBLISHED, and RECORDED when the rows are marked.
+    """
+
+    settings: Settings
+    ledger: Ledger
+    stream: LoadedStream
+    selection: Selection
+    asked_by: str
+    open_session: Callable[[], SparkSession]
+    planned: str | None = None
+    only_tries: bool = False
+    reached: Reached = unnoticed
+
+    def work(self) -> ReplayEffect:
+        """Replay the records, or try it.
+
+        Raises
+        ------
+        UsageError: when the stream has no quarantine, or other records are open than were agreed to.
+        UnpublishableError: when a replay would not be exact, with the reason and another way.
+        StarvedError: when others changed the target during every attempt.
+        DeliveryError, LakehouseError, LedgerError: when the records cannot be read, computed or published.
+        """
+        catalog = open_catalog(self.settings)
+        for _ in range(_MOST_ATTEMPTS):
+            try:
+                return self._attempt(catalog)
+            except IntervalChangedError as changed:
+                _log.info("%s The records are read again.", changed)
+        raise StarvedError(
+            f"{replayed_output(self.stream.declaration).target} changed {_MOST_ATTEMPTS} times while rejected records "
+            f"of {self.stream.name} were replayed.",
+            next_step="Find who writes into it, or try again later.",
+        )
+
+    def _attempt(self, catalog: Catalog) -> ReplayEffect:
+        declaration = self.stream.declaration
+        self._require_possible()
+        lane = ReplayLane(catalog=catalog, output=replayed_output(declaration), quarantine=declaration.quarantine_table)
+        now = database_time(self.ledger)
+        key = replay_key(self.stream.name, now=now)
+        if self.only_tries:
+            with self._computed(catalog, key) as (_, effect, _places):
+                return effect
+        lane.settle(at=now)
+        head = lane.fence(key)
+        self.reached(CrashPoint.PLANNED)
+        self._require_possible()  # a backfill that begins from now on changes the target behind the fence
+        with self._computed(catalog, key) as (computed, effect, places):
+            self._require_planned(effect)
+            if not places:
+                return effect
+            return self._publish(catalog, lane, computed, effect, places, head=head)
+
+    def _publish(
+        self,
+        catalog: Catalog,
+        lane: ReplayLane,
+        computed: _Computed,
+        effect: ReplayEffect,
+        places: frozenset[str],
+        *,
+        head: int,
+    ) -> ReplayEffect:
+        staging = f"{BACKFILL_NAMESPACE}.{self.stream.name}__{lane.output.output}__replay"
+        try:
+            staged = stage_rows(catalog, [computed.rows], staging=staging, target=lane.output.target, key=effect.key)
+            self.reached(CrashPoint.STAGED)
+            if staged.rows != computed.count:
+                raise DeliveryError(f"{staged.rows} rows were staged for {effect.key}, and {computed.count} computed.")
+            record_event(self.ledger, self._event(effect))
+            lane.claim(effect.key, places)
+            self.reached(CrashPoint.QUARANTINED)
+            snapshot_id = lane.publish(
+                effect.key, head=head, staging=staged.table, staged=staged.files, rows=staged.rows, reached=self.reached
+            )
+            self.reached(CrashPoint.PUBLISHED)
+            marked = lane.settle(at=database_time(self.ledger))
+            self.reached(CrashPoint.RECORDED)
+        finally:
+            drop_staging_copy(catalog, staging)
+        return ReplayEffect(
+            **{name: getattr(effect, name) for name in effect.__slots__ if name not in ("marked", "snapshot_id")},
+            marked=marked,
+            snapshot_id=snapshot_id,
+        )
+
+    def _require_possible(self) -> None:
+        attempts = recent_attempts(self.ledger, self.stream.name, limit=_RECENT_ATTEMPTS)
+        newest: dict[tuple[datetime, datetime], BackfillState] = {}
+        for one in attempts:
+            newest.setdefault((one.key.interval_start, one.key.interval_end), one.state)
+        refresh = newest_refresh(self.ledger, self.stream.name)
+        refusals = refusals_of(
+            self.stream,
+            has_open_backfill=bool({BackfillState.RUNNING, BackfillState.LOST} & set(newest.values())),
+            has_open_refresh=refresh is not None and refresh.state in OPEN_STATES,
+        )
+        OperationPlan(
+            verb=OperationVerb.REPLAY, subject=self.stream.name, seen=None, refusals=tuple(refusals)
+        ).require_unrefused()
+
+    def _require_planned(self, effect: ReplayEffect) -> None:
+        if self.planned is not None and self.planned != effect.digest:
+            raise UsageError(
+                f"The plan is out of date: other records of {self.stream.name} are open than were shown.",
+                next_step="Look at the plan again; nothing was published.",
+            )
+
+    @contextmanager
+    def _computed(self, catalog: Catalog, key: str) -> Iterator[tuple[_Computed, ReplayEffect, frozenset[str]]]:
+        """What the records give, the effect of a replay, and the places that it resolves."""
+        spark = self.open_session()
+        _require_one_by_one(spark, self.stream, self.settings)
+        found = arriving_input(self.stream.declaration)
+        assert found is not None  # noqa: S101  # refused before
+        chosen = self.selection.of(read_open_rows(catalog, self.stream.declaration))
+        usable = replayable(chosen, found[1], generations=self._generations(catalog))
+        reading = RejectedReading(
+            spark=spark, stream=self.stream, settings=self.settings, catalog=catalog, ledger=self.ledger
+        )
+        again = reading.read(usable.rows)
+        places, kept = again.by_source | again.by_stored, list[DataFrame]()
+        try:
+            with _computing(self.stream.name):
+                computed = self._compute(spark, found[0], again, kept)
+            _require_balance(self.stream.name, computed, places, _records_of(usable.rows, places))
+            self.reached(CrashPoint.COMPUTED)
+            done = places - computed.again.keys()
+            effect = ReplayEffect(
+                key=key,
+                open=len(chosen),
+                by_source=len(again.by_source),
+                by_stored=len(again.by_stored),
+                left=dict(Counter(usable.left) + Counter(again.left)),
+                rejected=dict(Counter(computed.again.values())),
+                rows=computed.count,
+                digest=hashlib.sha256(json.dumps(sorted(places)).encode()).hexdigest(),
+            )
+            yield computed, effect, done
+        finally:
+            for rows in (*again.kept, *kept):
+                rows.unpersist()
+
+    def _generations(self, catalog: Catalog) -> frozenset[int]:
+        output = replayed_output(self.stream.declaration)
+        state = load_target_state(catalog, output)
+        if state.mark is None:
+            return frozenset()
+        generation = state.position(output).generation
+        return continued_generations(self.ledger, self.stream.name, generation=generation) | {generation}
+
+    def _compute(self, spark: SparkSession, arriving: str, again: RecordsAgain, kept: list[DataFrame]) -> _Computed:
+        inputs = {
+            name: again.rows if name == arriving else read_input(spark, declared, self.settings)
+            for name, declared in self.stream.declaration.inputs.items()
+        }
+        opened = open_inputs(self.stream, inputs, self.settings)
+        outputs = transform(spark, self.stream, opened.rows)
+        (target, *_) = targets = open_targets(spark, self.stream, outputs, catalog=self.settings.catalog.name)
+        name = target.output
+        outputs[name], invalid = separated(outputs[name], target, has_quarantine=True)
+        united = (result := unite_outputs(self.stream, outputs, targets)).rows.persist()
+        kept.append(united)
+        rows = part(united, name).select(*(quoted(one) for one in spark.table(target.identifier).columns))
+        own = [part(united, QUARANTINE_OUTPUT)] if QUARANTINE_OUTPUT in result.outputs else []
+        rejected = [*own, *invalid, *([opened.rejected[arriving]] if arriving in opened.rejected else [])]
+        found = reduce(DataFrame.unionByName, rejected).collect() if rejected else []
+        rejected_again: dict[str, str] = {}
+        for row in found:
+            place = place_of(row.asDict())
+            if place is None or place in rejected_again:
+                raise UnpublishableError(
+                    f"A record of {self.stream.name} is rejected again without a position of its own, or twice.",
+                    next_step="Correct the transformation, or replay the other records by `--position`.",
+                )
+            rejected_again[place] = row["kind"] or "by the transformation"
+        return _Computed(rows=rows, count=rows.count(), again=rejected_again)
+
+    def _event(self, effect: ReplayEffect) -> Event:
+        return Event(
+            name=self.stream.name,
+            actor=Actor.person(self.asked_by),
+            action=EventAction.REPLAY,
+            reason=REQUESTED,
+            explanation=f"{effect.by_source + effect.by_stored} rejected records are published as {effect.rows} rows.",
+            evidence={"key": effect.key, "rejected_again": sum(effect.rejected.values())},
+        )
+
+
+def _records_of(rows: Mapping[str, tuple[OpenRow, ...]], places: frozenset[str]) -> int:
+    """How many records were read: a row of a table may be there as often as it was rejected."""
+    return sum(len(rows[place]) for place in places)
+
+
+def _require_balance(stream: str, computed: _Computed, places: frozenset[str], records: int) -> None:
+    """Refuse what cannot be traced back to records.
+
+    Raises
+    ------
+    UnpublishableError: when a record is rejected under another place, or gives more than a row.
+    """
+    if elsewhere := computed.again.keys() - places:
+        raise UnpublishableError(
+            f"{len(elsewhere)} records of {stream} are rejected again under another position, so it is unknown which "
+            "they are. Nothing was published.",
+            next_step="Correct the transformation, or replay the other records by `--position`.",
+        )
+    if computed.count + len(computed.again) > records:
+        raise UnpublishableError(
+            f"{records} records of {stream} give {computed.count} rows and {len(computed.again)} rejections: a record "
+            "gives several, and some of them may be visible already. Nothing was published.",
+            next_step="Backfill the interval of these records, or refresh the table.",
+        )
+
+
+def _require_one_by_one(spark: SparkSession, stream: LoadedStream, settings: Settings) -> None:
+    """Refuse a stream whose rows depend on more than one record.
+
+    Raises
+    ------
+    UnpublishableError: with the operator.
+    """
+    plan = plan_stream(spark, stream, settings)
+    found = list(stateful_operators(plan.rows))
+    for rows in transform(spark, stream, plan.inputs).values():
+        found += [name for name in _streaming_operators(analyzed_plan(rows)) if name not in _ONE_BY_ONE]
+    if found:
+        raise UnpublishableError(
+            f"Records of {stream.name} cannot be replayed one by one: {found[0]} makes rows of several records, or "
+            "several rows of one, or keeps a state that would not know them.",
+            next_step="Backfill the interval of these records, or refresh the table "
+            f"(`sluice stream refresh {stream.name}`).",
+        )
+
+
+def _streaming_operators(plan: JavaObject) -> Iterator[str]:
+    """The operators through which records flow; those of static inputs are others."""
+    if plan.isStreaming():
+        yield str(plan.nodeName())
+        for child in children_of(plan):
+            yield from _streaming_operators(child)
+
+
+@contextmanager
+def _computing(stream: str) -> Iterator[None]:
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        raise DeliveryError(f"Rejected records of {stream} cannot be computed: {first_line(error)}.") from error

@@ -1,0 +1,232 @@
+"""Rejected records become rows once, through the corrected code, and the live stream does not notice."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.cimpl import NewTopic
+from tests.fixtures.backfills import at_step, ids_by_duckdb, marks, row, staging_tables
+from tests.fixtures.drill import sampled
+from tests.fixtures.workshop import Workshop
+from tests.spark.backfill.test_backfilled_topics import _admin, declare_topic_stream, send, send_bytes
+
+from sluice.backfill.replayable_rows import Selection
+from sluice.errors import UnpublishableError, UsageError
+from sluice.ledger.events import EventAction, EventSubject, recent_events
+from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
+from sluice_spark.backfill.replay_run import ReplayEffect, ReplayRun
+
+COLUMNS = {"id": "long", "word": "string"}
+DIVIDING = """
+    from pyspark.sql import functions as fn
+
+    def transform(rows):
+        rejected = rows.where("id < {limit}")
+        return {{
+            "main": rows.where("id >= {limit}"){more},
+            "quarantine": rejected.select(
+                fn.lit("id below {limit}").alias("reason"),
+                fn.to_json(fn.struct({position})).alias("position"),
+                fn.col("word").alias("payload"),
+            ),
+        }}
+"""
+FULL = pytest.mark.full
+TOGETHER = (CrashPoint.COMPUTED, CrashPoint.CHECKED)
+STEPS = (
+    CrashPoint.PLANNED,
+    CrashPoint.COMPUTED,
+    CrashPoint.STAGED,
+    CrashPoint.QUARANTINED,
+    CrashPoint.CHECKED,
+    CrashPoint.PUBLISHED,
+    CrashPoint.RECORDED,
+)
+
+
+@pytest.fixture
+def dividing(workshop: Workshop) -> Workshop:
+    """A stream that has rejected rows of ids below 10, and whose code is right now: it rejects below 0."""
+    for table in ("source", "target"):
+        workshop.declare_table(table, COLUMNS)
+    declare(workshop, limit=10)
+    workshop.append("source", [{"id": number, "word": f"w{number}"} for number in (-7, 1, 2, 11, 12)])
+    workshop.run_supervised(name_in(workshop))
+    workshop.append("source", [{"id": number, "word": f"w{number}"} for number in (3, 13)])
+    workshop.run_supervised(name_in(workshop))
+    assert ids_by_duckdb(workshop) == [11, 12, 13]
+    declare(workshop, limit=0)
+    return workshop
+
+
+def name_in(workshop: Workshop) -> str:
+    """The stream of the test."""
+    return f"s{workshop.namespace}"
+
+
+def declare(workshop: Workshop, *, limit: int, position: str = '"id"', more: str = "") -> None:
+    """Declare the stream, which rejects what is below a limit."""
+    source = {"table": workshop.table_name("source"), "on_overwrite": "skip"}
+    workshop.declare_stream(
+        name_in(workshop),
+        python=DIVIDING.format(limit=limit, position=position, more=more),
+        inputs={"rows": {"stream": {"iceberg": source}}},
+        outputs={"main": {"iceberg": {"table": workshop.table_name("target")}}},
+        quarantine=True,
+    )
+
+
+def run_of(workshop: Workshop, *, reached: Reached = unnoticed, **parts: Any) -> ReplayRun:
+    """A replay of all open rows."""
+    run = ReplayRun(
+        settings=workshop.settings,
+        ledger=workshop.ledger,
+        stream=workshop.stream(name_in(workshop)),
+        selection=Selection(),
+        asked_by="a test",
+        open_session=lambda: workshop.spark,
+        reached=reached,
+    )
+    return replace(run, **parts)
+
+
+def resolutions(workshop: Workshop) -> dict[str, str | None]:
+    """How each rejected row is resolved, by its position."""
+    rows = workshop.rows(f"quarantine.{name_in(workshop)}")
+    found = {str(row["position"]): row["resolution"] for row in rows}
+    assert len(found) == len(rows), "no record is twice in the quarantine"
+    assert all((row["resolution"] is None) == (row["resolved_at"] is None) for row in rows)
+    return found
+
+
+REPLAYED = {'{"id":-7}': None, '{"id":1}': "replayed", '{"id":2}': "replayed", '{"id":3}': "replayed"}
+
+
+def test_a_fixed_transformation_replays_everything_once_and_a_repetition_changes_nothing(dividing: Workshop) -> None:
+    before = marks(dividing, "target")
+    tried = run_of(dividing, only_tries=True).work()
+    assert (tried.open, tried.by_source, tried.rows, tried.rejected) == (4, 4, 3, {"by the transformation": 1})
+    assert ids_by_duckdb(dividing) == [11, 12, 13]
+
+    done = run_of(dividing, planned=tried.digest).work()
+
+    assert ids_by_duckdb(dividing) == [1, 2, 3, 11, 12, 13]
+    assert (done.rows, done.marked, done.left) == (3, 3, {})
+    assert resolutions(dividing) == REPLAYED
+    assert marks(dividing, "target") == before
+    head = dividing.table("target").metadata.current_snapshot_id
+    assert head == done.snapshot_id
+
+    again = run_of(dividing).work()
+
+    assert (again.open, again.rows, again.snapshot_id) == (1, 0, None)
+    assert ids_by_duckdb(dividing) == [1, 2, 3, 11, 12, 13]
+    assert resolutions(dividing) == REPLAYED
+    dividing.append("source", [{"id": 14, "word": "new"}, {"id": -8, "word": "new"}])
+    dividing.run_supervised(name_in(dividing))
+    assert ids_by_duckdb(dividing) == [1, 2, 3, 11, 12, 13, 14]
+    assert staging_tables(dividing, name_in(dividing)) == []
+    events = recent_events(dividing.ledger, EventSubject.STREAM, name_in(dividing), limit=50)
+    assert [one.action for one in events].count(EventAction.REPLAY) == 1
+
+
+@pytest.mark.parametrize("step", sampled(STEPS, [CrashPoint.PUBLISHED], full=STEPS))
+def test_a_replay_that_dies_at_a_step_is_completed_by_the_next_one(dividing: Workshop, step: CrashPoint) -> None:
+    def die() -> None:
+        raise OSError("it dies here")
+
+    with pytest.raises(OSError, match="dies here"):
+        run_of(dividing, reached=at_step(step, die)).work()
+
+    run_of(dividing).work()
+
+    assert ids_by_duckdb(dividing) == [1, 2, 3, 11, 12, 13]
+    assert resolutions(dividing) == REPLAYED
+
+
+@pytest.mark.parametrize("step", sampled(TOGETHER, [CrashPoint.CHECKED], full=TOGETHER))
+def test_of_two_replays_at_the_same_time_one_publishes(dividing: Workshop, step: CrashPoint) -> None:
+    other: list[ReplayEffect] = []
+
+    def overtake() -> None:
+        other.append(run_of(dividing).work())
+
+    late = run_of(dividing, reached=at_step(step, overtake)).work()
+
+    assert other[0].rows == 3
+    assert (late.rows, late.snapshot_id) == (0, None)
+    assert ids_by_duckdb(dividing) == [1, 2, 3, 11, 12, 13]
+    assert resolutions(dividing) == REPLAYED
+
+
+def test_only_what_was_agreed_to_is_replayed_and_only_what_was_chosen(dividing: Workshop) -> None:
+    with pytest.raises(UsageError, match="out of date"):
+        run_of(dividing, planned="of other records").work()
+
+    chosen = Selection(positions=frozenset({'{"id":2}'}))
+    assert run_of(dividing, selection=chosen).work().rows == 1
+
+    assert ids_by_duckdb(dividing) == [2, 11, 12, 13]
+
+
+def test_a_record_that_its_source_holds_twice_or_not_any_more_stays_open(dividing: Workshop) -> None:
+    dividing.append("source", [{"id": 2, "word": "corrected by the sender"}])
+    dividing.table("source").delete("id = 3")
+
+    done = run_of(dividing).work()
+
+    source = dividing.table_name("source")
+    assert done.left == {
+        f"{source} holds other rows too at its position": 1,
+        f"{source} holds no row at its position": 1,
+    }
+    assert ids_by_duckdb(dividing) == [1, 11, 12, 13]
+
+
+@pytest.mark.parametrize(
+    ("position", "more", "why"),
+    [
+        pytest.param('fn.lower("word").alias("place")', "", "rejected again under another position", marks=FULL),
+        pytest.param('"id"', '.union(rows.where("id > 1"))', "Union makes rows of several records", marks=FULL),
+        pytest.param('"id"', '.dropDuplicates(["id"])', "Deduplicate makes rows of several records"),
+    ],
+)
+def test_what_cannot_be_exact_is_refused_with_another_way(
+    dividing: Workshop, position: str, more: str, why: str
+) -> None:
+    declare(dividing, limit=0, position=position, more=more)
+    head = dividing.table("target").metadata.current_snapshot_id
+
+    with pytest.raises(UnpublishableError, match=why) as refused:
+        run_of(dividing, only_tries=True).work()
+
+    assert refused.value.next_step
+    assert dividing.table("target").metadata.current_snapshot_id == head
+
+
+def test_records_of_a_topic_come_from_there_and_else_from_the_quarantine(workshop: Workshop) -> None:
+    topic = f"t{workshop.namespace}"
+    created = NewTopic(topic, num_partitions=2, config={"retention.ms": "-1"})
+    _admin(workshop).create_topics([created])[topic].result()
+    declare_topic_stream(workshop, topic, on_unknown_field="quarantine")
+    unknown = [{**row(number, day=number), "more": number} for number in (1, 2, 3)]
+    for one in unknown:
+        send_bytes(workshop, topic, json.dumps({**one, "at": one["at"].isoformat()}).encode(), at=one["at"])
+    send_bytes(workshop, topic, b"{broken", at=row(4, day=4)["at"])
+    send(workshop, topic, [row(5, day=5), row(6, day=6)])
+    workshop.run_supervised(name_in(workshop))
+    assert ids_by_duckdb(workshop) == [5, 6]
+    _admin(workshop).delete_records([TopicPartition(topic, 1, 2)])[TopicPartition(topic, 1)].result()
+    declare_topic_stream(workshop, topic)
+
+    done = run_of(workshop).work()
+
+    assert (done.open, done.by_source, done.by_stored, done.rejected) == (4, 2, 2, {"not_json": 1})
+    assert ids_by_duckdb(workshop) == [1, 2, 3, 5, 6]
+    assert sorted(map(str, resolutions(workshop).values())) == ["None", "replayed", "replayed", "replayed"]
+    assert run_of(workshop).work().rows == 0
+    assert ids_by_duckdb(workshop) == [1, 2, 3, 5, 6]

@@ -1,0 +1,184 @@
+"""A batch that a rule holds: readers see none of it, those behind it wait, and a person decides once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.fixtures.drill import sampled
+from tests.fixtures.drivers import await_condition
+from tests.fixtures.faulty_drivers import declare_lost
+from tests.fixtures.streams_of_tables import dying_at
+from tests.fixtures.workshop import Workshop
+
+from sluice.errors import UsageError
+from sluice.ledger.batch_rules import recent_rule_results
+from sluice.ledger.batches import recent_batches
+from sluice.ledger.held_batches import HeldDecision, find_held
+from sluice.ledger.stream_records import read_stream
+from sluice.operations import OperationVerb
+from sluice.publication.crash_points import CrashPoint
+from sluice.publication.held_decisions import decide, plan_decision
+from sluice.supervision.stream_verdict import StreamState, StreamVerdict, with_held
+from sluice_spark.run.stop_request import StopReason, StopRequest
+
+COLUMNS = {"id": "long", "price": "long"}
+RULE = {"name": "price_is_positive", "expression": "price > 0", "on_failure": "hold"}
+GOOD, BAD = {"id": 1, "price": 5}, {"id": 2, "price": -1}
+
+
+def declare(workshop: Workshop, **parts: Any) -> str:
+    """A stream of a batch for each snapshot of its source, with a rule that holds; its name."""
+    stream = f"s{workshop.namespace}"
+    source = workshop.declare_table("source", COLUMNS)
+    target = workshop.declare_table("target", COLUMNS, rules=[RULE])
+    output = {"table": target} | parts.pop("output", {})
+    workshop.declare_stream(
+        stream,
+        python="def transform(r):\n    return {'main': r, 'quarantine': r.where('id > 99').selectExpr("
+        '"\'own\' reason", "CAST(NULL AS STRING) position", "\'\' payload")}',
+        inputs={"r": {"stream": {"iceberg": {"table": source, "max_rows_per_batch": 1}}}},
+        outputs={"main": {"iceberg": output}},
+        quarantine=True,
+        **parts,
+    )
+    return stream
+
+
+def ids(workshop: Workshop) -> list[int]:
+    return [row["id"] for row in workshop.rows("target")]
+
+
+def choose(workshop: Workshop, stream: str, verb: OperationVerb) -> None:
+    plan = plan_decision(workshop.ledger, stream, verb)
+    decide(workshop.ledger, plan, requested_by="a test", planned=plan.digest)
+
+
+def test_a_held_batch_waits_for_a_person_with_those_behind_it(workshop: Workshop) -> None:
+    stream = declare(workshop)
+    for row in (GOOD, BAD, {"id": 3, "price": 7}):
+        workshop.append("source", [row])
+
+    assert workshop.run(stream, is_recorded=True).reason is StopReason.EXHAUSTED
+
+    assert ids(workshop) == [1]
+    held = find_held(workshop.ledger, stream)
+    assert held is not None
+    assert (held.reason, held.rows["main"], held.queued) == ("price_is_positive by 1 of 1 rows of main", 1, 1)
+    healthy = StreamVerdict(state=StreamState.RUNNING, is_healthy=True, explanation="")
+    verdict = with_held(healthy, read_stream(workshop.ledger, stream), does_well={StreamState.RUNNING})
+    assert (verdict.state, verdict.is_healthy) == (StreamState.HELD, False)
+    assert f"`sluice batch release {stream} 1`" in verdict.next_step
+    workshop.run(stream, is_recorded=True)  # a restart publishes nothing of it
+    assert ids(workshop) == [1]
+
+    choose(workshop, stream, OperationVerb.RELEASE_BATCH)
+    with pytest.raises(UsageError, match="was released by a test"):
+        plan_decision(workshop.ledger, stream, OperationVerb.REJECT_BATCH)
+    workshop.run(stream, is_recorded=True)
+
+    assert ids(workshop) == [1, 2, 3]
+    assert find_held(workshop.ledger, stream) is None
+    assert sorted(batch.key.batch for batch in recent_batches(workshop.ledger, stream, limit=9)) == [0, 1, 2]
+    counted = {
+        one.batch: one.rules["price_is_positive"].failed for one in recent_rule_results(workshop.ledger, stream=stream)
+    }
+    assert counted == {0: 0, 1: 1, 2: 0}
+
+
+def test_a_rejected_batch_never_appears(workshop: Workshop) -> None:
+    stream = declare(workshop)
+    for row in (BAD, GOOD):
+        workshop.append("source", [row])
+    workshop.run(stream, is_recorded=True)
+    assert ids(workshop) == []
+
+    choose(workshop, stream, OperationVerb.REJECT_BATCH)
+    workshop.run(stream, is_recorded=True)
+
+    assert ids(workshop) == [1]
+    recorded = {batch.key.batch: batch for batch in recent_batches(workshop.ledger, stream, limit=9)}
+    assert {number: batch.is_rejected for number, batch in recorded.items()} == {0: True, 1: False}
+
+
+POINTS = {
+    HeldDecision.RELEASED: (
+        CrashPoint.CHECKED,
+        CrashPoint.FIRST_OUTPUT_PUBLISHED,
+        CrashPoint.PUBLISHED,
+        CrashPoint.LET_GO,
+    ),
+    HeldDecision.REJECTED: (
+        CrashPoint.RECORDED,
+        CrashPoint.CHECKED,
+        CrashPoint.FIRST_OUTPUT_PUBLISHED,
+        CrashPoint.LET_GO,
+    ),
+}
+CASES = [(decision, point) for decision, points in POINTS.items() for point in points]
+HARDEST = [(one, CrashPoint.FIRST_OUTPUT_PUBLISHED) for one in POINTS]
+
+
+@pytest.mark.parametrize("point", [CrashPoint.STAGED, CrashPoint.HELD])
+def test_a_crash_while_a_batch_is_held_publishes_nothing_of_it(workshop: Workshop, point: CrashPoint) -> None:
+    stream = declare(workshop)
+    workshop.append("source", [BAD])
+    with pytest.raises(OSError, match="dies here"):
+        workshop.run(stream, is_recorded=True, reached=dying_at(point))
+    declare_lost(workshop, stream)
+
+    workshop.run(stream, is_recorded=True)
+
+    assert ids(workshop) == []
+    assert find_held(workshop.ledger, stream) is not None
+    choose(workshop, stream, OperationVerb.RELEASE_BATCH)
+    workshop.run(stream, is_recorded=True)
+    assert ids(workshop) == [2]
+
+
+@pytest.mark.parametrize("case", sampled(CASES, HARDEST, full=CASES))
+def test_a_crash_while_a_decision_is_carried_out(workshop: Workshop, case: tuple[HeldDecision, CrashPoint]) -> None:
+    decision, point = case
+    stream = declare(workshop)
+    for row in (BAD, GOOD):
+        workshop.append("source", [row])
+    workshop.run(stream, is_recorded=True)
+    released = decision is HeldDecision.RELEASED
+    choose(workshop, stream, OperationVerb.RELEASE_BATCH if released else OperationVerb.REJECT_BATCH)
+    with pytest.raises(OSError, match="dies here"):
+        workshop.run(stream, is_recorded=True, reached=dying_at(point))
+    declare_lost(workshop, stream)
+
+    workshop.run(stream, is_recorded=True)
+
+    assert ids(workshop) == ([1, 2] if released else [1])
+    assert find_held(workshop.ledger, stream) is None
+    recorded = {batch.key.batch: batch.is_rejected for batch in recent_batches(workshop.ledger, stream, limit=9)}
+    assert recorded == {0: not released, 1: False}
+
+
+def test_a_live_stream_stops_reading_and_continues_by_itself(workshop: Workshop) -> None:
+    stream = declare(
+        workshop, mode="continuous", trigger={"processing_time": "0 seconds"}, output={"max_held_batches": 1}
+    )
+    for row in (BAD, GOOD, {"id": 3, "price": 7}, {"id": 4, "price": 7}):
+        workshop.append("source", [row])
+    stop = StopRequest()
+    beside = _beside(lambda: workshop.run(stream, is_recorded=True, stop=stop, stop_after_batches=4))
+
+    await_condition(lambda: (held := find_held(workshop.ledger, stream)) is not None and held.queued == 1)
+    assert ids(workshop) == []
+    choose(workshop, stream, OperationVerb.RELEASE_BATCH)
+    await_condition(lambda: ids(workshop) == [1, 2, 3, 4])
+
+    stop.make(StopReason.STOPPED)
+    beside.join(120)
+    assert not beside.is_alive()
+
+
+def _beside(work: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread

@@ -1,0 +1,70 @@
+"""Which rejected rows can be replayed, on values alone."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from sluice.backfill.replayable_rows import OpenRow, Selection, replayable, stored_value
+from sluice.declarations.input_declaration import InputDeclaration
+from sluice.publication.resolved_rejections import place_of
+
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+COLUMNS = [{"name": "id", "type": "long"}]
+PLACE = '{"topic":"t","partition":0,"offset":7}'
+
+
+def reading(**value: Any) -> InputDeclaration:
+    """An input that reads a topic."""
+    declared = {"format": "json", "columns": COLUMNS} | value
+    source = {"kafka": {"connection": "k", "topics": ["t"], "value": declared}}
+    return InputDeclaration.model_validate({"stream": source})
+
+
+def rejected(position: str | None = PLACE, payload: str | None = "{}", *, kind: str | None = "lacking") -> OpenRow:
+    """A row of generation 2."""
+    place = place_of({"position": position, "payload": payload})
+    return OpenRow(generation=2, kind=kind, position=position, payload=payload, refused_at=NOON, place=place)
+
+
+@pytest.mark.parametrize(
+    ("row", "generations", "why"),
+    [
+        (rejected(), {2}, None),
+        (rejected(), {3}, "a later generation has read its record again"),
+        (rejected(None), {2}, "its position does not say where its record stood"),
+        (rejected("[1]"), {2}, "its position does not say where its record stood"),
+        (rejected('{"id":7}'), {2}, "its position is not a topic, a partition and an offset"),
+        (rejected(PLACE.replace("7", '"7"')), {2}, "its position is not a topic, a partition and an offset"),
+    ],
+)
+def test_a_row_is_replayed_when_its_record_has_a_place(row: OpenRow, generations: set[int], why: str | None) -> None:
+    found = replayable([row], reading(), generations=generations)
+    assert dict(found.left) == ({why: 1} if why else {})
+    assert list(found.rows) == ([] if why else [PLACE])
+
+
+@pytest.mark.parametrize(
+    ("row", "value", "stored"),
+    [
+        (rejected(payload='{"id": "ü"}'), {}, '{"id": "ü"}'.encode()),
+        (rejected(payload="0x7B7D"), {}, b"0x7B7D"),
+        (rejected(payload="0xFF7D", kind="not_text"), {}, b"\xff}"),
+        (rejected(payload='{"id": 1}', kind=None), {}, None),
+        (rejected(payload='{"id": 1}'), {"registry": "r"}, None),
+        (rejected(payload=None), {}, None),
+    ],
+)
+def test_a_value_is_taken_from_the_quarantine_only_as_it_came(
+    row: OpenRow, value: dict[str, Any], stored: bytes | None
+) -> None:
+    assert stored_value(row, reading(**value)) == stored
+
+
+def test_rows_are_chosen_by_kind_position_and_time() -> None:
+    rows = [rejected(), rejected(kind=None), rejected('{"id":7}')]
+    assert Selection().of(rows) == rows
+    assert Selection(kinds=frozenset({"lacking"}), positions=frozenset({PLACE})).of(rows) == rows[:1]
+    assert Selection(until=datetime(2026, 1, 31, tzinfo=UTC)).of(rows) == []
