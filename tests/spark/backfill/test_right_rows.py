@@ -297,7 +297,9 @@ def test_rows_of_a_follower_move_to_an_interval_that_follows_another_one(worksho
     ask_for_day(workshop, stream, 6)
     (followed,) = backfill(workshop, stream, start=DAY_5, end=DAY_6, allows_fewer=True).followers
     assert followed.rows["moved"] == 1
+    ask_for_day(workshop, stream, 7)  # its row of 23 o'clock moves too
     backfill(workshop, stream, start=DAY_6, end=DAY_7)
+    backfill(workshop, stream, start=DAY_7, end="2013-01-08")
 
     ids = Counter(one["id"] for one in workshop.rows("gold"))
     assert ids == Counter(one["id"] for one in [*expected(), row(119, day=6)])
