@@ -51,7 +51,7 @@ def fail() -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "time"),
+    "killed_at",
     sampled(
         (*((step, 1) for step in (*BEFORE_THE_COMMIT, *AFTER_THE_COMMIT)), (CrashPoint.PLANNED, 2)),
         [(step, 1) for step in KILLED_AT],
@@ -59,8 +59,9 @@ def fail() -> None:
     ids=str,
 )
 def test_a_killed_refresh_is_completed_by_the_next(
-    step: CrashPoint, time: int, workshop: Workshop, services: Stack
+    killed_at: tuple[CrashPoint, int], workshop: Workshop, services: Stack
 ) -> None:
+    step, time = killed_at
     name = run_wrong_copy(workshop)
     request = RefreshTable(stream=name, keep_days="7")
     item = ask_for(workshop, request)
