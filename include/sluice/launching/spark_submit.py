@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sluice.declarations.engine_declaration import EngineDeclaration
 from sluice.declarations.loaded_declarations import LoadedStream
@@ -23,10 +23,11 @@ from sluice.launching.job_command import JobCommand, RunStream
 from sluice.launching.job_output import FAILURE_MARK, last_after
 from sluice.launching.launch_settings import job_environment, launch_conf, ui_environment
 from sluice.launching.launcher_port import LaunchRequest
-from sluice.ledger.connection import Ledger
-from sluice.ledger.driver_passes import give_pass, url_with_pass
 from sluice.ledger.run_values import RunObservation
 from sluice.settings import Settings
+
+if TYPE_CHECKING:
+    from sluice.ledger.connection import Ledger
 
 SPARK_BINARY = "spark-submit"
 
@@ -166,6 +167,9 @@ def _ledger_of_driver(ledger: Ledger, stream: str, settings: Settings) -> dict[s
     """The variable with the ledger's URL for one driver, where drivers have a role of their own."""
     if settings.ledger_driver_url is None:
         return {}
+    # SQLAlchemy, which commands that ask no ledger import this module without.
+    from sluice.ledger.driver_passes import give_pass, url_with_pass
+
     url = url_with_pass(settings.ledger_driver_url.get_secret_value(), give_pass(ledger, stream))
     return {"SLUICE_LEDGER_URL": url}
 

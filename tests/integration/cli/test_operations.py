@@ -22,10 +22,12 @@ from tests.integration.publication.test_batch_commands import Deployment, deploy
 from sluice.cli.app import main
 from sluice.declarations.load_declarations import load_declarations
 from sluice.errors import UsageError
+from sluice.ledger.batches import PublicationKey
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.events import EventAction, EventSubject, recent_events
 from sluice.ledger.generations import current_generation
+from sluice.ledger.held_batches import HeldBatch, hold_batch
 from sluice.ledger.refreshes import Refresh, RefreshObservation, RefreshState, begin_refresh, newest_refresh
 from sluice.ledger.run_values import DesiredState
 from sluice.ledger.work_items import find_items
@@ -165,6 +167,16 @@ def of_staged_batches(verb: str, *more: str) -> Callable[[Any], Scene]:
     return scene
 
 
+def of_a_held_batch(request: Any) -> Scene:
+    """Releasing a batch that breaks a rule."""
+    deployment: Deployment = request.getfixturevalue("deployment")
+    key = PublicationKey(stream=deployment.stream, generation=1, batch=0)
+    hold_batch(deployment.ledger, HeldBatch(key=key, reason="id > 0 (1 of 2 rows)", rows={"main": 2}))
+    return Scene(
+        subject=deployment.stream, words=("batch", "release", deployment.stream, "0"), ledger=deployment.ledger
+    )
+
+
 def of_a_table(request: Any) -> Scene:
     """The maintenance of a table."""
     copier: Copier = request.getfixturevalue("copier")
@@ -181,6 +193,7 @@ SCENES: dict[OperationVerb, tuple[Stake, Callable[[Any], Scene]]] = {
     OperationVerb.RESET: (Stake.CHECKPOINT, of_the_copier("stream", "reset", "")),
     OperationVerb.CONTINUE: (Stake.CHECKPOINT, of_a_gap),
     OperationVerb.REJECT_BATCH: (Stake.ROWS, of_staged_batches("reject", "0")),
+    OperationVerb.RELEASE_BATCH: (Stake.ROWS, of_a_held_batch),
     OperationVerb.PUBLISH_OUTPUT: (Stake.ROWS, of_staged_batches("publish", "former")),
     OperationVerb.ABANDON_OUTPUT: (Stake.ROWS, of_staged_batches("abandon", "former")),
     OperationVerb.BACKFILL: (Stake.ROWS, of_the_copier("backfill", DAY)),
@@ -201,7 +214,9 @@ def typed(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> tuple[int
 
 
 def test_every_verb_is_walked() -> None:
-    assert set(SCENES) == set(OperationVerb) - {OperationVerb.SHOW}
+    """Those of a quarantine need its rows, and Spark, which computes the plan: `test_replays` has them."""
+    of_a_quarantine = {OperationVerb.REPLAY, OperationVerb.DISCARD}
+    assert set(SCENES) == set(OperationVerb) - {OperationVerb.SHOW} - of_a_quarantine
 
 
 def test_a_reset_discards_no_more_than_was_shown(copier: Copier) -> None:

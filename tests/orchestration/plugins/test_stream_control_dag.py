@@ -39,6 +39,7 @@ def test_what_is_not_answered_within_a_day_is_rejected(dag: DAG) -> None:
 
 @pytest.mark.parametrize("verb", ControlVerb)
 def test_its_verbs_are_those_of_the_command_line(verb: ControlVerb) -> None:
-    words = ["batch", "reject"] if verb is ControlVerb.REJECT_BATCH else ["stream", verb]
+    of_batches = {ControlVerb.REJECT_BATCH: ["batch", "reject"], ControlVerb.RELEASE_BATCH: ["batch", "release"]}
+    words = of_batches.get(verb, ["stream", verb])
     answer = CliRunner().invoke(app, [*words, "--help"])
     assert answer.exit_code == 0, answer.output
