@@ -29,6 +29,7 @@ from sluice.errors import LakehouseError, StarvedError
 from sluice.publication.checked_commit import (
     Landed,
     NothingToCommit,
+    RacePolicy,
     TableChange,
     TableCommitter,
     commit_checked,
@@ -39,6 +40,10 @@ from sluice.tables.catalog import catalog_refusals
 from sluice.tables.rewrite_limits import rewrite_limits
 
 _log = logging.getLogger(__name__)
+
+
+_RACES = RacePolicy(attempts=20)
+"""How often the commit is sent again while writers commit; then the work itself is repeated."""
 
 
 class CommitConflictError(LakehouseError):
@@ -230,7 +235,7 @@ def _commit(
 
     what = f"the rewritten files of {name}"
     try:
-        done = commit_checked(committer, name, plan, what=what, reached=reached)
+        done = commit_checked(committer, name, plan, what=what, reached=reached, policy=_RACES)
     except StarvedError as error:
         raise CommitConflictError(str(error)) from error
     _discard(planned, outcome)

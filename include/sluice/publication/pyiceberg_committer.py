@@ -10,8 +10,8 @@ under; a file of another spec ended in an IndexError. The producers of this modu
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -67,9 +67,14 @@ UNCERTAIN = (CommitFailedException, *_OUTCOME_UNKNOWN)
 
 @dataclass(frozen=True, slots=True)
 class PyIcebergCommitter:
-    """Changes the tables of a catalog of pyiceberg. A `TableCommitter`."""
+    """Changes the tables of a catalog of pyiceberg. A `TableCommitter`.
+
+    read: the manifests that attempts at a REPLACE have read, by their path: they never change, and the next attempt
+        reads only those that are new. Otherwise a writer that commits often wins every race.
+    """
 
     catalog: Catalog
+    read: dict[str, tuple[ManifestEntry, ...]] = field(default_factory=dict, compare=False, repr=False)
 
     def load(self, identifier: str) -> Table:
         """Load a table freshly."""
@@ -80,7 +85,7 @@ class PyIcebergCommitter:
         if not is_fresh(change.added_at, now=datetime.now(UTC)):
             require_present(table.io, change.added, table=".".join(table.name()), way_out=change.way_out)
         update = UpdateSnapshot(_SettledTransaction(table), io=table.io, snapshot_properties=dict(change.summary))
-        producer = _producer_of(update, change)
+        producer = _producer_of(update, change, self.read)
         updates, requirements = producer._commit()  # the public `commit` would send it, and retry
         snapshot = next(update.snapshot for update in updates if isinstance(update, AddSnapshotUpdate))
         number = snapshot.sequence_number or table.metadata.next_sequence_number()
@@ -178,10 +183,13 @@ class _SettledTransaction(Transaction):
         return self._table.metadata
 
 
-def _producer_of(update: UpdateSnapshot, change: TableChange) -> Producer:
+def _producer_of(update: UpdateSnapshot, change: TableChange, read: dict[str, tuple[ManifestEntry, ...]]) -> Producer:
     if change.operation == Operation.APPEND:
         return _adding(_AppendUnderAnySpec(**_arguments_of(update.fast_append())), change.added)
-    producer = _OverwriteUnderAnySpec(**{**_arguments_of(update.overwrite()), "operation": change.operation})
+    kind = _ReplaceUnderAnySpec if change.operation == Operation.REPLACE else _OverwriteUnderAnySpec
+    producer = kind(**{**_arguments_of(update.overwrite()), "operation": change.operation})
+    if isinstance(producer, _ReplaceUnderAnySpec):
+        producer.read = read
     metadata = update._transaction.table_metadata
     specs = [metadata.specs()[spec_id] for spec_id in {file.spec_id for file in change.removed}]
     if any(spec.is_unpartitioned() or _has_unordered_values(spec, metadata.schema()) for spec in specs):
@@ -288,6 +296,59 @@ class _AppendUnderAnySpec(_UnderAnySpec, _FastAppendFiles):
 
 class _OverwriteUnderAnySpec(_UnderAnySpec, _OverwriteFiles):
     """An overwrite."""
+
+
+class _ReplaceUnderAnySpec(_OverwriteUnderAnySpec):
+    """An overwrite that reads no manifest twice, whichever attempt has read it."""
+
+    read: dict[str, tuple[ManifestEntry, ...]]
+
+    def _deleted_entries(self) -> list[ManifestEntry]:
+        found = [
+            entry
+            for manifest in self._of_parent()
+            for entry in self._entries_of(manifest)
+            if entry.data_file in self._deleted_data_files
+        ]
+        deleted = [self._again(entry, ManifestEntryStatus.DELETED, self.snapshot_id) for entry in found]
+        self._validate_required_deletes(deleted)
+        return deleted
+
+    def _existing_manifests(self) -> list[ManifestFile]:
+        return [kept for manifest in self._of_parent() for kept in self._kept_of(manifest)]
+
+    def _kept_of(self, manifest: ManifestFile) -> Iterator[ManifestFile]:
+        entries = self._entries_of(manifest)
+        kept = [entry for entry in entries if entry.data_file not in self._deleted_data_files]
+        if len(kept) == len(entries):
+            yield manifest
+        elif kept:
+            with self.new_manifest_writer(self.spec(manifest.partition_spec_id)) as writer:
+                for entry in kept:
+                    writer.add_entry(self._again(entry, ManifestEntryStatus.EXISTING, entry.snapshot_id))
+            yield writer.to_manifest_file()
+
+    def _of_parent(self) -> list[ManifestFile]:
+        parent = self._transaction.table_metadata.snapshot_by_id(self._parent_snapshot_id or 0)
+        return parent.manifests(self._io) if parent is not None else []
+
+    def _entries_of(self, manifest: ManifestFile) -> tuple[ManifestEntry, ...]:
+        """The live entries of a manifest of data files."""
+        if manifest.content != ManifestContent.DATA:
+            return ()
+        if manifest.manifest_path not in self.read:
+            self.read[manifest.manifest_path] = tuple(manifest.fetch_manifest_entry(self._io, discard_deleted=True))
+        return self.read[manifest.manifest_path]
+
+    @staticmethod
+    def _again(entry: ManifestEntry, status: ManifestEntryStatus, snapshot_id: int | None) -> ManifestEntry:
+        return ManifestEntry.from_args(
+            status=status,
+            snapshot_id=snapshot_id,
+            sequence_number=entry.sequence_number,
+            file_sequence_number=entry.file_sequence_number,
+            data_file=entry.data_file,
+        )
 
 
 def _spec_of(file: DataFile, specs: dict[int, PartitionSpec]) -> PartitionSpec:
