@@ -9,7 +9,6 @@ standard error at once.
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import sys
@@ -35,6 +34,7 @@ from tests.fixtures.workshop import Workshop
 from sluice.declarations.engine_declaration import StateDeclaration
 from sluice.ledger.connection import open_ledger
 from sluice.settings import load_settings
+from sluice_spark.session.garbage import quick_collections
 from sluice_spark.session.session import open_session
 
 _LONGEST_SHRINKING_SECONDS = 300
@@ -105,11 +105,11 @@ def run_block(block: SeedBlock) -> BlockResult:
 @contextmanager
 def _workshops() -> Iterator[NewWorkshop]:
     """A session, for as long as the block lasts, and workshops in it. Each has its own tables and checkpoints."""
-    gc.freeze()
     settings = load_settings()
     submitted = submit_arguments(settings, memory_gib=_HEAP_GIB, java_options=_JAVA_OPTIONS, conf=SMALL_PAGES)
     os.environ["PYSPARK_SUBMIT_ARGS"] = submitted
     with (
+        quick_collections(),
         tempfile.TemporaryDirectory() as folder,
         open_ledger(settings.ledger_url.get_secret_value()) as ledger,
     ):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -19,9 +20,13 @@ from tests.fixtures.workshop import Workshop
 from sluice.declarations.engine_declaration import StateDeclaration
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.settings import Settings
+from sluice_spark.session.garbage import quick_collections
 from sluice_spark.session.session import open_session
 
-ROOM_FOR_NEW_OBJECTS = ("-Xms1536m", "-Xmn768m")
+ROOM_FOR_NEW_OBJECTS = (
+    *("-Xms1536m", "-Xmn768m"),
+    *("-XX:-UseCodeCacheFlushing", "-XX:ReservedCodeCacheSize=512m", "-XX:MetaspaceSize=512m"),
+)
 """Of a heap that grows from 400 MB the JVM collected garbage 1.3 times a second, 7 % of its processor time."""
 
 
@@ -35,6 +40,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_block_around_all_streams() -> Iterator[None]:
+    """Exclude once what each stream would exclude anew: after its imports this process has four times a driver's
+    objects."""
+    with quick_collections():
+        yield
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -63,6 +76,8 @@ def settings(services: Stack) -> Settings:
 def spark(settings: Settings) -> Iterator[SparkSession]:
     """The ring's one Spark session, opened as a job opens it."""
     os.environ["PYSPARK_PYTHON"] = sys.executable  # the machine's own Python has no pandas, and says only "crashed"
+    os.environ["TZ"] = "Europe/Berlin"  # a host's own, which no driver may take over (`test_time_zones.py`)
+    time.tzset()
     # A collection clears everything that is held softly, as one does when memory is short.
     os.environ["PYSPARK_SUBMIT_ARGS"] = submit_arguments(
         settings, clears_soft_references=True, memory_gib=3, java_options=ROOM_FOR_NEW_OBJECTS, conf=SMALL_PAGES

@@ -11,13 +11,25 @@ from uuid import uuid4
 
 import pytest
 from tests.fixtures.drill import sampled
-from tests.fixtures.merging_by_time import MISSING_HOURS, REPEATED_HOURS
+from tests.fixtures.merging_by_time import MISSING_HOURS, REPEATED_HOURS, merged
 from tests.fixtures.stack import Stack
+from tests.fixtures.workshop import Workshop
 
 from sluice.settings import project_root
 
+ROWS = [
+    [f"{time}:00", f"{time}:00+00:00", time[:10], f"{time} 00:00", "1"]
+    for time in sorted(text.replace("T", " ") for text in (*REPEATED_HOURS, *MISSING_HOURS))
+]
+EXPECTED = {"by_time": ROWS, "by_instant": ROWS}
 
-@pytest.mark.parametrize("zone", sampled(("UTC", "Europe/Berlin", "America/St_Johns"), ["Europe/Berlin"]))
+
+def test_merges_by_time_find_their_keys_on_a_host_in_berlin(workshop: Workshop) -> None:
+    """Whose time zone the ring's session was opened in (`conftest.py`)."""
+    assert merged(workshop) == EXPECTED
+
+
+@pytest.mark.parametrize("zone", sampled(("UTC", "Europe/Berlin", "America/St_Johns"), (), full=("America/St_Johns",)))
 def test_merges_by_time_find_their_keys_under_any_time_zone(zone: str, services: Stack, tmp_path: Path) -> None:
     folder = tmp_path / f"n{uuid4().hex[:12]}"
     folder.mkdir()
@@ -37,8 +49,4 @@ def test_merges_by_time_find_their_keys_under_any_time_zone(zone: str, services:
     (line,) = (line for line in ended.stdout.splitlines() if line.startswith("found "))
     found = json.loads(line.removeprefix("found "))
     assert (found.pop("zone") == "UTC") is (zone == "UTC")
-    rows = [
-        [f"{time}:00", f"{time}:00+00:00", time[:10], f"{time} 00:00", "1"]
-        for time in sorted(text.replace("T", " ") for text in (*REPEATED_HOURS, *MISSING_HOURS))
-    ]
-    assert found == {"by_time": rows, "by_instant": rows}
+    assert found == EXPECTED

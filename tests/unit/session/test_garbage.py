@@ -26,12 +26,13 @@ def test_modules_are_excluded_while_a_stream_runs() -> None:
     assert gc.get_freeze_count() == 0
 
 
-def test_what_a_process_has_excluded_by_itself_stays_excluded() -> None:
-    gc.freeze()
-    excluded = gc.get_freeze_count()
-
+@pytest.mark.usefixtures("unfrozen")
+def test_they_stay_excluded_until_the_last_block_ends() -> None:
     with quick_collections():
-        made_meanwhile: list[list[int]] = [[] for _ in range(1000)]
+        excluded = gc.get_freeze_count()
+        with quick_collections():
+            made_meanwhile: list[list[int]] = [[] for _ in range(1000)]
+        assert gc.get_freeze_count() > excluded - 100
+        assert any(one is made_meanwhile for one in gc.get_objects())
 
-    assert gc.get_freeze_count() > excluded - 100
-    assert any(one is made_meanwhile for one in gc.get_objects())
+    assert gc.get_freeze_count() == 0
