@@ -152,7 +152,7 @@ def test_a_reset_is_carried_out_once_when_a_person_has_approved_its_plan(airflow
     _stop(airflow, "left_behind")
     approved = _asked_for_reset(airflow, "left_behind")
     assert _generation(airflow, "left_behind").generation == 1, "nothing is done before the answer"
-    with pytest.raises(AssertionError, match="name one run"):  # nobody forges what a task has said
+    with pytest.raises(AssertionError, match="name one run"):  # the event of a task cannot be sent by a person
         airflow.post(
             f"dags/stream_control/dagRuns/{approved}/taskInstances/plan/xcomEntries", {"key": "digest", "value": "x"}
         )

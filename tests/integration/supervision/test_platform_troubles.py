@@ -31,7 +31,7 @@ PAUSED = DagObservation(airflow="ours", is_paused=True)
 
 
 def one_pass(supervisor: Supervisor, *paused: str, unknown: str = "", broken: str = "") -> None:
-    """A pass of the reconciler while some DAGs are paused. It alerts nobody to what a person has paused."""
+    """A pass of the reconciler while some DAGs are paused. What a person has paused raises no alert."""
 
     def observe_dag(dag: str) -> DagObservation | None:
         if dag == broken:

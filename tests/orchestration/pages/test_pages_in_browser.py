@@ -1,4 +1,4 @@
-"""The pages as people use them, in a real browser: an on-call at night, a viewer, a page of another site."""
+"""The pages as people use them, in a real browser: an on-call, a viewer, a page of another site."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.fakes.behaviour import Behaviour, tell_drivers
 from tests.fixtures.airflow import RunningAirflow
 from tests.fixtures.browser import logged_in, screenshot, with_cookie
+from tests.fixtures.drill import sampled
 from tests.fixtures.supervised_streams import await_running, kill_driver, started
 
 from sluice.ledger.quality_checks import (
@@ -161,7 +162,7 @@ def test_the_pages_can_be_read_by_everybody(airflow: RunningAirflow, browser: Br
     page.context.close()
 
 
-@pytest.mark.parametrize("width", [1400, 500])
+@pytest.mark.parametrize("width", sampled([1400, 500], [1400], full=[500]))  # phones: above
 def test_nothing_is_cut_off_inside_airflow(
     airflow: RunningAirflow, browser: Browser, checked: None, width: int
 ) -> None:

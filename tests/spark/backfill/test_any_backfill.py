@@ -23,7 +23,7 @@ from tests.fixtures.workshop import Workshop
 
 from sluice.errors import UnpublishableError, VerificationError
 
-_DAYS, _PARTS, _ROWS = 8, 3, 40
+_PARTS, _ROWS = 3, 40
 _DELAY = timedelta(hours=6)
 _COLUMNS = {"id": "long", "word": "string", "at": "timestamptz"}
 
@@ -102,7 +102,7 @@ KINDS = (
         columns=_COLUMNS,
     ),
 )
-"""Streams of which every run takes one, and a drill many of each."""
+"""Streams of which every run takes one (`test_right_rows.py` has windows, joins and keys), and a drill many of each."""
 
 ONCE = """
     def transform(records):
@@ -117,6 +117,7 @@ class Case:
     workshop: Workshop
     kind: Kind
     chance: random.Random
+    days: int = 8
     stream: str = ""
     watermark: datetime = FIRST_DAY
 
@@ -172,7 +173,7 @@ class Case:
         )
 
     def _rows(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        chance, minutes = self.chance, _DAYS * 24 * 60
+        chance, minutes = self.chance, self.days * 24 * 60
         times = sorted(chance.randrange(minutes) for _ in range(_ROWS))
         records: list[dict[str, Any]] = [
             {
@@ -199,7 +200,7 @@ class Case:
                 for one in chance.sample(again, 12)
             ]
         # The watermark of the last batch is that of the rows before it.
-        end = FIRST_DAY + timedelta(days=_DAYS)
+        end = FIRST_DAY + timedelta(days=self.days)
         records.append({"id": 999, "word": "z", "at": end, "part": _PARTS})
         clicked.append({"click": 999, "clicked": end, "part": _PARTS})
         return records, clicked
@@ -233,7 +234,7 @@ class Case:
     def damage(self) -> set[int]:
         """Lose the rows of some days; the days."""
         place = list(self.kind.columns).index("at")
-        held = sorted({row[place].day for row in self.held() if row[place] is not None} & set(range(1, _DAYS + 1)))
+        held = sorted({row[place].day for row in self.held() if row[place] is not None} & set(range(1, self.days + 1)))
         lost = self.chance.sample(held, min(3, len(held)))
         for day in lost:
             delete_days(self.workshop, "target", _date(day), _date(day + 1))
@@ -258,9 +259,10 @@ def _date(day: int) -> str:
     return (FIRST_DAY + timedelta(days=day - 1)).date().isoformat()
 
 
-def case_of(workshop: Workshop, seed: int) -> Case:
-    """A stream that has read its rows: the kind goes round, its rows are random."""
-    case = Case(workshop=workshop, kind=KINDS[seed % len(KINDS)], chance=random.Random(seed))  # noqa: S311  # no secret
+def case_of(workshop: Workshop, seed: int, *, days: int = 8) -> Case:
+    """A stream that has read its rows of some days: the kind goes round, its rows are random."""
+    chance = random.Random(seed)  # noqa: S311  # no secret
+    case = Case(workshop=workshop, kind=KINDS[seed % len(KINDS)], chance=chance, days=days)
     case.arrive()
     return case
 
@@ -273,7 +275,7 @@ def of_whole_days(rows: Counter[Row], days: set[int], place: int) -> Counter[Row
 SEEDS = range(500)
 
 
-@pytest.mark.parametrize("seed", sampled(SEEDS, [2, 4, 5], full=[0, 1, 3]))
+@pytest.mark.parametrize("seed", sampled(SEEDS, [4], full=[0, 1, 2, 3, 5]))
 def test_backfills_in_any_order_give_what_the_stream_gives(seed: int, workshop: Workshop) -> None:
     case = case_of(workshop, seed)
     whole, place = case.held(), list(case.kind.columns).index("at")
@@ -281,9 +283,9 @@ def test_backfills_in_any_order_give_what_the_stream_gives(seed: int, workshop: 
     is_open = case.open_days()
     lost = case.damage()
     if case.kind.follows:
-        case.backfill_all(sorted({*range(1, _DAYS + 1)}))
+        case.backfill_all(list(range(1, case.days + 1)))
     else:
-        case.backfill_all(sorted(lost | {case.chance.randrange(1, _DAYS + 1)}))
+        case.backfill_all(sorted(lost | {case.chance.randrange(1, case.days + 1)}))
 
     beside = lost & is_open
     if not case.kind.sql:  # which of the repeated rows of a lost day remains is open, and that one does is not
@@ -304,21 +306,21 @@ MOVED = "SELECT id, upper(word) AS word, at + make_interval(0, 0, 0, CAST(id % 3
 @pytest.mark.parametrize("seed", sampled(range(100), [1]))
 def test_rows_that_a_correction_moves_are_lost_in_no_order(seed: int, workshop: Workshop) -> None:
     """A day that loses rows to another one fails until that one has them. The newest days are never blocked."""
-    case = case_of(workshop, seed * len(KINDS))
+    case = case_of(workshop, seed * len(KINDS), days=4)
     before = Counter(row[0] for row in case.held())
     (workshop.folder / f"{case.stream}.sql").write_text(MOVED)
-    days, refused = list(range(1, _DAYS + 4)), list[str]()
+    days, refused = list(range(1, case.days + 4)), dict[int, str]()
     for day in case.chance.sample(days, len(days)):
         try:
             backfill(workshop, case.stream, start=_date(day), end=_date(day + 1), allows_fewer=True)
         except VerificationError as error:
-            refused.append(error.message)
+            refused[day] = error.message
         assert not before - Counter(row[0] for row in case.held()), "no row is ever missing"
-    for day in reversed(days):
+    for day in sorted(refused, reverse=True):
         backfill(workshop, case.stream, start=_date(day), end=_date(day + 1), allows_fewer=True)
 
     def moved(row: Row) -> Row:
         return (row[0], row[1], row[2] and row[2] + timedelta(days=row[0] % 3))
 
     assert case.held() == Counter({moved(row): times for row, times in case.expected().items()})
-    assert all("lie in other intervals now" in message for message in refused)
+    assert all("lie in other intervals now" in message for message in refused.values())

@@ -40,8 +40,8 @@ from sluice_spark.work.item_work import ReachedOfItem
 AT_ONCE = 6
 """Half of them are computed together."""
 
-KILLED_AT = (CrashPoint.PUBLISHED,)
-"""A sample: each costs a process with a JVM. `make drill` kills at every step."""
+IN_THE_FULL_RUN = (CrashPoint.PUBLISHED,)
+"""Every run kills at another run's day, fails at each step (`test_work_intervals.py`, `test_backfill_crashes.py`)."""
 
 OF_EACH_INTERVAL = (CrashPoint.CHECKED, CrashPoint.PUBLISHED, CrashPoint.RECORDED)
 IDS = sorted(row["id"] for row in expected())
@@ -375,7 +375,7 @@ def test_streams_that_follow_come_after_the_days_of_each_run(workshop: Workshop,
     assert states(workshop, reader) == {5: [PUBLISHED], 6: [PUBLISHED]}
 
 
-@pytest.mark.parametrize("step", sampled(IN_A_BACKFILL, KILLED_AT), ids=str)
+@pytest.mark.parametrize("step", sampled(IN_A_BACKFILL, (), full=IN_THE_FULL_RUN), ids=str)
 def test_when_the_application_is_killed_the_next_completes_every_day(
     step: CrashPoint, workshop: Workshop, stream: str, services: Stack
 ) -> None:

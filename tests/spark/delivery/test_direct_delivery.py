@@ -40,6 +40,7 @@ def copying(workshop: Workshop, stream_name: str) -> Workshop:
     return workshop
 
 
+@pytest.mark.full  # every test run has its two halves: written and not noted, and not heard of by the ledger
 def test_a_killed_driver_loses_and_doubles_nothing(copying: Workshop, stream_name: str, services: Stack) -> None:
     for row in ROWS[:BATCHES]:
         copying.append("source", [row])

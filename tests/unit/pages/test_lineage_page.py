@@ -245,7 +245,7 @@ def test_hostile_words_stay_words() -> None:
 
 @pytest.fixture
 def refusing(tmp_path: Path) -> Declarations:
-    """A stream with a quarantine that nobody reads."""
+    """A stream with a quarantine that is the input of no stream."""
     write_table(tmp_path, "bronze.flights")
     write_table(tmp_path, "silver.refusing")
     write_refusing_stream(tmp_path, "refusing", writes="silver.refusing")
