@@ -39,6 +39,7 @@ NO_SIGNS = {
     "batches": {"started_at", "watermark"},
     "control_requests": {"used_at", "answered_at"},
     "checkpoint_checks": {"checked_at", "recorded_at"},
+    "driver_passes": {"given_at"},
     "driver_uis": {"recorded_at"},
     "events": {"recorded_at"},
     "generations": {"opened_at"},
