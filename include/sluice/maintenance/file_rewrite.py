@@ -23,7 +23,7 @@ import pyarrow as pa
 from pyiceberg.manifest import DataFile, DataFileContent
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.snapshots import Operation
-from pyiceberg.utils.bin_packing import ListPacker
+from pyiceberg.typedef import Record
 
 from sluice.errors import LakehouseError, StarvedError
 from sluice.publication.checked_commit import (
@@ -96,7 +96,6 @@ def rewrite_small_files(
     *,
     partitions: Collection[str],
     small_file_bytes: int,
-    target_file_bytes: int,
     compared_bytes: int,
     now: datetime,
     reached: Reached = unnoticed,
@@ -124,7 +123,7 @@ def rewrite_small_files(
     """
     table = committer.load(name)
     with catalog_refusals(f"rewrite files of {name}"):
-        groups = list(_groups(table, partitions, small_file_bytes, target_file_bytes))
+        groups = list(_groups(table, partitions, small_file_bytes))
         rewritten = tuple(_rewritten(table, groups, compared_bytes))
     reached(CrashPoint.COMPUTED)
     outcome = _commit(committer, table, name, rewritten, now=now, reached=reached)
@@ -138,24 +137,38 @@ def rewrite_small_files(
     }
 
 
-def _groups(
-    table: Table, partitions: Collection[str], small_file_bytes: int, target_file_bytes: int
-) -> Iterator[list[FileScanTask]]:
-    """The small files of each partition, as many together as make one file of the target size."""
+def _groups(table: Table, partitions: Collection[str], small_file_bytes: int) -> Iterator[list[FileScanTask]]:
+    """The small files of each partition, as many together as make a file that is not small any more.
+
+    So every partition of several small files has fewer afterwards, and the planner does not find the same ones again:
+    five files of 0.7 of the target size each fit into no file of that size with another. Partitions are told apart by
+    their values: a null and the text `null` have the same path.
+    """
     spec, schema = table.spec(), table.schema()
-    small: dict[str, list[FileScanTask]] = defaultdict(list)
+    small: dict[Record, list[FileScanTask]] = defaultdict(list)
     try:
         tasks = list(table.scan().plan_files())
     except ValueError as error:  # pyiceberg plans no equality deletes; the table had none when it was observed
         raise CommitConflictError(str(error)) from error
     for task in tasks:
         if task.file.spec_id == spec.spec_id and task.file.file_size_in_bytes < small_file_bytes:
-            small[spec.partition_to_path(task.file.partition, schema)].append(task)
-    packer: ListPacker[FileScanTask] = ListPacker(target_weight=target_file_bytes, lookback=1, largest_bin_first=False)
-    for partition in sorted(small.keys() & set(partitions)):
-        for group in packer.pack(small[partition], lambda task: task.file.file_size_in_bytes):
-            if len(group) > 1:
-                yield group
+            small[task.file.partition].append(task)
+    chosen = set(partitions)
+    for partition, found in small.items():
+        if spec.partition_to_path(partition, schema) in chosen:
+            yield from (group for group in _packed(found, small_file_bytes) if len(group) > 1)
+
+
+def _packed(tasks: Sequence[FileScanTask], small_file_bytes: int) -> Iterator[list[FileScanTask]]:
+    group: list[FileScanTask] = []
+    size = 0
+    for task in tasks:
+        group.append(task)
+        size += task.file.file_size_in_bytes
+        if size >= small_file_bytes:
+            yield group
+            group, size = [], 0
+    yield group
 
 
 def _rewritten(table: Table, groups: Sequence[Sequence[FileScanTask]], compared_bytes: int) -> Iterator[RewrittenGroup]:

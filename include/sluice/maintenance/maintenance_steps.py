@@ -196,7 +196,6 @@ class TableMaintainer:
             self.name,
             partitions=decision.partitions,
             small_file_bytes=plan.seen.small_file_bytes,
-            target_file_bytes=int(decision.options["target-file-size-bytes"]),
             compared_bytes=plan.content_check_bytes,
             now=plan.seen.observed_at,
             reached=self.reached,

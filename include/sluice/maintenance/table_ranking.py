@@ -47,8 +47,8 @@ class RankedTable:
 def rank_tables(plans: Sequence[MaintenancePlan], *, budget: Effort, spent: Effort) -> tuple[RankedTable, ...]:
     """The tables with due steps, the most worth first; of equal worth in the order given.
 
-    The first table of a day has its turn whatever it costs: one that is dearer than the whole budget would wait for
-    ever.
+    While less than half of the budget is spent, a table has its turn whatever it costs: one that is dearer than the
+    whole budget would wait for ever, because cheap ones spend something in every 24 hours.
 
     Parameters
     ----------
@@ -61,8 +61,8 @@ def rank_tables(plans: Sequence[MaintenancePlan], *, budget: Effort, spent: Effo
 def _ranked(due: Sequence[MaintenancePlan], budget: Effort, *, seconds: float, read: int) -> Iterator[RankedTable]:
     for place, plan in enumerate(due, start=1):
         after_seconds, after_bytes = seconds + plan.cost_seconds, read + plan.cost_bytes
-        is_first = not seconds and not read
-        why = "" if is_first else _beyond(budget, after_seconds, after_bytes)
+        has_most_left = not _beyond(budget, 2 * seconds, 2 * read)
+        why = "" if has_most_left else _beyond(budget, after_seconds, after_bytes)
         if not why:
             seconds, read = after_seconds, after_bytes
         yield RankedTable(place=place, plan=plan, put_off=why)

@@ -120,8 +120,7 @@ def _live_files(table: Table, manifests: Iterable[ManifestFile], small_file_byte
             file = entry.data_file
             if file.content != DataFileContent.DATA:
                 found.delete_files += 1
-                if file.content == DataFileContent.EQUALITY_DELETES:
-                    found.limits.add("equality deletes")
+                found.limits |= _limits_of(file)
                 continue
             found.rows += file.record_count
             sizes = _sizes_of(file, small_file_bytes)
@@ -144,6 +143,12 @@ def _live_files(table: Table, manifests: Iterable[ManifestFile], small_file_byte
         for files in pool.map(read, listed):
             every.add(files)
     return every
+
+
+def _limits_of(deletes: DataFile) -> set[str]:
+    """What of a delete file keeps pyiceberg from reading rows without those that it hides."""
+    found = {"equality deletes"} if deletes.content == DataFileContent.EQUALITY_DELETES else set()
+    return found if deletes.file_format == FileFormat.PARQUET else {*found, "delete files that are not Parquet"}
 
 
 def _sizes_of(file: DataFile, small_file_bytes: int) -> _Sizes:

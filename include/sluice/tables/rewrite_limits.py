@@ -13,6 +13,8 @@ from pyiceberg.types import (
     BooleanType,
     DateType,
     DecimalType,
+    DoubleType,
+    FloatType,
     IcebergType,
     IntegerType,
     LongType,
@@ -80,11 +82,19 @@ def rewrite_limits(metadata: TableMetadata) -> Iterator[str]:
         yield f"format version {metadata.format_version}"
     if not sort_keys(metadata)[1]:
         yield "a sort order by what PyArrow does not sort alike"
+    yield from _type_limits(metadata)
     if (written := properties.get("write.format.default", "parquet")).lower() != "parquet":
         yield f"files of the format {written}"
     for prefix, what in _UNWRITTEN.items():
         if any(name.startswith(prefix) and value.lower() != "false" for name, value in properties.items()):
             yield what
+
+
+def _type_limits(metadata: TableMetadata) -> Iterator[str]:
+    """NaN equals no partition, not even itself, so that pyiceberg finds neither its rows nor the delete files of it."""
+    types = [part.field_type for part in metadata.spec().partition_type(metadata.schema()).fields]
+    if any(isinstance(one, (FloatType, DoubleType)) for one in types):
+        yield "partitions by a float"
 
 
 _UNWRITTEN = {

@@ -47,7 +47,6 @@ def rewrite(workshop: Workshop, name: str, act: Callable[[], object] = lambda: N
         name,
         partitions=("",),
         small_file_bytes=10**8,
-        target_file_bytes=10**9,
         compared_bytes=10**9,
         now=datetime.now(UTC),
         reached=reached,

@@ -31,7 +31,7 @@ from sluice.tables.inspection import observe_table
 
 NAME = "silver.rows"
 NOW = datetime(2026, 11, 26, tzinfo=UTC)
-SMALL, TARGET = 96 * 1024**2, 128 * 1024**2
+SMALL = 96 * 1024**2
 _TYPES: dict[str, pa.DataType] = {
     "id": pa.int64(),
     "at": pa.timestamp("us", tz="UTC"),
@@ -68,7 +68,6 @@ class Place:
             NAME,
             partitions=DAYS,
             small_file_bytes=SMALL,
-            target_file_bytes=TARGET,
             compared_bytes=compared,
             now=datetime.now(UTC),
             reached=reached,
@@ -301,6 +300,49 @@ def test_a_file_with_other_rows_is_never_committed(place: Place) -> None:
 
 def test_of_a_table_beyond_the_budget_the_rows_are_counted(place: Place) -> None:
     assert place.rewrite(compared=0)["rows_hashed"] is False
+
+
+def test_partitions_of_one_path_are_told_apart(place: Place) -> None:
+    """A null and the text `null` have the same path."""
+    table = place.catalog.create_table("silver.words", schema=SCHEMA)
+    with table.update_spec() as spec:
+        spec.add_identity("word")
+    for number in range(3):
+        words = [{"id": number, "word": None}, {"id": number + 3, "word": "null"}]
+        place.catalog.load_table("silver.words").append(pa.Table.from_pylist(words, SCHEMA))
+    done = rewrite_small_files(
+        PyIcebergCommitter(place.catalog),
+        "silver.words",
+        partitions=("word=null",),
+        small_file_bytes=SMALL,
+        compared_bytes=10**9,
+        now=datetime.now(UTC),
+    )
+    assert (done["rewritten_data_files_count"], done["added_data_files_count"]) == (6, 2)
+    rows = place.catalog.load_table("silver.words").scan().to_arrow().to_pylist()
+    assert sorted((row["id"], row["word"]) for row in rows) == [(n, None if n < 3 else "null") for n in range(6)]
+
+
+def test_files_of_most_of_the_target_size_become_fewer(place: Place) -> None:
+    """Two of them are larger than one file of the target size."""
+    sizes = [task.file.file_size_in_bytes for task in place.table().scan().plan_files()]
+    done = rewrite_small_files(
+        PyIcebergCommitter(place.catalog),
+        NAME,
+        partitions=DAYS,
+        small_file_bytes=max(sizes) + 1,
+        compared_bytes=10**9,
+        now=datetime.now(UTC),
+    )
+    assert (done["rewritten_data_files_count"], done["added_data_files_count"]) == (12, 6)
+
+
+def test_a_table_partitioned_by_a_float_is_left_to_spark(place: Place) -> None:
+    """NaN equals no partition: pyiceberg finds neither its rows nor its delete files."""
+    with place.table().update_spec() as spec:
+        spec.add_identity("ratio")
+    seen = observe_table(place.table(), name=NAME, small_file_bytes=SMALL, now=NOW)
+    assert "partitions by a float" in seen.rewrite_limits
 
 
 def test_what_only_spark_can_write_again_is_seen(place: Place) -> None:

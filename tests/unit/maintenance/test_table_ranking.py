@@ -56,8 +56,16 @@ NOTHING = Effort(seconds=0, bytes=0)
             ["", "put off, because it would make 30,408,704 bytes of the day's budget of 10,485,760"],
         ),
         (Effort(seconds=9), Effort(seconds=8, bytes=1), [waits(12, 9), waits(10, 9)]),
+        (Effort(seconds=2), Effort(seconds=0.5, bytes=1), ["", waits(7, 2)]),
     ],
-    ids=["enough", "for one", "the first of a day has its turn", "bytes", "spent before"],
+    ids=[
+        "enough",
+        "for one",
+        "the first of a day has its turn",
+        "bytes",
+        "spent before",
+        "one that is dearer than the budget does not wait for ever",
+    ],
 )
 def test_the_budget_of_a_day(budget: Effort, spent: Effort, put_off: list[str]) -> None:
     assert [one.put_off for one in rank_tables([FEW, MANY], budget=budget, spent=spent)] == put_off
