@@ -10,11 +10,12 @@ from datetime import datetime
 from typing import Annotated, Any
 
 import typer
+from pyiceberg.catalog import Catalog
 from rich.table import Table
 
-from sluice.backfill.replay_lane import ReplayLane
-from sluice.backfill.replayable_rows import OpenRow, Selection, read_open_rows, replayed_output
-from sluice.cli.cli_context import CliContext, open_cli_context, person
+from sluice.backfill.replay_lane import ReplayLane, replay_key
+from sluice.backfill.replayable_rows import OpenRow, Selection, read_open_rows, refusals_of, replayed_output
+from sluice.cli.cli_context import open_cli_context, person
 from sluice.cli.operation import may_act, print_done
 from sluice.cli.terminal import AsJson, DryRun, StreamName, Yes, console, print_json
 from sluice.cli.work_requests import have_done
@@ -112,13 +113,12 @@ def discard(
         declaration, catalog = ctx.declarations.stream(name).declaration, open_catalog(ctx.settings)
         now = database_time(ctx.ledger)
         selection = Selection(kinds=frozenset(kinds or ()), positions=frozenset(positions or ()), until=now)
-        if not dry_run and declaration.outputs:
-            _settle(ctx, ctx.declarations.stream(name), now)
         chosen = selection.of(read_open_rows(catalog, declaration))
         plan = _discard_plan(name, chosen)
         if not may_act(lambda: [plan], dry_run=dry_run, yes=yes, as_json=as_json):
             return
         sentence = f"{len(chosen)} rejected rows are discarded."
+        _fence(catalog, ctx.declarations.stream(name), now)
         record_event(ctx.ledger, command_event(EventAction.DISCARD, name, by=person(), explanation=sentence))
         resolved = ResolvedRows(
             stream=name,
@@ -131,12 +131,12 @@ def discard(
     print_done(plan.verb, {"stream": name, "marked": marked}, f"{marked:,} rows are discarded.", as_json=as_json)
 
 
-def _settle(ctx: CliContext, stream: LoadedStream, now: datetime) -> None:
-    """Mark what an interrupted replay has published: it is not there to be discarded."""
-    output, declaration = replayed_output(stream.declaration), stream.declaration
-    if output.target:
-        catalog = open_catalog(ctx.settings)
-        ReplayLane(catalog=catalog, output=output, quarantine=declaration.quarantine_table).settle(at=now)
+def _fence(catalog: Catalog, stream: LoadedStream, now: datetime) -> None:
+    """Mark what a replay has published, which is not there to be discarded, and let none that is under way publish."""
+    output = replayed_output(stream.declaration)
+    if not any(refusals_of(stream, has_open_backfill=False, has_open_refresh=False)):  # else nothing is replayed
+        lane = ReplayLane(catalog=catalog, output=output, quarantine=stream.declaration.quarantine_table)
+        lane.fence(replay_key(stream.name, now=now), at=now)
 
 
 def _group_json(rows: list[OpenRow]) -> dict[str, Any]:
