@@ -20,6 +20,7 @@ from sluice.cli.operation import may_act, print_done
 from sluice.cli.terminal import AsJson, DryRun, StreamName, Yes, console, print_json
 from sluice.cli.work_requests import have_done
 from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.errors import UnpublishableError
 from sluice.ledger.connection import database_time
 from sluice.ledger.events import EventAction, record_event
 from sluice.operations import OperationPlan, OperationVerb, Stake, steps_of
@@ -88,6 +89,12 @@ def replay(
             digests.append(tried["digest"])
             return [_replay_plan(stream, tried)]
 
+        if not dry_run:
+            raise UnpublishableError(
+                f"Rejected records of {name} cannot be replayed yet: it is not shown that each is published once.",
+                next_step=f"See what they would give with `--dry-run`; backfill their interval, or refresh the table "
+                f"(`sluice stream refresh {name}`).",
+            )
         if may_act(planned, dry_run=dry_run, yes=yes, as_json=as_json):
             done = have_done(
                 ctx, ReplayRecords(stream=name, **listed, until=now, planned=digests[0] if digests else "")
