@@ -74,21 +74,23 @@ class ReplayLane:
         ------
         UnpublishableError, DeliveryError, LakehouseError: as `mark_replayed` raises them.
         """
-        newest = self._newest(require_table(self.catalog, self.output.target))
-        if not newest.is_visible:
-            return 0
-        return mark_replayed(self.catalog, self.quarantine, stream=self.output.stream, key=newest.key, at=at)
+        return self._settle(self._newest(require_table(self.catalog, self.output.target)), at=at)
 
-    def fence(self, key: str) -> int:
-        """Make a replay the newest one: whatever older ones still send is refused. Returns the snapshot that did it.
+    def fence(self, key: str, *, at: datetime) -> int:
+        """Settle the newest replay and make another one the newest: whatever older ones still send is refused.
+
+        Returns
+        -------
+        The snapshot that did it.
 
         Raises
         ------
         IntervalChangedError: when a younger replay has begun, or the rows of an older one became visible since it was
             settled.
-        DeliveryError, LakehouseError: as `commit_checked` raises them.
+        UnpublishableError, DeliveryError, LakehouseError: as `mark_replayed` and `commit_checked` raise them.
         """
         settled = self._newest(require_table(self.catalog, self.output.target))
+        self._settle(settled, at=at)  # what becomes visible behind this look differs from it, and is refused below
 
         def plan(target: Table) -> TableChange:
             refuse_unpublishable(target)
@@ -136,7 +138,7 @@ class ReplayLane:
             if newest.key != key:
                 raise IntervalChangedError(f"{self.output.target}: another replay, {newest.key}, has begun.")
             if newest.is_visible:
-                return NothingToCommit(snapshot_id=None)
+                return NothingToCommit(snapshot_id=_newest_of(target, key))
             refuse_unfit_rows(staging.schema(), target=target, what=key)
             if (foreign := foreign_change_since(target, head=head, own=self.output)) is not None:
                 raise IntervalChangedError(f"{self.output.target} changed while records were replayed: {foreign}.")
@@ -148,6 +150,11 @@ class ReplayLane:
     @property
     def _property(self) -> str:
         return f"{REPLAY_PROPERTY_PREFIX}{self.output.stream}.{self.output.output}"
+
+    def _settle(self, newest: NewestReplay, *, at: datetime) -> int:
+        if not newest.is_visible:
+            return 0
+        return mark_replayed(self.catalog, self.quarantine, stream=self.output.stream, key=newest.key, at=at)
 
     def _newest(self, target: Table) -> NewestReplay:
         text = target.properties.get(self._property)
@@ -167,3 +174,9 @@ class ReplayLane:
         named = f"{what} into {self.output.target}"
         landed = commit_checked(PyIcebergCommitter(self.catalog), self.output.target, plan, what=named, reached=reached)
         return snapshot_of(landed, what=named)
+
+
+def _newest_of(target: Table, key: str) -> int | None:
+    """The newest snapshot of a replay; none when it is expired."""
+    made = (one for one in reversed(target.metadata.snapshots) if one.summary is not None)
+    return next((one.snapshot_id for one in made if one.summary and one.summary.get(PUBLICATION_KEY) == key), None)

@@ -21,6 +21,7 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.source_declarations import IcebergSource, KafkaSource, KinesisSource
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import UsageError
+from sluice.ledger.backfill_attempts import BackfillAttemptObservation, BackfillState
 from sluice.operations import Refusal, RefusalReason
 from sluice.publication.resolved_rejections import place_of
 from sluice.publication.staged_batch import StagedOutput
@@ -139,19 +140,36 @@ class ReplayableRows:
     left: Mapping[str, int]
 
 
+def may_have_published_until(attempts: Iterable[BackfillAttemptObservation]) -> datetime | None:
+    """When the last backfill ended that may have published rejected records; none when there was none.
+
+    One that has failed may have published before; and one marks only the rows of which it knows that they are in the
+    target. What it read was rejected before it ended.
+    """
+    ended = (one.ended_at for one in attempts if one.end_offsets is not None and one.state != BackfillState.UNCHANGED)
+    return max((time for time in ended if time is not None), default=None)
+
+
 def replayable(
-    rows: Collection[OpenRow], declared: InputDeclaration, *, generations: Collection[int]
+    rows: Collection[OpenRow],
+    declared: InputDeclaration,
+    *,
+    generations: Collection[int],
+    backfilled_until: datetime | None = None,
 ) -> ReplayableRows:
     """Which rows can be replayed.
 
     Parameters
     ----------
     generations: those whose records the open generation has not read again.
+    backfilled_until: as `may_have_published_until` returns it.
     """
     found: dict[str, list[OpenRow]] = {}
     left: Counter[str] = Counter()
     for row in rows:
-        if (why := _left_because(row, declared, generations)) is not None:
+        if backfilled_until is not None and row.refused_at <= backfilled_until:
+            left["a backfill has ended since and may have published its record: backfill its interval again"] += 1
+        elif (why := _left_because(row, declared, generations)) is not None:
             left[why] += 1
         elif row.place is not None:
             found.setdefault(row.place, []).append(row)

@@ -10,15 +10,17 @@ from datetime import datetime
 from typing import Annotated, Any
 
 import typer
+from pyiceberg.catalog import Catalog
 from rich.table import Table
 
-from sluice.backfill.replay_lane import ReplayLane
-from sluice.backfill.replayable_rows import OpenRow, Selection, read_open_rows, replayed_output
-from sluice.cli.cli_context import CliContext, open_cli_context, person
+from sluice.backfill.replay_lane import ReplayLane, replay_key
+from sluice.backfill.replayable_rows import OpenRow, Selection, read_open_rows, refusals_of, replayed_output
+from sluice.cli.cli_context import open_cli_context, person
 from sluice.cli.operation import may_act, print_done
 from sluice.cli.terminal import AsJson, DryRun, StreamName, Yes, console, print_json
 from sluice.cli.work_requests import have_done
 from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.errors import UnpublishableError
 from sluice.ledger.connection import database_time
 from sluice.ledger.events import EventAction, record_event
 from sluice.operations import OperationPlan, OperationVerb, Stake, steps_of
@@ -87,6 +89,12 @@ def replay(
             digests.append(tried["digest"])
             return [_replay_plan(stream, tried)]
 
+        if not dry_run:
+            raise UnpublishableError(
+                f"Rejected records of {name} cannot be replayed yet: it is not shown that each is published once.",
+                next_step=f"See what they would give with `--dry-run`; backfill their interval, or refresh the table "
+                f"(`sluice stream refresh {name}`).",
+            )
         if may_act(planned, dry_run=dry_run, yes=yes, as_json=as_json):
             done = have_done(
                 ctx, ReplayRecords(stream=name, **listed, until=now, planned=digests[0] if digests else "")
@@ -112,13 +120,12 @@ def discard(
         declaration, catalog = ctx.declarations.stream(name).declaration, open_catalog(ctx.settings)
         now = database_time(ctx.ledger)
         selection = Selection(kinds=frozenset(kinds or ()), positions=frozenset(positions or ()), until=now)
-        if not dry_run and declaration.outputs:
-            _settle(ctx, ctx.declarations.stream(name), now)
         chosen = selection.of(read_open_rows(catalog, declaration))
         plan = _discard_plan(name, chosen)
         if not may_act(lambda: [plan], dry_run=dry_run, yes=yes, as_json=as_json):
             return
         sentence = f"{len(chosen)} rejected rows are discarded."
+        _fence(catalog, ctx.declarations.stream(name), now)
         record_event(ctx.ledger, command_event(EventAction.DISCARD, name, by=person(), explanation=sentence))
         resolved = ResolvedRows(
             stream=name,
@@ -131,12 +138,12 @@ def discard(
     print_done(plan.verb, {"stream": name, "marked": marked}, f"{marked:,} rows are discarded.", as_json=as_json)
 
 
-def _settle(ctx: CliContext, stream: LoadedStream, now: datetime) -> None:
-    """Mark what an interrupted replay has published: it is not there to be discarded."""
-    output, declaration = replayed_output(stream.declaration), stream.declaration
-    if output.target:
-        catalog = open_catalog(ctx.settings)
-        ReplayLane(catalog=catalog, output=output, quarantine=declaration.quarantine_table).settle(at=now)
+def _fence(catalog: Catalog, stream: LoadedStream, now: datetime) -> None:
+    """Mark what a replay has published, which is not there to be discarded, and let none that is under way publish."""
+    output = replayed_output(stream.declaration)
+    if not any(refusals_of(stream, has_open_backfill=False, has_open_refresh=False)):  # else nothing is replayed
+        lane = ReplayLane(catalog=catalog, output=output, quarantine=stream.declaration.quarantine_table)
+        lane.fence(replay_key(stream.name, now=now), at=now)
 
 
 def _group_json(rows: list[OpenRow]) -> dict[str, Any]:

@@ -219,11 +219,7 @@ class IntervalRows:
         ------
         VerificationError: with the rules and their counts.
         """
-        wanted = list(rule_counts(self._kept, rules)) if rules else []
-        if not wanted:
-            return
-        found = found_by_rules(self._kept.agg(*wanted).collect()[0], rules)
-        if broken := broken_rules({output: counts for output, (_, counts) in found.items()}, "fail", "hold"):
+        if broken := blocking_rules(self._kept, rules):
             raise VerificationError(
                 f"The rows of the interval break {broken}. Nothing was published.",
                 next_step="Correct the data or the rule, and run the backfill again.",
@@ -296,6 +292,20 @@ def compute_interval(
         _reach=reach,
         _column=column,
     )
+
+
+def blocking_rules(united: DataFrame, rules: Mapping[str, Sequence[RuleDeclaration]]) -> str:
+    """The broken rules by which a batch of the stream would not become visible, for a sentence; empty without any.
+
+    Parameters
+    ----------
+    united: as `unite_outputs` gives it.
+    """
+    wanted = list(rule_counts(united, rules)) if rules else []
+    if not wanted:
+        return ""
+    found = found_by_rules(united.agg(*wanted).collect()[0], rules)
+    return broken_rules({output: counts for output, (_, counts) in found.items()}, "fail", "hold")
 
 
 def separated(

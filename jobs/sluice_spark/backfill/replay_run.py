@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING
 from py4j.protocol import Py4JJavaError
 from pyiceberg.catalog import Catalog
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from sluice.backfill.replay_lane import ReplayLane, replay_key
 from sluice.backfill.replayable_rows import (
     OpenRow,
     Selection,
     arriving_input,
+    may_have_published_until,
     read_open_rows,
     refusals_of,
     replayable,
@@ -30,8 +31,15 @@ from sluice.backfill.replayable_rows import (
 )
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
-from sluice.errors import DeliveryError, IntervalChangedError, StarvedError, UnpublishableError, UsageError
-from sluice.ledger.backfill_attempts import BackfillState, recent_attempts
+from sluice.errors import (
+    DeliveryError,
+    IntervalChangedError,
+    StarvedError,
+    UnpublishableError,
+    UsageError,
+    VerificationError,
+)
+from sluice.ledger.backfill_attempts import BackfillAttemptObservation, BackfillState, recent_attempts
 from sluice.ledger.batches import continued_generations
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.events import REQUESTED, Actor, Event, EventAction, record_event
@@ -39,11 +47,11 @@ from sluice.ledger.refreshes import OPEN_STATES, newest_refresh
 from sluice.operations import OperationPlan, OperationVerb
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.marks import load_target_state
-from sluice.publication.resolved_rejections import place_of
 from sluice.publication.staging_layout import BACKFILL_NAMESPACE, drop_staging_copy
+from sluice.record_values.rejection import RejectionKind
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
-from sluice_spark.backfill.interval_rows import separated
+from sluice_spark.backfill.interval_rows import blocking_rules, separated
 from sluice_spark.backfill.rejected_reading import RecordsAgain, RejectedReading
 from sluice_spark.backfill.table_rows import stage_rows
 from sluice_spark.query.logical_plan import analyzed_plan, children_of
@@ -164,8 +172,7 @@ class ReplayRun:
         if self.only_tries:
             with self._computed(catalog, key) as (_, effect, _places):
                 return effect
-        lane.settle(at=now)
-        head = lane.fence(key)
+        head = lane.fence(key, at=now)
         self.reached(CrashPoint.PLANNED)
         self._require_possible()  # a backfill that begins from now on changes the target behind the fence
         with self._computed(catalog, key) as (computed, effect, places):
@@ -208,9 +215,8 @@ class ReplayRun:
         )
 
     def _require_possible(self) -> None:
-        attempts = recent_attempts(self.ledger, self.stream.name, limit=_RECENT_ATTEMPTS)
         newest: dict[tuple[datetime, datetime], BackfillState] = {}
-        for one in attempts:
+        for one in self._attempts():
             newest.setdefault((one.key.interval_start, one.key.interval_end), one.state)
         refresh = newest_refresh(self.ledger, self.stream.name)
         refusals = refusals_of(
@@ -221,6 +227,9 @@ class ReplayRun:
         OperationPlan(
             verb=OperationVerb.REPLAY, subject=self.stream.name, seen=None, refusals=tuple(refusals)
         ).require_unrefused()
+
+    def _attempts(self) -> tuple[BackfillAttemptObservation, ...]:
+        return recent_attempts(self.ledger, self.stream.name, limit=_RECENT_ATTEMPTS)
 
     def _require_planned(self, effect: ReplayEffect) -> None:
         if self.planned is not None and self.planned != effect.digest:
@@ -237,18 +246,27 @@ class ReplayRun:
         found = arriving_input(self.stream.declaration)
         assert found is not None  # noqa: S101  # refused before
         chosen = self.selection.of(read_open_rows(catalog, self.stream.declaration))
-        usable = replayable(chosen, found[1], generations=self._generations(catalog))
+        usable = replayable(
+            chosen,
+            found[1],
+            generations=self._generations(catalog),
+            backfilled_until=may_have_published_until(self._attempts()),
+        )
         reading = RejectedReading(
             spark=spark, stream=self.stream, settings=self.settings, catalog=catalog, ledger=self.ledger
         )
         again = reading.read(usable.rows)
-        places, kept = again.by_source | again.by_stored, list[DataFrame]()
+        places, kept = again.by_source | again.by_stored, [*again.kept]
         try:
             with _computing(self.stream.name):
                 computed = self._compute(spark, found[0], again, kept)
-            _require_balance(self.stream.name, computed, places, _records_of(usable.rows, places))
+                _require_balance(self.stream.name, computed, places, _records_of(usable.rows, places))
+                done = places - computed.again.keys()
+                if computed.again:
+                    alone = reading.read({place: usable.rows[place] for place in sorted(done)})
+                    kept += alone.kept
+                    _require_apart(self.stream.name, computed, self._compute(spark, found[0], alone, kept))
             self.reached(CrashPoint.COMPUTED)
-            done = places - computed.again.keys()
             effect = ReplayEffect(
                 key=key,
                 open=len(chosen),
@@ -261,7 +279,7 @@ class ReplayRun:
             )
             yield computed, effect, done
         finally:
-            for rows in (*again.kept, *kept):
+            for rows in kept:
                 rows.unpersist()
 
     def _generations(self, catalog: Catalog) -> frozenset[int]:
@@ -284,20 +302,18 @@ class ReplayRun:
         outputs[name], invalid = separated(outputs[name], target, has_quarantine=True)
         united = (result := unite_outputs(self.stream, outputs, targets)).rows.persist()
         kept.append(united)
+        if broken := blocking_rules(united, self.stream.rules):
+            raise VerificationError(
+                f"The rows of the records break {broken}. Nothing was published.",
+                next_step="Correct the data or the rule, or replay the other records by `--position`.",
+            )
         rows = part(united, name).select(*(quoted(one) for one in spark.table(target.identifier).columns))
         own = [part(united, QUARANTINE_OUTPUT)] if QUARANTINE_OUTPUT in result.outputs else []
         rejected = [*own, *invalid, *([opened.rejected[arriving]] if arriving in opened.rejected else [])]
         found = reduce(DataFrame.unionByName, rejected).collect() if rejected else []
-        rejected_again: dict[str, str] = {}
-        for row in found:
-            place = place_of(row.asDict())
-            if place is None or place in rejected_again:
-                raise UnpublishableError(
-                    f"A record of {self.stream.name} is rejected again without a position of its own, or twice.",
-                    next_step="Correct the transformation, or replay the other records by `--position`.",
-                )
-            rejected_again[place] = row["kind"] or "by the transformation"
-        return _Computed(rows=rows, count=rows.count(), again=rejected_again)
+        _require_positions(self.stream.name, found)
+        again_by_place = {str(row["position"]): row["kind"] or "by the transformation" for row in found}
+        return _Computed(rows=rows, count=rows.count(), again=again_by_place)
 
     def _event(self, effect: ReplayEffect) -> Event:
         return Event(
@@ -313,6 +329,27 @@ class ReplayRun:
 def _records_of(rows: Mapping[str, tuple[OpenRow, ...]], places: frozenset[str]) -> int:
     """How many records were read: a row of a table may be there as often as it was rejected."""
     return sum(len(rows[place]) for place in places)
+
+
+def _require_positions(stream: str, rejected: Sequence[Row]) -> None:
+    """Refuse what is rejected again and cannot be told by its position: a row that breaks a rule has none.
+
+    Raises
+    ------
+    UnpublishableError: with the rules, or the kinds.
+    """
+    times = Counter(row["position"] for row in rejected)
+    unknown = [row for row in rejected if row["position"] is None or times[row["position"]] > 1]
+    if unknown:
+        kinds = {
+            row["reason"] if row["kind"] == RejectionKind.RULE else row["kind"] or "by the transformation"
+            for row in unknown
+        }
+        raise UnpublishableError(
+            f"{len(unknown)} records of {stream} are rejected again without a position of their own "
+            f"({'; '.join(sorted(kinds))}), so it is unknown which they are. Nothing was published.",
+            next_step="Correct the transformation or the rule, or replay the other records by `--position`.",
+        )
 
 
 def _require_balance(stream: str, computed: _Computed, places: frozenset[str], records: int) -> None:
@@ -332,6 +369,25 @@ def _require_balance(stream: str, computed: _Computed, places: frozenset[str], r
         raise UnpublishableError(
             f"{records} records of {stream} give {computed.count} rows and {len(computed.again)} rejections: a record "
             "gives several, and some of them may be visible already. Nothing was published.",
+            next_step="Backfill the interval of these records, or refresh the table.",
+        )
+
+
+def _require_apart(stream: str, together: _Computed, alone: _Computed) -> None:
+    """Refuse rows of records that are rejected too: the records would stay open, and give these rows once more.
+
+    Parameters
+    ----------
+    alone: what those records give that are not rejected.
+
+    Raises
+    ------
+    UnpublishableError: when others gave rows.
+    """
+    if alone.again or alone.count != together.count:
+        raise UnpublishableError(
+            f"Records of {stream} give rows and are rejected, both at once, or give something else each time: "
+            f"{together.count} rows of all, {alone.count} of those that are not rejected. Nothing was published.",
             next_step="Backfill the interval of these records, or refresh the table.",
         )
 

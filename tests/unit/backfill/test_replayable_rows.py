@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from sluice.backfill.replayable_rows import OpenRow, Selection, replayable, stored_value
+from sluice.backfill.replayable_rows import OpenRow, Selection, may_have_published_until, replayable, stored_value
 from sluice.declarations.input_declaration import InputDeclaration
+from sluice.ledger.backfill_attempts import BackfillAttemptKey, BackfillAttemptObservation, BackfillState
 from sluice.publication.resolved_rejections import place_of
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -68,3 +70,38 @@ def test_rows_are_chosen_by_kind_position_and_time() -> None:
     assert Selection().of(rows) == rows
     assert Selection(kinds=frozenset({"lacking"}), positions=frozenset({PLACE})).of(rows) == rows[:1]
     assert Selection(until=datetime(2026, 1, 31, tzinfo=UTC)).of(rows) == []
+
+
+def attempt(state: BackfillState, *, ended_hour: int | None = 13, planned: bool = True) -> BackfillAttemptObservation:
+    """An attempt to backfill an hour, which has begun at noon."""
+    key = BackfillAttemptKey(stream="s", interval_start=NOON, interval_end=NOON, attempt=1)
+    return BackfillAttemptObservation(
+        key=key,
+        state=state,
+        launched_by="a test",
+        started_at=NOON,
+        ended_at=None if ended_hour is None else NOON.replace(hour=ended_hour),
+        end_offsets={} if planned else None,
+    )
+
+
+@pytest.mark.parametrize(
+    "state",
+    [BackfillState.PUBLISHED, BackfillState.FAILED, BackfillState.LOST, BackfillState.CHANGED_MEANWHILE],
+)
+def test_what_a_backfill_may_have_published_without_marking_it_is_left(state: BackfillState) -> None:
+    until = may_have_published_until([attempt(BackfillState.UNCHANGED, ended_hour=15), attempt(state)])
+    later = replace(rejected('{"topic":"t","partition":0,"offset":8}'), refused_at=NOON.replace(hour=14))
+
+    found = replayable([rejected(), later], reading(), generations={2}, backfilled_until=until)
+
+    assert list(found.rows) == [later.place]
+    ((why, count),) = found.left.items()
+    assert "backfill its interval again" in why
+    assert count == 1
+
+
+def test_a_backfill_that_published_nothing_blocks_nothing() -> None:
+    none = [attempt(BackfillState.UNCHANGED), attempt(BackfillState.FAILED, planned=False)]
+    assert may_have_published_until(none) is None
+    assert may_have_published_until([attempt(BackfillState.RUNNING, ended_hour=None)]) is None, "it is refused before"
