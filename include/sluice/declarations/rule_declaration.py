@@ -167,7 +167,7 @@ class RuleDeclaration(Declared):
 
     def is_broken_by(self, *, counted: int, failed: int) -> bool:
         """Whether so many failed rows of those that count break the rule in a batch."""
-        return failed > 0 and (counted - failed) < self.mostly * counted
+        return failed > 0 and (counted - failed) / counted < self.mostly  # a product would not be exact: 0.55 * 100
 
 
 def require_distinct(rules: Sequence[RuleDeclaration]) -> None:

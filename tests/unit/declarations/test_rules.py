@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sluice.declarations.rule_declaration import RuleDeclaration
+
 if TYPE_CHECKING:
     from tests.unit.declarations.conftest import Folder
 
@@ -36,6 +38,16 @@ def test_a_stream_has_the_rules_of_its_table_and_its_own(valid: Folder) -> None:
     }
     assert before.rules == {}
     assert before.digest != stream.digest
+
+
+def test_a_share_that_is_met_exactly_is_met() -> None:
+    for rows in range(1, 101):
+        for met in range(1, rows + 1):
+            share = {"column": "a", "mostly": met / rows}
+            kind = "expect_column_values_to_not_be_null"
+            rule = RuleDeclaration(name="r", type=kind, kwargs=share, on_failure="warn")
+            assert not rule.is_broken_by(counted=rows, failed=rows - met)
+            assert met == 1 or rule.is_broken_by(counted=rows, failed=rows - met + 1)
 
 
 def test_a_changed_rule_of_a_table_is_a_changed_stream(valid: Folder) -> None:
