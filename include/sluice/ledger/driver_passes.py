@@ -106,8 +106,7 @@ def admit_drivers(role: str) -> Iterator[str]:
         commands = [*privileges.split(", "), *(["SELECT"] if table in READ_OF_OWN else [])]
         for command in commands:
             name = f"own_stream_{command.lower()}"
-            check = {"INSERT": f"WITH CHECK ({own})", "SELECT": f"USING ({own})"}.get(
-                command, f"USING ({own}) WITH CHECK ({own})"
-            )
+            seen = "" if command == "INSERT" else f"USING ({own})"
+            check = f"{seen} WITH CHECK ({own})" if command in ("INSERT", "UPDATE") else seen
             yield f"DROP POLICY IF EXISTS {name} ON {SCHEMA}.{table}"
             yield f"CREATE POLICY {name} ON {SCHEMA}.{table} AS RESTRICTIVE FOR {command} TO {role} {check}"
