@@ -94,16 +94,13 @@ transformation or the declaration:
 ```bash
 sluice quarantine show STREAM              # how many are open, by kind
 sluice quarantine replay STREAM --dry-run  # what the code of today makes of them; nothing is published
-sluice quarantine replay STREAM            # shows that, asks, and publishes each once, beside the running stream
 sluice quarantine discard STREAM --kind not_json   # gives them up; they stay in the table
 ```
 
-A record is read again by its position where the topic or table still holds it. Where it does not, the value is taken
-from the quarantine if a decoder has rejected it; the key and the time of the record are null then. What is rejected
-again stays open, and a command that was interrupted is completed by repeating it. A replay is refused where a row is
-made of several records or replaces others (windows, duplicates, merges, several outputs), and for lines of files:
-`sluice backfill STREAM` computes the interval again where the stream declares a backfill, and `sluice stream refresh
-STREAM` the table.
+To publish what a replay gives is refused today (decision 0087). `--dry-run` reads a record again by its position where
+the topic or table still holds it; where it does not, the value is taken from the quarantine if a decoder has rejected
+it. `sluice backfill STREAM` computes the interval again where the stream declares a backfill, and `sluice stream
+refresh STREAM` the table.
 
 ## A batch that cannot be published
 

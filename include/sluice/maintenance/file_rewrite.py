@@ -141,8 +141,8 @@ def _groups(table: Table, partitions: Collection[str], small_file_bytes: int) ->
     """The small files of each partition, as many together as make a file that is not small any more.
 
     So every partition of several small files has fewer afterwards, and the planner does not find the same ones again:
-    five files of 0.7 of the target size each fit into no file of that size with another. Partitions are told apart by
-    their values: a null and the text `null` have the same path.
+    five files of 0.7 of the target size each fit into no file of that size with another. Partitions are distinguished
+    by their values: a null and the text `null` have the same path.
     """
     spec, schema = table.spec(), table.schema()
     small: dict[Record, list[FileScanTask]] = defaultdict(list)

@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from py4j.protocol import Py4JJavaError
 from pyiceberg.catalog import Catalog
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from sluice.backfill.replay_lane import ReplayLane, replay_key
 from sluice.backfill.replayable_rows import (
@@ -48,11 +48,11 @@ from sluice.operations import OperationPlan, OperationVerb
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.marks import load_target_state
 from sluice.publication.staging_layout import BACKFILL_NAMESPACE, drop_staging_copy
-from sluice.record_values.rejection import RejectionKind
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
 from sluice_spark.backfill.interval_rows import blocking_rules, separated
 from sluice_spark.backfill.rejected_reading import RecordsAgain, RejectedReading
+from sluice_spark.backfill.replay_balance import Computed, require_apart, require_balance, require_positions
 from sluice_spark.backfill.table_rows import stage_rows
 from sluice_spark.query.logical_plan import analyzed_plan, children_of
 from sluice_spark.query.state_operators import stateful_operators
@@ -110,15 +110,6 @@ class ReplayEffect:
     digest: str
     marked: int = 0
     snapshot_id: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Computed:
-    """What records give today. again: the places of those that are rejected again, by their kind."""
-
-    rows: DataFrame
-    count: int
-    again: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +176,7 @@ class ReplayRun:
         self,
         catalog: Catalog,
         lane: ReplayLane,
-        computed: _Computed,
+        computed: Computed,
         effect: ReplayEffect,
         places: frozenset[str],
         *,
@@ -239,7 +230,7 @@ class ReplayRun:
             )
 
     @contextmanager
-    def _computed(self, catalog: Catalog, key: str) -> Iterator[tuple[_Computed, ReplayEffect, frozenset[str]]]:
+    def _computed(self, catalog: Catalog, key: str) -> Iterator[tuple[Computed, ReplayEffect, frozenset[str]]]:
         """What the records give, the effect of a replay, and the places that it resolves."""
         spark = self.open_session()
         _require_one_by_one(spark, self.stream, self.settings)
@@ -260,12 +251,12 @@ class ReplayRun:
         try:
             with _computing(self.stream.name):
                 computed = self._compute(spark, found[0], again, kept)
-                _require_balance(self.stream.name, computed, places, _records_of(usable.rows, places))
+                require_balance(self.stream.name, computed, places, _records_of(usable.rows, places))
                 done = places - computed.again.keys()
                 if computed.again:
                     alone = reading.read({place: usable.rows[place] for place in sorted(done)})
                     kept += alone.kept
-                    _require_apart(self.stream.name, computed, self._compute(spark, found[0], alone, kept))
+                    require_apart(self.stream.name, computed, self._compute(spark, found[0], alone, kept))
             self.reached(CrashPoint.COMPUTED)
             effect = ReplayEffect(
                 key=key,
@@ -290,7 +281,7 @@ class ReplayRun:
         generation = state.position(output).generation
         return continued_generations(self.ledger, self.stream.name, generation=generation) | {generation}
 
-    def _compute(self, spark: SparkSession, arriving: str, again: RecordsAgain, kept: list[DataFrame]) -> _Computed:
+    def _compute(self, spark: SparkSession, arriving: str, again: RecordsAgain, kept: list[DataFrame]) -> Computed:
         inputs = {
             name: again.rows if name == arriving else read_input(spark, declared, self.settings)
             for name, declared in self.stream.declaration.inputs.items()
@@ -311,9 +302,9 @@ class ReplayRun:
         own = [part(united, QUARANTINE_OUTPUT)] if QUARANTINE_OUTPUT in result.outputs else []
         rejected = [*own, *invalid, *([opened.rejected[arriving]] if arriving in opened.rejected else [])]
         found = reduce(DataFrame.unionByName, rejected).collect() if rejected else []
-        _require_positions(self.stream.name, found)
+        require_positions(self.stream.name, found)
         again_by_place = {str(row["position"]): row["kind"] or "by the transformation" for row in found}
-        return _Computed(rows=rows, count=rows.count(), again=again_by_place)
+        return Computed(rows=rows, count=rows.count(), again=again_by_place)
 
     def _event(self, effect: ReplayEffect) -> Event:
         return Event(
@@ -329,67 +320,6 @@ class ReplayRun:
 def _records_of(rows: Mapping[str, tuple[OpenRow, ...]], places: frozenset[str]) -> int:
     """How many records were read: a row of a table may be there as often as it was rejected."""
     return sum(len(rows[place]) for place in places)
-
-
-def _require_positions(stream: str, rejected: Sequence[Row]) -> None:
-    """Refuse what is rejected again and cannot be told by its position: a row that breaks a rule has none.
-
-    Raises
-    ------
-    UnpublishableError: with the rules, or the kinds.
-    """
-    times = Counter(row["position"] for row in rejected)
-    unknown = [row for row in rejected if row["position"] is None or times[row["position"]] > 1]
-    if unknown:
-        kinds = {
-            row["reason"] if row["kind"] == RejectionKind.RULE else row["kind"] or "by the transformation"
-            for row in unknown
-        }
-        raise UnpublishableError(
-            f"{len(unknown)} records of {stream} are rejected again without a position of their own "
-            f"({'; '.join(sorted(kinds))}), so it is unknown which they are. Nothing was published.",
-            next_step="Correct the transformation or the rule, or replay the other records by `--position`.",
-        )
-
-
-def _require_balance(stream: str, computed: _Computed, places: frozenset[str], records: int) -> None:
-    """Refuse what cannot be traced back to records.
-
-    Raises
-    ------
-    UnpublishableError: when a record is rejected under another place, or gives more than a row.
-    """
-    if elsewhere := computed.again.keys() - places:
-        raise UnpublishableError(
-            f"{len(elsewhere)} records of {stream} are rejected again under another position, so it is unknown which "
-            "they are. Nothing was published.",
-            next_step="Correct the transformation, or replay the other records by `--position`.",
-        )
-    if computed.count + len(computed.again) > records:
-        raise UnpublishableError(
-            f"{records} records of {stream} give {computed.count} rows and {len(computed.again)} rejections: a record "
-            "gives several, and some of them may be visible already. Nothing was published.",
-            next_step="Backfill the interval of these records, or refresh the table.",
-        )
-
-
-def _require_apart(stream: str, together: _Computed, alone: _Computed) -> None:
-    """Refuse rows of records that are rejected too: the records would stay open, and give these rows once more.
-
-    Parameters
-    ----------
-    alone: what those records give that are not rejected.
-
-    Raises
-    ------
-    UnpublishableError: when others gave rows.
-    """
-    if alone.again or alone.count != together.count:
-        raise UnpublishableError(
-            f"Records of {stream} give rows and are rejected, both at once, or give something else each time: "
-            f"{together.count} rows of all, {alone.count} of those that are not rejected. Nothing was published.",
-            next_step="Backfill the interval of these records, or refresh the table.",
-        )
 
 
 def _require_one_by_one(spark: SparkSession, stream: LoadedStream, settings: Settings) -> None:

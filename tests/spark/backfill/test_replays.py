@@ -211,7 +211,8 @@ def test_what_cannot_be_exact_is_refused_with_another_way(
 def test_records_of_a_topic_come_from_there_and_else_from_the_quarantine(workshop: Workshop) -> None:
     topic = f"t{workshop.namespace}"
     created = NewTopic(topic, num_partitions=2, config={"retention.ms": "-1"})
-    _admin(workshop).create_topics([created])[topic].result()
+    admin = _admin(workshop)  # what it answers ends with it
+    admin.create_topics([created])[topic].result()
     declare_topic_stream(workshop, topic, on_unknown_field="quarantine")
     unknown = [{**row(number, day=number), "more": number} for number in (1, 2, 3)]
     for one in unknown:
@@ -220,7 +221,7 @@ def test_records_of_a_topic_come_from_there_and_else_from_the_quarantine(worksho
     send(workshop, topic, [row(5, day=5), row(6, day=6)])
     workshop.run_supervised(name_in(workshop))
     assert ids_by_duckdb(workshop) == [5, 6]
-    _admin(workshop).delete_records([TopicPartition(topic, 1, 2)])[TopicPartition(topic, 1)].result()
+    admin.delete_records([TopicPartition(topic, 1, 2)])[TopicPartition(topic, 1)].result()
     declare_topic_stream(workshop, topic)
 
     done = run_of(workshop).work()

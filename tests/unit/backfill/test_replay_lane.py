@@ -20,6 +20,7 @@ from sluice.backfill import replay_lane
 from sluice.backfill.replay_lane import ReplayLane, replay_key
 from sluice.declarations.quarantine_table import quarantine_declaration
 from sluice.errors import IntervalChangedError
+from sluice.publication.checked_commit import commit_checked
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.staged_batch import StagedOutput
 from sluice.tables.declared_tables import create_or_evolve_table
@@ -66,7 +67,7 @@ class Scene:
 
     def ids(self) -> list[int]:
         """The rows of the target."""
-        return sorted(self.catalog.load_table(TARGET).scan().to_arrow()["id"].to_pylist())
+        return sorted(row["id"] for row in self.catalog.load_table(TARGET).scan().to_arrow().to_pylist())
 
     def open(self) -> set[str]:
         """The positions of the rows that are open."""
@@ -145,7 +146,7 @@ def test_a_fence_does_not_pass_over_what_becomes_visible_while_it_settles(
     scene.replay(8)
     key, head = scene.begin()
     scene.lane.claim(key, {"7"})
-    published = replay_lane.commit_checked
+    published = commit_checked
 
     def late(*given: Any, **more: Any) -> Any:
         monkeypatch.setattr(replay_lane, "commit_checked", published)

@@ -308,7 +308,7 @@ def test_partitions_of_one_path_are_told_apart(place: Place) -> None:
     with table.update_spec() as spec:
         spec.add_identity("word")
     for number in range(3):
-        words = [{"id": number, "word": None}, {"id": number + 3, "word": "null"}]
+        words: list[dict[str, Any]] = [{"id": number, "word": None}, {"id": number + 3, "word": "null"}]
         place.catalog.load_table("silver.words").append(pa.Table.from_pylist(words, SCHEMA))
     done = rewrite_small_files(
         PyIcebergCommitter(place.catalog),

@@ -1,0 +1,82 @@
+"""What rejected records give today, and what of it can be traced back to each of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, Row
+
+from sluice.errors import UnpublishableError
+from sluice.record_values.rejection import RejectionKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Computed:
+    """What records give today. again: the places of those that are rejected again, by their kind."""
+
+    rows: DataFrame
+    count: int
+    again: Mapping[str, str]
+
+
+def require_positions(stream: str, rejected: Sequence[Row]) -> None:
+    """Refuse what is rejected again and cannot be identified by its position: a row that breaks a rule has none.
+
+    Raises
+    ------
+    UnpublishableError: with the rules, or the kinds.
+    """
+    times = Counter(row["position"] for row in rejected)
+    unknown = [row for row in rejected if row["position"] is None or times[row["position"]] > 1]
+    if unknown:
+        kinds = {
+            row["reason"] if row["kind"] == RejectionKind.RULE else row["kind"] or "by the transformation"
+            for row in unknown
+        }
+        raise UnpublishableError(
+            f"{len(unknown)} records of {stream} are rejected again without a position of their own "
+            f"({'; '.join(sorted(kinds))}), so it is unknown which they are. Nothing was published.",
+            next_step="Correct the transformation or the rule, or replay the other records by `--position`.",
+        )
+
+
+def require_balance(stream: str, computed: Computed, places: frozenset[str], records: int) -> None:
+    """Refuse what cannot be traced back to records.
+
+    Raises
+    ------
+    UnpublishableError: when a record is rejected under another place, or gives more than a row.
+    """
+    if elsewhere := computed.again.keys() - places:
+        raise UnpublishableError(
+            f"{len(elsewhere)} records of {stream} are rejected again under another position, so it is unknown which "
+            "they are. Nothing was published.",
+            next_step="Correct the transformation, or replay the other records by `--position`.",
+        )
+    if computed.count + len(computed.again) > records:
+        raise UnpublishableError(
+            f"{records} records of {stream} give {computed.count} rows and {len(computed.again)} rejections: a record "
+            "gives several, and some of them may be visible already. Nothing was published.",
+            next_step="Backfill the interval of these records, or refresh the table.",
+        )
+
+
+def require_apart(stream: str, together: Computed, alone: Computed) -> None:
+    """Refuse rows of records that are rejected too: the records would stay open, and give these rows once more.
+
+    Parameters
+    ----------
+    alone: what those records give that are not rejected.
+
+    Raises
+    ------
+    UnpublishableError: when others gave rows.
+    """
+    if alone.again or alone.count != together.count:
+        raise UnpublishableError(
+            f"Records of {stream} give rows and are rejected, both at once, or give something else each time: "
+            f"{together.count} rows of all, {alone.count} of those that are not rejected. Nothing was published.",
+            next_step="Backfill the interval of these records, or refresh the table.",
+        )
