@@ -149,6 +149,7 @@ class JointRun:
         with computing(whole, run.stream.name):
             new = fingerprints(computed.rows, column, self._intervals)
         computed.require_times(held.without_time())
+        computed.require_unbroken(run.stream.rules)
         within = held.of_interval(whole)
         old = fingerprints(within, column, self._intervals) if any(files.values()) else {}
         run.reached(CrashPoint.COMPUTED)

@@ -161,7 +161,7 @@ def test_a_crash_while_a_decision_is_carried_out(workshop: Workshop, case: tuple
 
 def test_a_live_stream_stops_reading_and_continues_by_itself(workshop: Workshop) -> None:
     stream = declare(
-        workshop, mode="continuous", trigger={"processing_time": "0 seconds"}, output={"max_held_batches": 1}
+        workshop, mode="continuous", trigger={"processing_time": "100 milliseconds"}, output={"max_held_batches": 1}
     )
     for row in (BAD, GOOD, {"id": 3, "price": 7}, {"id": 4, "price": 7}):
         workshop.append("source", [row])
