@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from sqlalchemy import ColumnElement, and_, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, and_, delete, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -76,7 +76,8 @@ def hold_batch(ledger: Ledger, held: HeldBatch) -> HeldBatch:
                 where=is_other,
             )
         )
-        connection.execute(update(table).where(table.stream == held.key.stream).values(queued=held.queued))
+        is_stale = and_(table.stream == held.key.stream, table.queued != held.queued)
+        connection.execute(update(table).where(is_stale).values(queued=held.queued))
     found = find_held(ledger, held.key.stream)
     return found if found is not None else held
 
@@ -117,7 +118,12 @@ def let_go(ledger: Ledger, key: PublicationKey) -> None:
 def hold_nothing(ledger: Ledger, stream: str) -> None:
     """Forget what was held of a stream: a start has found that nothing is."""
     with ledger.transaction() as connection:
-        connection.execute(delete(HeldBatchOfStream).where(HeldBatchOfStream.stream == stream))
+        forget_held(connection, stream)
+
+
+def forget_held(connection: Connection, stream: str) -> None:
+    """Forget what was held of a stream, in a transaction of the caller."""
+    connection.execute(delete(HeldBatchOfStream).where(HeldBatchOfStream.stream == stream))
 
 
 def _is(key: PublicationKey) -> ColumnElement[bool]:

@@ -12,6 +12,7 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import desired_state_of, select_desired_state
 from sluice.ledger.events import Event, add_event
 from sluice.ledger.generations import Generation, GenerationObservation, checkpoint_of, select_newest_generation
+from sluice.ledger.held_batches import forget_held
 from sluice.ledger.leases import Lease
 from sluice.ledger.refreshes import UNSETTLED_STATES, Refresh
 from sluice.ledger.run_values import DesiredState
@@ -70,6 +71,7 @@ def open_next_generation(
             .values(stream=stream, generation=number, checkpoint=checkpoint, opened_by=opened_by)
             .returning(*Generation.columns())
         ).one()
+        forget_held(connection, stream)  # its batches are never published
         if event is not None:
             add_event(connection, event)
     return record_of(GenerationObservation, row)

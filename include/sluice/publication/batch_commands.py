@@ -15,7 +15,7 @@ from sluice.ledger.connection import Ledger
 from sluice.publication.chain import PublicationPlan, plan_publication
 from sluice.publication.mark_moves import MarkMove
 from sluice.publication.marks import TargetState, entries_of, load_target_state
-from sluice.publication.staged_batch import StagedBatch, StagedOutput, staged_outputs
+from sluice.publication.staged_batch import StagedBatch, StagedOutput, is_held, staged_outputs
 from sluice.publication.staging_table import staged_batches
 from sluice.publication.undeclared_outputs import find_undeclared_outputs, load_output_tables
 from sluice.stored_keys import MARK_MOVE
@@ -124,12 +124,19 @@ def _staged_views(views: Sequence[OutputView]) -> Iterator[BatchView]:
         if all(position in own for own in visible):
             yield _staged_view(found, BatchState.VISIBLE, "the next run records it")
         elif len(found) == len(views):
-            yield _staged_view(found, BatchState.STAGED, "the live run or the next one publishes it")
+            yield _staged_view(found, BatchState.STAGED, _what_follows(found))
         else:
             yield _staged_view(found, BatchState.PARTLY_STAGED, "the next run stages the rest of it")
     for view in views:
         for lost in view.plan.abandoned:
             yield _staged_view([lost.batch], BatchState.ABANDONED, str(lost.reason))
+
+
+def _what_follows(batches: Sequence[StagedBatch]) -> str:
+    key = batches[0].summary.key
+    if is_held({batch.summary.output: batch for batch in batches}):
+        return f"a rule holds it: `sluice batch release {key.stream} {key.batch}`, or `reject`"
+    return "the live run or the next one publishes it, in order"
 
 
 def _undeclared_views(catalog: Catalog, declaration: StreamDeclaration) -> tuple[BatchView, ...]:

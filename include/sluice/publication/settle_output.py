@@ -7,7 +7,7 @@ published as they were staged, whatever the declaration says today.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
@@ -27,7 +27,13 @@ from sluice.publication.crash_points import Reached, unnoticed
 from sluice.publication.mark_moves import plan_output
 from sluice.publication.publish_batches import ReplacedRange, publish_append, publish_replace
 from sluice.publication.repair import restore_lost_mark
-from sluice.publication.staged_batch import StagedBatch, StagedOutput, recovered_observation, staged_outputs
+from sluice.publication.staged_batch import (
+    StagedBatch,
+    StagedOutput,
+    is_held,
+    recovered_observation,
+    staged_outputs,
+)
 from sluice.publication.staging_table import clear_staging, staged_batches
 from sluice.publication.undeclared_outputs import (
     UndeclaredOutput,
@@ -246,6 +252,7 @@ def _settled(catalog: Catalog, declaration: StreamDeclaration, output: str, verb
         raise UsageError(f"Nothing waits for an output {output} of stream {declaration.stream}.")
     if verb is OperationVerb.PUBLISH_OUTPUT:
         _refuse_unpublishable(one)
+        _refuse_held(one, with_declared_outputs(catalog, declared, one.waiting))
     return one
 
 
@@ -274,6 +281,17 @@ def _refuse_unpublishable(found: UndeclaredOutput) -> None:
             f"The batches of {found} were staged to be merged into {found.target}, which only a driver can do.",
             next_step="Declare the output as it was and start the stream once, or abandon the batches: "
             f"`sluice batch abandon {found.stream} {found.output}`.",
+        )
+
+
+def _refuse_held(found: UndeclaredOutput, batches: Sequence[Mapping[str, StagedBatch]]) -> None:
+    """A batch that waits for a decision stays invisible in all of its outputs until there is one."""
+    held = next((batch[found.output].summary.key for batch in batches if is_held(batch)), None)
+    if held is not None:
+        raise UnpublishableError(
+            f"Batch {held} is held: it breaks a rule, and no person has decided to publish it.",
+            next_step="Declare the output as it was, decide about the batch, and start the stream once; or abandon "
+            f"what is staged: `sluice batch abandon {found.stream} {found.output}`.",
         )
 
 

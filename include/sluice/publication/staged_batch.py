@@ -369,8 +369,8 @@ def _by_input(offsets: str) -> dict[str, Any]:
 
 def rejected_observation(declaration: StreamDeclaration, batches: Mapping[str, StagedBatch]) -> BatchObservation:
     """The batch as the ledger records it: no output got a row, all rows were rejected."""
-    summary = next(iter(batches.values())).summary
-    rows = sum(batch.summary.rows or 0 for batch in batches.values())
+    summaries = [batch.summary for batch in batches.values()]
+    summary, rows = summaries[0], sum(one.rows or 0 for one in summaries)
     return BatchObservation(
         key=summary.key,
         run_id=summary.run_id,
@@ -383,4 +383,10 @@ def rejected_observation(declaration: StreamDeclaration, batches: Mapping[str, S
         start_offsets=json.loads(summary.start_offsets),
         end_offsets=json.loads(summary.end_offsets),
         is_rejected=True,
+        rule_results=tuple(one.rules for one in summaries if one.rules is not None),
     )
+
+
+def is_held(batch: Mapping[str, StagedBatch]) -> bool:
+    """Whether a batch breaks a rule that holds it. batch: by output."""
+    return any(staged.summary.rules is not None and staged.summary.rules.holds for staged in batch.values())

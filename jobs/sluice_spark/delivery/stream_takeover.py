@@ -14,7 +14,7 @@ from sluice.publication.chain import CheckpointPosition, is_behind, whole_batche
 from sluice.publication.file_preparation import find_missing_files, refuse_missing_files
 from sluice.publication.mark_moves import leave_generations_before, open_generation, plan_output, reject_batch
 from sluice.publication.marks import load_target_state
-from sluice.publication.staged_batch import StagedBatch
+from sluice.publication.staged_batch import StagedBatch, is_held
 from sluice.publication.staging_layout import ensure_staging_table
 from sluice.publication.staging_table import load_staging_table, staged_batches
 from sluice.publication.start_check import published_beyond, refuse_missing_batches, refuse_newer_table
@@ -22,7 +22,7 @@ from sluice.stored_keys import OPERATION_COLUMN
 from sluice.tables.declared_tables import load_table
 from sluice_spark.delivery.overlapped_publication import StagedByOutput
 from sluice_spark.delivery.staged_publication import Publisher
-from sluice_spark.delivery.waiting_batches import is_held, key_of
+from sluice_spark.delivery.waiting_batches import key_of
 from sluice_spark.sinks.iceberg import IcebergTarget
 
 _log = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from sluice.ledger.events import Actor, Event, EventAction, record_event
 from sluice.ledger.held_batches import HeldBatch, HeldDecision, hold_batch, hold_nothing, let_go
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.mark_moves import reject_batch
-from sluice.publication.staged_batch import rejected_observation
+from sluice.publication.staged_batch import is_held, rejected_observation
 from sluice_spark.delivery.delivery_port import BatchGate
 from sluice_spark.delivery.overlapped_publication import StagedByOutput
 from sluice_spark.delivery.staged_publication import Publisher
@@ -41,17 +41,14 @@ def key_of(batch: StagedByOutput) -> PublicationKey:
     return next(iter(batch.values())).summary.key
 
 
-def is_held(batch: StagedByOutput) -> bool:
-    """Whether a batch breaks a rule that holds it."""
-    return any(staged.summary.rules is not None and staged.summary.rules.holds for staged in batch.values())
-
-
 @dataclass(slots=True)
 class _Waiting:
-    """A batch that waits. is_recovered: whether an earlier run has staged it, so that Spark does not report it."""
+    """A batch that waits. is_recovered: whether an earlier run has staged it, so that Spark does not report it.
+    is_settled: whether it is visible or rejected, and only the ledger has to forget it."""
 
     batch: StagedByOutput
     is_recovered: bool
+    is_settled: bool = False
 
 
 class HeldBatches:
@@ -84,6 +81,7 @@ class HeldBatches:
         declared = [one.max_held_batches for one in tables if one is not None and one.max_held_batches is not None]
         self._most = min(declared, default=MOST_QUEUED)
         self._queue: list[_Waiting] = []
+        self._let_go: set[PublicationKey] = set()  # of those that an earlier run has staged: Spark may run one again
         self._recorded: HeldBatch | None = None
         self._changed = threading.Condition()
         self._settling = threading.Lock()
@@ -114,6 +112,8 @@ class HeldBatches:
         """Whether a staged batch has to wait; it is then queued. One that Spark runs again is queued once."""
         with self._changed:
             self._raise_failure()
+            if key_of(batch) in self._let_go:  # while it was computed again
+                return True
             if not self._queue and not is_held(batch):
                 return False
             known = next((one for one in self._queue if key_of(one.batch) == key_of(batch)), None)
@@ -197,22 +197,31 @@ class HeldBatches:
         with self._settling:
             while self._queue:
                 head = self._queue[0]
-                held = self._record(head.batch) if is_held(head.batch) else None
-                if held is not None and held.decision is None:
+                if not head.is_settled and not self._carry_out(head):
                     return
-                if held is not None and held.decision is HeldDecision.REJECTED:
-                    self._reject(head.batch)
-                else:
-                    self._publish(head.batch, head.is_recovered)
-                if held is not None:
-                    let_go(self._ledger, held.key)
+                head.is_settled = True
+                if is_held(head.batch):
+                    let_go(self._ledger, key_of(head.batch))
                     self._recorded = None
                     self._reached(CrashPoint.LET_GO)
                 with self._changed:
                     self._queue.pop(0)
+                    if head.is_recovered and is_held(head.batch):
+                        self._let_go.add(key_of(head.batch))
                     self._changed.notify_all()
             with self._changed:
                 self._changed.notify_all()
+
+    def _carry_out(self, head: _Waiting) -> bool:
+        """Publish or reject the first batch; whether nothing keeps it any more."""
+        held = self._record(head.batch) if is_held(head.batch) else None
+        if held is not None and held.decision is None:
+            return False
+        if held is not None and held.decision is HeldDecision.REJECTED:
+            self._reject(head.batch)
+        else:
+            self._publish(head.batch, head.is_recovered)
+        return True
 
     def _record(self, batch: StagedByOutput) -> HeldBatch:
         found = {name: one.summary.rules.rules for name, one in batch.items() if one.summary.rules is not None}
@@ -235,12 +244,13 @@ class HeldBatches:
         self._publisher.lease.require()
         record_batch(self._ledger, rejected_observation(self._declaration, batch))
         self._reached(CrashPoint.RECORDED)
-        for number, target in enumerate(self._publisher.targets):
+        targets = [one for one in self._publisher.targets if one.output in batch]  # another may be declared since
+        for number, target in enumerate(targets):
             token = self._publisher.token
             reject_batch(
                 self._publisher.catalog, target.names, batch[target.output], token=token, reached=self._reached
             )
-            if number == 0 and len(self._publisher.targets) > 1:
+            if number == 0 and len(targets) > 1:
                 self._reached(CrashPoint.FIRST_OUTPUT_PUBLISHED)
         self._forget(key_of(batch))
         _log.warning("batch %s was rejected by a person: none of its rows becomes visible", key_of(batch))

@@ -13,14 +13,17 @@ from tests.fixtures.faulty_drivers import declare_lost
 from tests.fixtures.streams_of_tables import dying_at
 from tests.fixtures.workshop import Workshop
 
-from sluice.errors import UsageError
+from sluice.errors import LedgerError, UnpublishableError, UsageError
 from sluice.ledger.batch_rules import recent_rule_results
 from sluice.ledger.batches import recent_batches
 from sluice.ledger.held_batches import HeldDecision, find_held
+from sluice.ledger.next_generation import open_next_generation
 from sluice.ledger.stream_records import read_stream
 from sluice.operations import OperationVerb
+from sluice.publication.batch_commands import observe_batches
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.held_decisions import decide, plan_decision
+from sluice.publication.settle_output import publish_output
 from sluice.supervision.stream_verdict import StreamState, StreamVerdict, with_held
 from sluice_spark.run.stop_request import StopReason, StopRequest
 
@@ -31,17 +34,25 @@ GOOD, BAD = {"id": 1, "price": 5}, {"id": 2, "price": -1}
 
 def declare(workshop: Workshop, **parts: Any) -> str:
     """A stream of a batch for each snapshot of its source, with a rule that holds; its name."""
-    stream = f"s{workshop.namespace}"
-    source = workshop.declare_table("source", COLUMNS)
-    target = workshop.declare_table("target", COLUMNS, rules=[RULE])
-    output = {"table": target} | parts.pop("output", {})
+    workshop.declare_table("source", COLUMNS)
+    workshop.declare_table("target", COLUMNS, rules=[RULE])
+    return declare_again(workshop, f"s{workshop.namespace}", **parts)
+
+
+def declare_again(workshop: Workshop, stream: str, *, name: str = "main", quarantine: bool = True, **parts: Any) -> str:
+    """The stream as `declare` does it. name: of its output."""
+    output = {"table": workshop.table_name("target")} | parts.pop("output", {})
+    own = (
+        ", 'quarantine': r.where('id > 99').selectExpr("
+        '"\'own\' reason", "CAST(NULL AS STRING) position", "\'\' payload")'
+    )
+    source = {"table": workshop.table_name("source"), "max_rows_per_batch": 1}
     workshop.declare_stream(
         stream,
-        python="def transform(r):\n    return {'main': r, 'quarantine': r.where('id > 99').selectExpr("
-        '"\'own\' reason", "CAST(NULL AS STRING) position", "\'\' payload")}',
-        inputs={"r": {"stream": {"iceberg": {"table": source, "max_rows_per_batch": 1}}}},
-        outputs={"main": {"iceberg": output}},
-        quarantine=True,
+        python=f"def transform(r):\n    return {{'{name}': r{own if quarantine else ''}}}",
+        inputs={"r": {"stream": {"iceberg": source}}},
+        outputs={name: {"iceberg": output}},
+        quarantine=quarantine,
         **parts,
     )
     return stream
@@ -182,3 +193,115 @@ def _beside(work: Callable[[], object]) -> threading.Thread:
     thread = threading.Thread(target=work)
     thread.start()
     return thread
+
+
+@pytest.mark.parametrize("decision", list(HeldDecision))
+def test_a_decision_while_spark_runs_the_held_batch_again_is_carried_out_once(
+    workshop: Workshop, decision: HeldDecision
+) -> None:
+    released = decision is HeldDecision.RELEASED
+    stream = declare(workshop)
+    workshop.append("source", [BAD])
+    with pytest.raises(OSError, match="dies here"):
+        workshop.run(stream, is_recorded=True, reached=dying_at(CrashPoint.HELD))
+    declare_lost(workshop, stream)
+    workshop.append("source", [GOOD])
+    decided: list[HeldDecision] = []
+
+    def reached(point: CrashPoint) -> None:
+        if point is CrashPoint.STAGED and not decided:  # the batch is computed again, and is known to wait
+            decided.append(decision)
+            choose(workshop, stream, OperationVerb.RELEASE_BATCH if released else OperationVerb.REJECT_BATCH)
+            await_condition(lambda: find_held(workshop.ledger, stream) is None)
+
+    workshop.run(stream, is_recorded=True, reached=reached)
+
+    assert decided
+    assert find_held(workshop.ledger, stream) is None
+    assert ids(workshop) == ([1, 2] if released else [1])
+
+
+def test_a_batch_is_not_held_again_when_the_ledger_does_not_answer_once_it_is_let_go(workshop: Workshop) -> None:
+    stream = declare(workshop, mode="continuous", trigger={"processing_time": "0 seconds"})
+    for row in (BAD, GOOD):
+        workshop.append("source", [row])
+    stop, lost = StopRequest(), list[CrashPoint]()
+
+    def reached(point: CrashPoint) -> None:
+        if point is CrashPoint.LET_GO and not lost:
+            lost.append(point)
+            raise LedgerError("the answer is lost")
+
+    beside = _beside(lambda: workshop.run(stream, is_recorded=True, stop=stop, reached=reached))
+    try:
+        await_condition(lambda: find_held(workshop.ledger, stream) is not None, within_seconds=60)
+        choose(workshop, stream, OperationVerb.RELEASE_BATCH)
+        await_condition(lambda: ids(workshop) == [1, 2], within_seconds=60)
+    finally:
+        stop.make(StopReason.STOPPED)
+        beside.join(120)
+    assert lost
+    assert find_held(workshop.ledger, stream) is None
+
+
+@pytest.mark.parametrize("decision", list(HeldDecision))
+def test_a_held_batch_is_settled_although_the_stream_has_another_output_since(
+    workshop: Workshop, decision: HeldDecision
+) -> None:
+    released = decision is HeldDecision.RELEASED
+    stream = declare(workshop, quarantine=False)
+    for row in (BAD, GOOD):
+        workshop.append("source", [row])
+    workshop.run(stream, is_recorded=True)
+    choose(workshop, stream, OperationVerb.RELEASE_BATCH if released else OperationVerb.REJECT_BATCH)
+    declare_again(workshop, stream)
+
+    workshop.run(stream, is_recorded=True)
+
+    assert ids(workshop) == ([1, 2] if released else [1])
+    assert find_held(workshop.ledger, stream) is None
+
+
+def test_what_the_rules_found_in_a_rejected_batch_is_in_the_ledger(workshop: Workshop) -> None:
+    stream = declare(workshop)
+    workshop.append("source", [BAD])
+    workshop.run(stream, is_recorded=True)
+    (seen,) = observe_batches(workshop.catalog, workshop.ledger, workshop.stream(stream).declaration, limit=9)
+    assert "sluice batch release" in seen.explanation
+    choose(workshop, stream, OperationVerb.REJECT_BATCH)
+
+    workshop.run(stream, is_recorded=True)
+
+    (found,) = recent_rule_results(workshop.ledger, stream=stream)
+    assert (found.batch, found.broken) == (0, ("price_is_positive",))
+
+
+def test_a_held_batch_of_a_former_output_is_not_published_by_its_settlement(workshop: Workshop) -> None:
+    stream = declare(workshop)
+    workshop.append("source", [BAD])
+    workshop.run(stream, is_recorded=True)
+    declare_again(workshop, stream, name="other")
+    declaration = workshop.stream(stream).declaration
+
+    with pytest.raises(UnpublishableError, match="held"):
+        publish_output(workshop.catalog, workshop.ledger, declaration, output="main", requested_by="a test")
+
+    assert ids(workshop) == []
+
+
+def test_a_reset_leaves_a_held_batch_behind_and_reads_its_rows_again(workshop: Workshop) -> None:
+    stream = declare(workshop)
+    for row in (BAD, GOOD):
+        workshop.append("source", [row])
+    workshop.run(stream, is_recorded=True)
+    choose(workshop, stream, OperationVerb.RELEASE_BATCH)  # of generation 1
+
+    root = workshop.settings.checkpoints
+    open_next_generation(workshop.ledger, stream, leaving=1, checkpoints_root=root, opened_by="a test")
+
+    assert find_held(workshop.ledger, stream) is None
+    workshop.run(stream, is_recorded=True)
+    held = find_held(workshop.ledger, stream)
+    assert held is not None
+    assert (held.key.number, held.decision) == ("2:0", None)
+    assert ids(workshop) == []
