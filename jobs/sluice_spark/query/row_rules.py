@@ -8,6 +8,7 @@ breaks no rule: what it has beside its key does not become visible.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal, InvalidOperation
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
+from pyspark.sql.types import NumericType, StringType
 
 from sluice.declarations.iceberg_output import IcebergOutput, OperationsDeclaration
 from sluice.declarations.loaded_declarations import LoadedStream
@@ -144,10 +146,33 @@ def _problem_of(rows: DataFrame, rule: RuleDeclaration) -> str | None:
     selected = rows.select((_condition(rule) if rule.expression is None else fn.expr(rule.expression)).alias("met"))
     if (kind := selected.schema["met"].dataType.simpleString()) != "boolean":
         return f"a condition is true or false, and this is a {kind}"
+    if (problem := _unfit_value(rows, rule)) is not None:
+        return problem
     (expression,) = python_list(analyzed_plan(selected).expressions())
     if not expression.deterministic():
         return "it may be another for the same row: `rand()` and the like are no condition on a row"
     return next((f"it {what}" for name, what in _UNFIT.items() if _holds(expression, name)), None)
+
+
+def _unfit_value(rows: DataFrame, rule: RuleDeclaration) -> str | None:
+    """A value that is no value of the column: Spark converts one of the two, and ends the batch where it cannot."""
+    if rule.type not in _COMPARED:
+        return None
+    kind = rows.select(quoted(rule.kwargs["column"])).schema[0].dataType
+    given = [*rule.kwargs.get("value_set", ()), rule.kwargs.get("min_value"), rule.kwargs.get("max_value")]
+    for value in (one for one in given if one is not None):
+        is_text = isinstance(kind, StringType)
+        if (is_text and not isinstance(value, str)) or (isinstance(kind, NumericType) and not _is_number(value)):
+            return f"{rule.kwargs['column']} is a {kind.simpleString()}, and {value!r} is none"
+    return None
+
+
+def _is_number(value: object) -> bool:
+    try:
+        Decimal(str(value))
+    except InvalidOperation:
+        return False
+    return True
 
 
 def _holds(expression: JavaObject, name: str) -> bool:
@@ -202,6 +227,15 @@ def _between(value: Column, given: Mapping[str, Any]) -> Column:
         bounds.append(value < fn.lit(highest) if given.get("strict_max") else value <= fn.lit(highest))
     return reduce(Column.__and__, bounds)
 
+
+_COMPARED = frozenset(
+    {
+        "expect_column_values_to_be_between",
+        "expect_column_values_to_be_in_set",
+        "expect_column_values_to_not_be_in_set",
+    }
+)
+"""The expectations that compare the column with the values of their arguments."""
 
 _OF_ONE_COLUMN: Mapping[str, Callable[[Column, Mapping[str, Any]], Column]] = {
     "expect_column_values_to_be_null": lambda value, _: value.isNull(),

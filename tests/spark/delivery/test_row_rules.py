@@ -106,6 +106,23 @@ def test_a_condition_is_checked_on_the_plan(workshop: Workshop, expression: str,
         workshop.run(stream)
 
 
+@pytest.mark.parametrize(
+    ("column", "kind", "given", "problem"),
+    [
+        ("carrier", "in_set", {"value_set": [1, 2]}, "carrier is a string, and 1 is none"),
+        ("price", "between", {"min_value": "low"}, "price is a bigint, and 'low' is none"),
+    ],
+)
+def test_a_value_of_another_type_than_the_column_is_refused_before_a_batch_fails_by_it(
+    workshop: Workshop, column: str, kind: str, given: dict[str, Any], problem: str
+) -> None:
+    rule = {"type": f"expect_column_values_to_be_{kind}", "kwargs": {"column": column, **given}}
+    stream = declare(workshop, of_table=[{"name": "odd", "on_failure": "warn", **rule}])
+
+    with pytest.raises(DeclarationError, match=problem):
+        workshop.run(stream)
+
+
 VALUES = [(1, None, None), (2, "", "a"), (3, "ab", None), (4, "AB", "AB"), (5, "abc", "abd"), (6, "b\nab", "a")]
 AS_GREAT_EXPECTATIONS: list[tuple[str, dict[str, Any]]] = [
     ("expect_column_values_to_be_null", {"column": "a"}),
