@@ -206,7 +206,7 @@ def _serves_ui(ledger: Ledger, stream: str) -> bool:
     return run is not None and ui is not None and ui.run_id == run.run_id
 
 
-def test_on_the_pages_a_person_reads_why_a_stream_was_killed_and_sees_it_recover(demos: Demos) -> None:
+def test_on_the_pages_a_person_reads_why_a_stream_was_killed_restarts_it_and_sees_it_recover(demos: Demos) -> None:
     url = demos.stack.environment()["AIRFLOW__API__BASE_URL"]
     password = read_credentials(demos.stack.data / "credentials.json").airflow_admin_password
     with open_ledger(demos.stack.settings().ledger_url.get_secret_value()) as ledger, running_browser() as browser:
@@ -232,6 +232,13 @@ def test_on_the_pages_a_person_reads_why_a_stream_was_killed_and_sees_it_recover
         restarted = newest_run(ledger, "silver_flights")
         assert restarted is not None
         assert restarted.run_id != killed.run_id
+        page.get_by_role("link", name="Restart…").click()
+        page.get_by_role("button", name="Restart silver_flights").click()
+        expect(page.locator("#live")).to_contain_text("Restart is in the ledger", timeout=_PAGE_MS)
+        newest = page.locator("h2:text-is('Runs') + .wide tbody tr").first
+        expect(newest).not_to_contain_text(restarted.run_id[:8], timeout=_PAGE_MS)
+        expect(newest).to_contain_text("running", timeout=_PAGE_MS)
+        expect(banner).to_contain_text("✓", timeout=_PAGE_MS)
         screenshot(page, "demo-recovered")
         await_condition(lambda: _serves_ui(ledger, "silver_flights"), within_seconds=_PAGE_MS / 1000)
         page.get_by_role("link", name="Spark UI").click()
@@ -248,24 +255,6 @@ def test_on_the_pages_a_person_reads_why_a_stream_was_killed_and_sees_it_recover
         answer = page.goto(inside)
         assert answer is not None
         assert answer.status == 401
-
-
-@pytest.mark.full  # every test run restarts one by its DAG (`test_stream_semantics.py`), and starts one on its page
-def test_on_its_page_a_person_restarts_a_stream(demos: Demos) -> None:
-    url = demos.stack.environment()["AIRFLOW__API__BASE_URL"]
-    password = read_credentials(demos.stack.data / "credentials.json").airflow_admin_password
-    with open_ledger(demos.stack.settings().ledger_url.get_secret_value()) as ledger, running_browser() as browser:
-        before = newest_run(ledger, "silver_flights")
-        assert before is not None
-        page = log_in(browser, url, user=AIRFLOW_USER, password=password)
-        page.goto("/sluice/streams/silver_flights")
-        page.get_by_role("link", name="Restart…").click()
-        page.get_by_role("button", name="Restart silver_flights").click()
-        expect(page.locator("#live")).to_contain_text("Restart is in the ledger", timeout=_PAGE_MS)
-        newest = page.locator("h2:text-is('Runs') + .wide tbody tr").first
-        expect(newest).not_to_contain_text(before.run_id[:8], timeout=_PAGE_MS)
-        expect(newest).to_contain_text("running", timeout=_PAGE_MS)
-        expect(page.locator("#live .banner .state")).to_contain_text("✓", timeout=_PAGE_MS)
 
 
 def test_the_secrets_of_the_stack_lie_in_a_few_private_files_alone(demos: Demos) -> None:
