@@ -74,7 +74,7 @@ def test_a_driver_in_local_mode_has_its_cores_and_settings(services: Stack, sett
     assert found["conf"]["spark.task.maxFailures"] == "3"
 
 
-@pytest.mark.full  # what a cluster is told is a test of `test_spark_submit.py`; `make test-yarn` has a real one
+@pytest.mark.full  # the settings for a cluster are tested in `test_spark_submit.py`; `make test-yarn` has a real one
 def test_executors_on_a_cluster_are_as_declared(services: Stack, settings: Settings, tmp_path: Path) -> None:
     engine = EngineDeclaration.model_validate(
         {"cores": 1, "executors": 1, "most_executors": 1, "executor_memory": "512MiB", "spot_nodes": True}

@@ -111,7 +111,7 @@ def test_a_file_whose_header_lacks_or_adds_columns_stops_the_stream(
 def test_old_and_new_csv_files_of_a_folder_are_read_together(
     spark: SparkSession, settings: Settings, tmp_path: Path
 ) -> None:
-    """A column was added after the first file, others that nobody has declared came and went, and quotes stay right."""
+    """A column was added after the first file, undeclared ones came and went, and quotes stay right."""
     folder = tmp_path / "in"
     folder.mkdir()
     (folder / "a.csv").write_text('origin\nEWR\n"a ""b"", c"\n')
