@@ -201,7 +201,7 @@ SETTLED = DesiredStateObservation(
         ({"desired": SETTLED}, True),
         ({"refusing_digests": {"run-0": "another"}, "refusing": replace(ONE_FILE, run_id="run-0")}, True),
     ],
-    ids=["good files came since", "reset since", "rejected by a person", "settled by a request", "declared again since"],
+    ids=["good files came since", "reset since", "rejected by a person", "settled by a request", "declared again"],
 )
 def test_a_file_of_which_no_record_was_good_counts_until_somebody_acts(
     change: dict[str, Any], is_healthy: bool
