@@ -70,40 +70,24 @@ def replay(
     kinds: Kinds = None,
     positions: Positions = None,
     dry_run: DryRun = False,
-    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Publish open rejected records through the code of today, beside the live stream, each once.
+    """Show with `--dry-run` what the code of today makes of open rejected records. To publish that is refused for now.
 
-    They are computed first, and what they give is shown; you are asked to confirm it. A command that was interrupted is
-    completed by repeating it.
+    They are computed as a replay would compute them, beside the live stream, and nothing of it becomes visible.
     """
+    if not dry_run:
+        raise UnpublishableError(
+            f"Rejected records of {name} cannot be replayed yet: it is not shown that each is published once.",
+            next_step=f"See what they would give with `--dry-run`; backfill their interval, or refresh the table "
+            f"(`sluice stream refresh {name}`).",
+        )
     with open_cli_context() as ctx:
         stream = ctx.declarations.stream(name)
         now = database_time(ctx.ledger).isoformat()
         listed = {"kinds": json.dumps(sorted(kinds or [])), "positions": json.dumps(sorted(positions or []))}
-        digests: list[str] = []
-
-        def planned() -> list[OperationPlan[Mapping[str, Any]]]:
-            tried = have_done(ctx, ReplayRecords(stream=name, **listed, until=now, only_tries=YES))
-            digests.append(tried["digest"])
-            return [_replay_plan(stream, tried)]
-
-        if not dry_run:
-            raise UnpublishableError(
-                f"Rejected records of {name} cannot be replayed yet: it is not shown that each is published once.",
-                next_step=f"See what they would give with `--dry-run`; backfill their interval, or refresh the table "
-                f"(`sluice stream refresh {name}`).",
-            )
-        if may_act(planned, dry_run=dry_run, yes=yes, as_json=as_json):
-            done = have_done(
-                ctx, ReplayRecords(stream=name, **listed, until=now, planned=digests[0] if digests else "")
-            )
-            sentence = (
-                f"{done['marked']:,} rejected rows of {name} are resolved: {done['rows']:,} rows of "
-                f"{replayed_output(stream.declaration).target}."
-            )
-            print_done(OperationVerb.REPLAY, done, sentence, as_json=as_json)
+        tried = have_done(ctx, ReplayRecords(stream=name, **listed, until=now, only_tries=YES))
+        may_act(lambda: [_replay_plan(stream, tried)], dry_run=True, yes=False, as_json=as_json)
 
 
 @app.command()
