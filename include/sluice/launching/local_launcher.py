@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import select
+import selectors
 import shutil
 import subprocess
 import sys
@@ -124,11 +124,13 @@ def _read_report(report: int) -> bytes:
     """Read the report until the attendant closes the pipe; empty when that does not happen in time."""
     deadline = time.monotonic() + REPORTED_WITHIN_SECONDS
     report_bytes = b""
-    while select.select([report], [], [], max(0.0, deadline - time.monotonic()))[0]:
-        part = os.read(report, 65_536)
-        if not part:
-            return report_bytes
-        report_bytes += part
+    with selectors.DefaultSelector() as selector:  # `select.select` takes no descriptor from 1024 on
+        selector.register(report, selectors.EVENT_READ)
+        while selector.select(max(0.0, deadline - time.monotonic())):
+            part = os.read(report, 65_536)
+            if not part:
+                return report_bytes
+            report_bytes += part
     return b""
 
 

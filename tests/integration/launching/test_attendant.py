@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -103,6 +104,22 @@ def test_a_death_is_known_long_before_a_heartbeat_is_missed(
     os.kill(process.pid, signal.SIGKILL)
     await_end(ledger, run.run_id)
     assert time.monotonic() - killed_at < LONGEST_UNTIL_KNOWN_SECONDS
+
+
+def test_a_process_with_many_open_files_launches_too(
+    launcher: LocalLauncher, ledger: Ledger, run: RunObservation, log_file: Path
+) -> None:
+    """`select` of Python takes no descriptor from 1024 on."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(2_048, hard), hard))
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(1_100)]
+    try:
+        launcher.launch(shell(run, log_file, "exit 0"))
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert await_end(ledger, run.run_id).state is RunState.FINISHED
 
 
 def test_the_attendant_is_small(launcher: LocalLauncher, run: RunObservation, log_file: Path) -> None:
