@@ -10,13 +10,13 @@ settles it first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
-from sluice.declarations.stream_declaration import StreamDeclaration
+from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT, StreamDeclaration
 from sluice.ledger.connection import Ledger
 from sluice.ledger.refreshes import RefreshObservation, RefreshState, record_swap, record_taken_back, unsettled_refresh
 from sluice.publication.chain import MarkPosition
@@ -25,6 +25,7 @@ from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.file_preparation import fit_files
 from sluice.publication.marks import read_mark
 from sluice.publication.publish_batches import live_files
+from sluice.refresh.kept_discards import keep_discards
 from sluice.refresh.old_content import plan_copies
 from sluice.refresh.shadow_stream import Exchanged, exchanged_outputs
 from sluice.refresh.swap_content import NewContent, rows_at, swap_content, swap_key
@@ -67,7 +68,7 @@ def content_of_shadow(catalog: Catalog, refresh: RefreshObservation, mark: MarkP
         files = live_files(shadow)
 
         def files_for(target: Table) -> tuple[DataFile, ...]:
-            return fit_files(files, staging=shadow, target=target)
+            return _with_discards(one, fit_files(files, staging=shadow, target=target), target)
 
         return NewContent(
             output=one.output,
@@ -89,7 +90,7 @@ def content_before(catalog: Catalog, refresh: RefreshObservation, mark: MarkPosi
         copies = plan_copies(require_table(catalog, one.output.target), refresh)
         return NewContent(
             output=one.output,
-            files_for=lambda _: tuple(copy.as_data_file() for copy in copies),
+            files_for=lambda target: _with_discards(one, [copy.as_data_file() for copy in copies], target),
             key=f"{swap_key(refresh)}/back",
             mark=mark,
             follows=None,
@@ -97,6 +98,11 @@ def content_before(catalog: Catalog, refresh: RefreshObservation, mark: MarkPosi
         )
 
     return content_of
+
+
+def _with_discards(one: Exchanged, files: Sequence[DataFile], target: Table) -> tuple[DataFile, ...]:
+    is_quarantine = one.output.output == QUARANTINE_OUTPUT
+    return keep_discards(files, target=target, stream=one.output.stream) if is_quarantine else tuple(files)
 
 
 def settle_refresh(catalog: Catalog, ledger: Ledger, declaration: StreamDeclaration) -> RefreshObservation | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 from pyiceberg.expressions import EqualTo
 from tests.fixtures.refreshes import at_step, refresh, rows_by_duckdb, shadow_tables, take_it_back
@@ -14,6 +16,7 @@ from sluice.ledger.refreshes import RefreshState, newest_refresh
 from sluice.ledger.runs import newest_run
 from sluice.ledger.vacated_runs import end_if_vacated
 from sluice.publication.crash_points import CrashPoint
+from sluice.publication.resolved_rejections import Resolution, ResolvedRows, mark_resolved
 from sluice.work.requests import RefreshTable
 
 COLUMNS = {"id": "long", "word": "string"}
@@ -74,6 +77,20 @@ def rejected(workshop: Workshop) -> list[str]:
     return sorted(str(row["position"]) for row in workshop.rows(f"quarantine.{name_in(workshop)}"))
 
 
+def discard(workshop: Workshop, *positions: str) -> None:
+    """A person gives records up, as `sluice quarantine discard` does."""
+    now = datetime.now(UTC)
+    given_up = ResolvedRows(
+        stream=name_in(workshop), places=set(positions), resolution=Resolution.DISCARDED, by="a person", at=now
+    )
+    assert mark_resolved(workshop.catalog, f"quarantine.{name_in(workshop)}", given_up) == len(positions)
+
+
+def resolutions(workshop: Workshop) -> dict[str, str | None]:
+    """How each record of the quarantine was resolved."""
+    return {str(row["position"]): row["resolution"] for row in workshop.rows(f"quarantine.{name_in(workshop)}")}
+
+
 def appended(workshop: Workshop, *numbers: int) -> None:
     """Rows come, and the stream reads them."""
     workshop.append("source", [{"id": number, "word": "new"} for number in numbers])
@@ -108,6 +125,19 @@ def test_what_a_refresh_has_exchanged_returns_whatever_is_declared_since(dividin
     take_it_back(dividing, name)
 
     assert (ids(dividing), rejected(dividing)) == ([2, 3], ['{"id":-7}', '{"id":1}'])
+
+
+def test_what_a_person_has_discarded_stays_so_after_a_refresh_and_after_its_way_back(dividing: Workshop) -> None:
+    name = name_in(dividing)
+    discard(dividing, '{"id":-7}')
+
+    refresh(dividing, name)
+    assert resolutions(dividing) == {'{"id":-7}': "discarded"}
+    appended(dividing, -8)
+    discard(dividing, '{"id":-8}')
+    take_it_back(dividing, name)
+
+    assert resolutions(dividing) == {'{"id":-7}': "discarded", '{"id":1}': None}
 
 
 @pytest.mark.drill

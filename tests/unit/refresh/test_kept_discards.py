@@ -1,0 +1,129 @@
+"""New content of a quarantine keeps what a person has discarded in it, on a table with real files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+from tests.unit.publication.test_resolved_rejections import LATER, NAME, STREAM, reject, resolved
+
+from sluice.declarations.quarantine_table import quarantine_declaration
+from sluice.publication.publish_batches import live_files
+from sluice.publication.resolved_rejections import Resolution, mark_resolved
+from sluice.refresh.kept_discards import keep_discards
+from sluice.tables.declared_tables import create_or_evolve_table
+
+_MARK = (LATER, "discarded", "somebody")
+_OPEN = (None, None, None)
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[Catalog]:
+    """pyiceberg's own catalog in a file."""
+    opened = SqlCatalog("files", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}")
+    create_or_evolve_table(opened, quarantine_declaration(STREAM))
+    yield opened
+    opened.close()
+
+
+def rejected(catalog: Catalog, *commits: tuple[tuple[Any, ...], ...]) -> Table:
+    """The quarantine with rows of some commits, each of a position, a payload and perhaps another stream."""
+    for rows in commits:
+        reject(catalog.load_table(NAME), *rows)
+    return catalog.load_table(NAME)
+
+
+def new_content(catalog: Catalog, *commits: tuple[tuple[Any, ...], ...]) -> list[DataFile]:
+    """The files of new content, which the table does not hold yet."""
+    table = catalog.load_table(NAME)
+    before = table.metadata.current_snapshot_id
+    known = {file.file_path for file in live_files(table)}
+    files = [one for one in live_files(rejected(catalog, *commits)) if one.file_path not in known]
+    table = catalog.load_table(NAME)
+    with table.manage_snapshots() as manage:
+        assert before is not None
+        manage.rollback_to_snapshot(before)
+    return files
+
+
+def kept(catalog: Catalog, files: list[DataFile]) -> tuple[list[DataFile], list[tuple[Any, ...]]]:
+    """The files that the table is to get, and their rows: position, payload, whether they are of the stream, mark."""
+    table = catalog.load_table(NAME)
+    found = list(keep_discards(files, target=table, stream=STREAM.stream))
+    with table.transaction() as change:
+        change.delete(AlwaysTrue())
+        with change.update_snapshot().fast_append() as append:
+            for file in found:
+                append.append_data_file(file)
+    rows = catalog.load_table(NAME).scan().to_arrow().to_pylist()
+    known = [
+        (
+            row["position"] or "",
+            row["payload"],
+            row["stream"] == STREAM.stream,
+            (row["resolved_at"], row["resolution"], row["resolved_by"]),
+        )
+        for row in rows
+    ]
+    return found, sorted(known, key=str)
+
+
+def discard(catalog: Catalog, *places: str, resolution: Resolution = Resolution.DISCARDED) -> None:
+    """Resolve what is open at some places."""
+    assert mark_resolved(catalog, NAME, resolved(*places, resolution=resolution))
+
+
+def test_a_discarded_record_stays_so_and_one_that_was_corrected_is_open_again(catalog: Catalog) -> None:
+    rejected(catalog, (("a", "1"), ("b", "2"), (None, "3"), ("e", "5")))
+    discard(catalog, "a", "payload 3")
+    discard(catalog, "b", resolution=Resolution.CORRECTED)
+    files = new_content(catalog, (("a", "1"), ("b", "2"), (None, "3"), ("a", "1", "another")), (("d", "4"),))
+
+    found, rows = kept(catalog, files)
+
+    assert rows == [
+        ("", "3", True, _MARK),
+        ("a", "1", False, _OPEN),
+        ("a", "1", True, _MARK),
+        ("b", "2", True, _OPEN),
+        ("d", "4", True, _OPEN),
+    ]
+    assert len({file.file_path for file in found} & {file.file_path for file in files}) == 1, "without discarded rows"
+
+
+def test_as_many_rows_of_a_place_are_discarded_as_before(catalog: Catalog) -> None:
+    rejected(catalog, ((None, "3"), (None, "3"), (None, None)))
+    discard(catalog, "payload 3")
+    files = new_content(catalog, ((None, "3"), (None, "3")), ((None, "3"), (None, None)))
+
+    _, rows = kept(catalog, files)
+
+    assert sorted(row[3][1] or "" for row in rows) == ["", "", "discarded", "discarded"]
+
+
+def test_what_the_new_content_has_as_discarded_itself_counts(catalog: Catalog) -> None:
+    """The content that comes back was discarded in part before the refresh."""
+    rejected(catalog, ((None, "3"),))
+    discard(catalog, "payload 3")
+    discarded = live_files(catalog.load_table(NAME))
+    files = new_content(catalog, ((None, "3"),))
+
+    found, rows = kept(catalog, [*discarded, *files])
+
+    assert sorted(str(row[3][1]) for row in rows) == ["None", "discarded"]
+    assert {file.file_path for file in found} == {file.file_path for file in (*discarded, *files)}
+
+
+def test_nothing_is_read_or_written_where_nothing_is_discarded(catalog: Catalog) -> None:
+    rejected(catalog, (("a", "1"),))
+    discard(catalog, "a", resolution=Resolution.CORRECTED)
+    files = new_content(catalog, (("a", "1"),))
+
+    assert keep_discards(files, target=catalog.load_table(NAME), stream=STREAM.stream) == tuple(files)
