@@ -13,6 +13,7 @@ from typing import Any
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.source_declarations import IcebergSource, KafkaSource
@@ -54,13 +55,23 @@ def is_table_behind(table: Table, *, before: Mapping[str, Any], now: object) -> 
     if not isinstance(now, Mapping):
         return True
     if int(now["snapshot_id"]) == earlier.snapshot_id:
-        is_scan = bool(now.get("scan_all_files")) == bool(before.get("scan_all_files"))
-        return is_scan and int(now.get("position", 0)) < int(before.get("position", 0))
+        return _is_less_of(earlier, before=before, now=now)
     place = table.snapshot_by_id(int(now["snapshot_id"]))
     while place is not None and place.snapshot_id != earlier.snapshot_id:
         parent = place.parent_snapshot_id
         place = table.snapshot_by_id(parent) if parent is not None else None
     return place is None
+
+
+def _is_less_of(snapshot: Snapshot, *, before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether less of one snapshot was read. A scan counts all files of the table, and other offsets the new ones: what
+    a scan has read of these is known when it is complete."""
+    scans, did_scan = bool(now.get("scan_all_files")), bool(before.get("scan_all_files"))
+    read, was_read = int(now.get("position", 0)), int(before.get("position", 0))
+    if scans == did_scan:
+        return read < was_read
+    files = snapshot.summary.additional_properties.get("total-data-files") if snapshot.summary is not None else None
+    return scans and (files is None or read < int(files))
 
 
 def are_topics_behind(*, before: Mapping[str, Any], now: object) -> bool:

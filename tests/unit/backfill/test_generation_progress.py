@@ -18,11 +18,26 @@ from sluice.backfill.generation_progress import are_topics_behind, is_table_behi
         (offset(2, 2), offset(3, 0), False),
         (offset(3, 2), offset(2, 2), True),
         (offset(3, 2), offset(3, 6, scan_all_files=True), False),
+        (offset(3, 2), offset(3, 5, scan_all_files=True), True),
+        (offset(3, 6, scan_all_files=True), offset(3, 5, scan_all_files=True), True),
+        (offset(3, 6, scan_all_files=True), offset(3, 2), False),
         (offset(3, 2), None, True),
         (offset(3, 2), offset(-1, -1), True),
         (offset(9, 2), offset(1, 0), False),
     ],
-    ids=["equal", "fewer files", "later", "earlier", "all of it", "nothing", "at the beginning", "expired"],
+    ids=[
+        "equal",
+        "fewer files",
+        "later",
+        "earlier",
+        "all of it",
+        "not all of it",
+        "fewer files of a scan",
+        "after a scan",
+        "nothing",
+        "at the beginning",
+        "expired",
+    ],
 )
 def test_a_table_is_read_as_far_as_its_history_says(before: dict[str, Any], now: object, is_behind: bool) -> None:
     assert is_table_behind(table_of("append", "append", "append"), before=before, now=now) is is_behind
