@@ -34,7 +34,8 @@ from sluice.publication.staging_layout import BACKFILL_NAMESPACE, drop_staging_c
 from sluice.stored_keys import END_OFFSETS, OUTPUT, ROWS
 from sluice_spark.backfill.interval_rows import IntervalRows
 from sluice_spark.backfill.rejected_rows import RejectedRows
-from sluice_spark.backfill.table_rows import HeldRows, StagedRows, computing, fingerprint, stage_rows
+from sluice_spark.backfill.table_rows import HeldRows, StagedRows, computing, stage_rows
+from sluice_spark.session.row_content import fingerprint
 
 _log = logging.getLogger(__name__)
 

@@ -32,13 +32,6 @@ _FILE = "_file"
 """Iceberg's metadata column with the path of a row's file."""
 
 
-def fingerprint(rows: DataFrame) -> Fingerprint:
-    """The fingerprint of some rows."""
-    found = rows.agg(*sums_of_rows(rows)).first()
-    assert found is not None  # noqa: S101  # an aggregate without keys has one row
-    return fingerprint_of(found)
-
-
 def fingerprints(rows: DataFrame, column: str, intervals: Sequence[Interval]) -> dict[Interval, Fingerprint]:
     """The fingerprint of the rows of each interval, in one pass. Each row lies in one of them by its `column`."""
     numbered = [fn.when(within(rows, column, interval), number) for number, interval in enumerate(intervals)]

@@ -13,6 +13,7 @@ from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
 
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
+from sluice.declarations.maintenance_declaration import MaintenanceDeclaration
 from sluice.errors import LeaseLostError, UnpublishableError, UsageError
 from sluice.ledger.batches import totals
 from sluice.ledger.connection import Ledger
@@ -25,7 +26,7 @@ from sluice.refresh.observe_refresh import KEEPS, observe_refresh
 from sluice.refresh.refresh_plan import plan_refresh
 from sluice.refresh.settle_refresh import settle_refresh
 from sluice.refresh.shadow_bound import observe_bound
-from sluice.refresh.shadow_stream import drop_shadow, ensure_shadow, shadow_of
+from sluice.refresh.shadow_stream import drop_shadow, ensure_shadow, exchanged_outputs, shadow_of
 from sluice.refresh.stopped_stream import stopped_stream
 from sluice.refresh.swap_shadow import keep_positions, swap_shadow
 from sluice.settings import Settings
@@ -34,6 +35,7 @@ from sluice.supervision.supervision_events import command_event
 from sluice.tables.catalog import open_catalog
 from sluice_spark.delivery.batch_recording import LedgerWriter
 from sluice_spark.refresh.shadow_batches import ShadowBatches
+from sluice_spark.refresh.swapped_content import require_same_content
 from sluice_spark.run.heartbeat import Heartbeat
 from sluice_spark.run.increment_job import admit_increment
 from sluice_spark.run.job import recorded_end
@@ -83,13 +85,13 @@ class RefreshRun:
         settled = settle_refresh(self._catalog, self.ledger, self.stream.declaration)
         newest = settled or newest_refresh(self.ledger, self.stream.name)
         if newest is not None and newest.state is RefreshState.SWAPPED and newest.ended_at is None:
-            return self._cleared(newest)
+            return self._cleared(newest, self.open_session())
         refresh = self._begun()
         self.reached(CrashPoint.BEGUN)
         ensure_shadow(self._catalog, self.stream, refresh)
         spark, shadow = self.open_session(), shadow_of(self.stream, refresh)
         self._build(spark, shadow, refresh)
-        return self._cleared(self._swap(spark, shadow, refresh))
+        return self._cleared(self._swap(spark, shadow, refresh), spark)
 
     @cached_property
     def _catalog(self) -> Catalog:
@@ -221,11 +223,21 @@ class RefreshRun:
         with Heartbeat(self.ledger, run.run_id, StopRequest(), lease=lease):
             yield lease
 
-    def _cleared(self, refresh: RefreshObservation) -> RefreshObservation:
+    def _cleared(self, refresh: RefreshObservation, spark: SparkSession) -> RefreshObservation:
         if refresh.state is not RefreshState.SWAPPED:
             raise UsageError(
                 f"Refresh {refresh.number} of {refresh.stream} is {refresh.state}: it was ended meanwhile."
             )
+        exchanged = exchanged_outputs(self.stream.declaration, refresh)[0]
+        require_same_content(
+            spark, self._catalog, refresh, exchanged, most_bytes=self._content_check_bytes(exchanged.output.target)
+        )
         drop_shadow(self._catalog, self.stream, refresh)
         self.reached(CrashPoint.CLEARED)
         return end_refresh(self.ledger, refresh.number)
+
+    def _content_check_bytes(self, target: str) -> int:
+        """How much is read at most to compare rows of a table; of one that is not declared, as by default."""
+        declared = self.declarations.tables.get(target)
+        policy = declared.declaration.maintenance if declared is not None else MaintenanceDeclaration()
+        return int(policy.content_check_bytes)

@@ -44,6 +44,13 @@ def fingerprint_of(found: Row) -> Fingerprint:
     return Fingerprint(rows=int(found["rows"]), sums=(int(found["sum0"] or 0), int(found["sum1"] or 0)))
 
 
+def fingerprint(rows: DataFrame) -> Fingerprint:
+    """The fingerprint of some rows, in one pass."""
+    found = rows.agg(*sums_of_rows(rows)).first()
+    assert found is not None  # noqa: S101  # an aggregate without keys has one row
+    return fingerprint_of(found)
+
+
 def _parts(value: Column, kind: types.DataType) -> list[Column]:
     """What is hashed of a value: whether it is null or how long it is, then what it holds."""
     match kind:

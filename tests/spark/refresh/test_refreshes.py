@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyiceberg.expressions import EqualTo
 from tests.fixtures.drill import sampled
 from tests.fixtures.refreshes import (
     ROWS,
@@ -21,6 +23,7 @@ from tests.fixtures.stack import Stack
 from tests.fixtures.workshop import Workshop
 
 from sluice.cli.app import main
+from sluice.errors import VerificationError
 from sluice.ledger.generations import find_generation
 from sluice.ledger.refreshes import RefreshState, newest_refresh
 from sluice.publication.crash_points import CrashPoint
@@ -63,6 +66,28 @@ def test_a_refreshed_table_has_the_rows_of_the_corrected_query_and_the_stream_go
     assert refreshed.tag not in workshop.table("target").refs()
     workshop.run_supervised(name)
     assert workshop.rows("target") == [*wrong(ROWS), *right([NEW, NEWER])], "it reads on from where it was before"
+
+
+def test_readers_that_see_something_else_than_was_computed_are_noticed_until_it_is_taken_back(
+    workshop: Workshop,
+) -> None:
+    name = run_wrong_copy(workshop)
+
+    def change_a_row() -> None:
+        """As many rows as before, one of them with another word."""
+        newest = newest_refresh(workshop.ledger, name)
+        assert newest is not None
+        shadow = workshop.catalog.load_table(("refresh_staging", newest.shadow))
+        shadow.overwrite(pa.Table.from_pylist([{**ROWS[0], "word": "?"}]), EqualTo(term="id", value=ROWS[0]["id"]))
+
+    with pytest.raises(VerificationError, match=r"readers of \S+ see 6 rows with the sums .* it has computed 6 rows"):
+        refresh(workshop, name, reached=at_step(CrashPoint.RECORDED, change_a_row))
+    with pytest.raises(VerificationError, match="has computed 6 rows") as again:
+        refresh(workshop, name)
+
+    assert again.value.next_step == f"Bring the earlier content back: `sluice stream refresh {name} --take-back`."
+    assert take_it_back(workshop, name).state is RefreshState.TAKEN_BACK
+    assert workshop.rows("target") == wrong(ROWS)
 
 
 def exit_of(words: list[str]) -> int:
