@@ -70,6 +70,7 @@ class RefusalReason(StrEnum):
     DELETE_FILES: the table has some, or its MERGE writes some.
     READERS_REPEAT: streams that read the table get rows a second time.
     OTHER_REFRESH: an open refresh of the stream is of another kind, or of another declaration.
+    BATCH_HELD: a staged batch of the stream waits for a person.
     NOT_AT_REST: a run of the stream lives, or it is to run.
     NOT_YET: the stream has something that the operation does not handle yet.
     """
@@ -88,6 +89,7 @@ class RefusalReason(StrEnum):
     DELETE_FILES = "delete_files"
     READERS_REPEAT = "readers_repeat"
     OTHER_REFRESH = "other_refresh"
+    BATCH_HELD = "batch_held"
     NOT_AT_REST = "not_at_rest"
     NOT_YET = "not_yet"
 

@@ -20,7 +20,7 @@ from sluice.errors import DeliveryError, LeaseLostError, UsageError
 from sluice.ledger.batches import BatchObservation, PublicationKey, find_rejection, record_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import REQUESTED, Actor, Event, EventAction, record_event
-from sluice.ledger.held_batches import let_go
+from sluice.ledger.held_batches import HeldDecision, decide_held, find_held, let_go
 from sluice.ledger.run_values import RunObservation
 from sluice.ledger.runs import beat
 from sluice.operations import OperationPlan, OperationVerb, Stake, steps_of
@@ -141,12 +141,15 @@ def plan_rejection(
     Raises
     ------
     RunAlreadyLiveError: when the stream has a live run, which publishes the staged batches.
-    UsageError: when no batch waits, the batch is not the next one, or not all of its outputs are staged.
+    UsageError: when no batch waits, the batch is not the next one, not all of its outputs are staged, or a person has
+        released it.
     DeliveryError, LakehouseError: when a table was changed by another writer, or cannot be read.
     """
     refuse_live_run(ledger, declaration.stream)
     views = output_views(catalog, declaration)
-    return _find(ledger, declaration, views, _next_of(declaration, views) if number is None else number).plan()
+    found = _find(ledger, declaration, views, _next_of(declaration, views) if number is None else number)
+    _refuse_released(ledger, found)
+    return found.plan()
 
 
 def reject(
@@ -185,7 +188,7 @@ def reject(
         if found.state is RejectionState.COMPLETE:
             return found
         _require_planned(found, planned)
-        record_event(ledger, _event(found, run, requested_by=requested_by))
+        _record_decision(ledger, found, run, requested_by=requested_by)
         record_batch(ledger, rejected_observation(declaration, found.batches))
         reached(CrashPoint.RECORDED)
         for position, view in enumerate(found.waiting):
@@ -214,6 +217,25 @@ def _require_lease(ledger: Ledger, run: RunObservation) -> None:
         raise LeaseLostError(
             f"The rejection lost the lease of stream {run.stream}, token {run.token}: another run has taken it over.",
             next_step="No action is needed: that run completes the rejection.",
+        )
+
+
+def _record_decision(ledger: Ledger, found: Rejection, run: RunObservation, *, requested_by: str) -> None:
+    """Record who rejects the batch. One that a rule holds can be released until then, and not any more afterwards."""
+    event = _event(found, run, requested_by=requested_by)
+    if not decide_held(ledger, found.key, HeldDecision.REJECTED, event, by=requested_by):
+        _refuse_released(ledger, found)
+        record_event(ledger, event)
+
+
+def _refuse_released(ledger: Ledger, found: Rejection) -> None:
+    held = find_held(ledger, found.key.stream)
+    is_same = held is not None and held.key == found.key and found.state is RejectionState.NEW
+    if held is not None and is_same and held.decision is HeldDecision.RELEASED:
+        raise UsageError(
+            f"Batch {found.key.batch} of {found.key.stream} was released by {held.decided_by}, and no run has carried "
+            "that out yet.",
+            next_step=f"Start the stream, which publishes it: `sluice stream start {found.key.stream}`.",
         )
 
 

@@ -23,6 +23,7 @@ from sluice.ledger.backfill_attempts import BackfillState, recent_attempts
 from sluice.ledger.batches import rejections_of
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.generations import GenerationObservation, find_generation
+from sluice.ledger.held_batches import find_held
 from sluice.ledger.refreshes import newest_refresh
 from sluice.publication.marks import load_target_state
 from sluice.publication.staged_batch import StagedOutput, staged_outputs
@@ -102,6 +103,7 @@ def observe_refresh(
         rejections=rejections_of(ledger, stream.name),
         changed_inputs=() if generation is None else changed_inputs(declaration, generation.fingerprint),
         backfilled=tuple(_backfilled(ledger, stream.name)),
+        held=find_held(ledger, stream.name),
     )
 
 

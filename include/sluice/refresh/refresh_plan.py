@@ -11,6 +11,7 @@ from sluice.backfill.intervals import Interval
 from sluice.declarations.source_declarations import FilesSource, IcebergSource, KafkaSource
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.ledger.batches import BatchObservation
+from sluice.ledger.held_batches import HeldBatch
 from sluice.ledger.refreshes import OPEN_STATES, RefreshObservation, RefreshState
 from sluice.operations import NO_FEWER, OperationPlan, OperationVerb, Refusal, RefusalReason, Stake, steps_of
 from sluice.publication.batch_rejection import name_of, returning_sentence
@@ -49,6 +50,7 @@ class RefreshTargetObservation:
     rejections: the batches of the stream that a person rejected.
     changed_inputs: those that are not the inputs of the stream's checkpoint any more.
     backfilled: the intervals that were backfilled in its open generation or before, oldest first.
+    held: the batch of the stream that waits for a person, if any.
     """
 
     declaration: StreamDeclaration
@@ -67,6 +69,7 @@ class RefreshTargetObservation:
     rejections: tuple[BatchObservation, ...] = ()
     changed_inputs: tuple[str, ...] = ()
     backfilled: tuple[Interval, ...] = ()
+    held: HeldBatch | None = None
 
     @property
     def continues(self) -> RefreshObservation | None:
@@ -131,7 +134,7 @@ def _sentences(seen: RefreshTargetObservation) -> Iterator[str]:
     if seen.declaration.quarantine:
         yield (
             f"Replace all records of {seen.declaration.quarantine_table} by those that the new content rejects, right "
-            "after that."
+            "after that. What a person has discarded stays discarded."
         )
     yield NO_FEWER
     yield _end_of_reading(seen)
@@ -229,7 +232,22 @@ def _refusals(seen: RefreshTargetObservation) -> Iterator[Refusal]:
             next_step=f"Compact it (`sluice table maintain {seen.target}`), and declare `write.merge.mode: "
             "copy-on-write`.",
         )
+    if seen.held is not None:
+        yield _waits_for_a_person(seen.held)
     yield from _readers_that_stop(seen)
+
+
+def _waits_for_a_person(held: HeldBatch) -> Refusal:
+    """What is staged and not visible could not be read again after the way back."""
+    stream, number = held.key.stream, held.key.batch
+    decided = f"Start it, so that a run carries that out: `sluice stream start {stream}`."
+    undecided = f"Decide about it (`sluice batch release {stream} {number}`, or `reject`), and let a run carry it out."
+    became = "waits for a person" if held.decision is None else f"was {held.decision}, and no run has carried that out"
+    return Refusal(
+        reason=RefusalReason.BATCH_HELD,
+        sentence=f"Batch {number} of {stream} {became}: it breaks {held.reason}.",
+        next_step=undecided if held.decision is None else decided,
+    )
 
 
 def _other_refresh(seen: RefreshTargetObservation) -> Iterator[Refusal]:

@@ -181,5 +181,6 @@ def _refuse_staged(catalog: Catalog, output: StagedOutput) -> None:
     if waiting := plan_output(catalog, output).ready:
         raise UnpublishableError(
             f"{len(waiting)} batches of {output.stream} are staged and not visible yet.",
-            next_step=f"Let {output.stream} run until it has published them, and repeat the command.",
+            next_step=f"Let {output.stream} run until it has published them, and repeat the command. What they wait "
+            f"for is in `sluice batch list {output.stream}`.",
         )

@@ -12,11 +12,13 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import RunAlreadyLiveError, UsageError
 from sluice.ledger.batches import recent_batches
 from sluice.ledger.events import EventSubject, recent_events
+from sluice.ledger.held_batches import HeldBatch, hold_batch
 from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import admit_run, record_end
 from sluice.operations import OperationPlan, OperationVerb
 from sluice.pages.job_plans import plan_page_rejection
 from sluice.publication.batch_rejection import Rejection, RejectionState, plan_rejection, reject
+from sluice.publication.held_decisions import decide, plan_decision
 from sluice.publication.settle_output import abandon_output, plan_settlement
 from sluice.publication.staged_batch import StagedMode
 from sluice.settings import Settings
@@ -46,6 +48,44 @@ def carried_out(deployment: Deployment, settings: Settings, plan: OperationPlan[
         requested_by=ANN,
         planned=plan.digest,
     )
+
+
+@pytest.mark.parametrize("is_planned", [True, False], ids=["planned before", "at once"])
+def test_a_batch_that_a_person_has_released_is_not_rejected(
+    deployment: Deployment, settings: Settings, *, is_planned: bool
+) -> None:
+    deployment.stage(0, 1, 2)
+    plan = planned(deployment, settings)
+    held = HeldBatch(key=plan.seen.key, reason="a rule by 1 of 2 rows", rows={"main": 2, "other": 2})
+    hold_batch(deployment.ledger, held)
+    release = plan_decision(deployment.ledger, deployment.stream, OperationVerb.RELEASE_BATCH)
+    decide(deployment.ledger, release, requested_by="bob")
+
+    with pytest.raises(UsageError, match="was released by bob, and no run has carried that out yet") as refused:
+        carried_out(deployment, settings, plan) if is_planned else planned(deployment, settings)
+
+    assert refused.value.next_step == (
+        f"Start the stream, which publishes it: `sluice stream start {deployment.stream}`."
+    )
+    assert recent_batches(deployment.ledger, deployment.stream, limit=5) == ()
+
+
+def test_a_held_batch_that_is_rejected_under_the_lease_cannot_be_released(
+    deployment: Deployment, settings: Settings
+) -> None:
+    deployment.stage(0, 1, 2)
+    plan = planned(deployment, settings)
+    held = HeldBatch(key=plan.seen.key, reason="a rule by 1 of 2 rows", rows={"main": 2, "other": 2})
+    hold_batch(deployment.ledger, held)
+    release = plan_decision(deployment.ledger, deployment.stream, OperationVerb.RELEASE_BATCH)
+
+    assert carried_out(deployment, settings, plan).state is RejectionState.NEW
+
+    with pytest.raises(UsageError, match="waits no more, or somebody else has decided about it"):
+        decide(deployment.ledger, release, requested_by="bob")
+    assert [
+        one.action for one in recent_events(deployment.ledger, EventSubject.STREAM, deployment.stream, limit=5)
+    ] == ["reject_batch"]
 
 
 @pytest.fixture

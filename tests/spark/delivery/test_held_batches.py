@@ -10,6 +10,7 @@ import pytest
 from tests.fixtures.drill import sampled
 from tests.fixtures.drivers import await_condition
 from tests.fixtures.faulty_drivers import declare_lost
+from tests.fixtures.refreshes import refresh
 from tests.fixtures.streams_of_tables import dying_at
 from tests.fixtures.workshop import Workshop
 
@@ -19,6 +20,7 @@ from sluice.ledger.batches import recent_batches
 from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.held_batches import HeldDecision, find_held
 from sluice.ledger.next_generation import open_next_generation
+from sluice.ledger.refreshes import newest_refresh
 from sluice.ledger.run_values import DesiredState
 from sluice.ledger.stream_records import read_stream
 from sluice.operations import OperationVerb
@@ -86,6 +88,10 @@ def test_a_held_batch_waits_for_a_person_with_those_behind_it(workshop: Workshop
     assert f"`sluice batch release {stream} 1`" in verdict.next_step
     workshop.run(stream, is_recorded=True)  # a restart publishes nothing of it
     assert ids(workshop) == [1]
+
+    with pytest.raises(UnpublishableError, match=f"Batch 1 of {stream} waits for a person: it breaks"):
+        refresh(workshop, stream)
+    assert newest_refresh(workshop.ledger, stream) is None, "nothing was begun"
 
     choose(workshop, stream, OperationVerb.RELEASE_BATCH)
     with pytest.raises(UsageError, match="was released by a test"):

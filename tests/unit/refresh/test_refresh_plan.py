@@ -14,6 +14,7 @@ from sluice.declarations.scalar_types import is_name
 from sluice.declarations.stream_declaration import REFRESH_NAME, StreamDeclaration
 from sluice.errors import UnpublishableError
 from sluice.ledger.batches import BatchObservation, PublicationKey
+from sluice.ledger.held_batches import HeldBatch, HeldDecision
 from sluice.ledger.refreshes import RefreshObservation, RefreshState
 from sluice.ledger.run_values import is_shadow_name, shadow_name
 from sluice.operations import RefusalReason, Stake
@@ -68,6 +69,9 @@ REJECTED = BatchObservation(
     published_rows={},
     is_rejected=True,
 )
+HELD = HeldBatch(
+    key=replace(REJECTED.key, batch=8), reason="price_is_positive by 1 of 1 rows of main", rows={"main": 1}
+)
 OPEN = RefreshObservation(
     number=7,
     identity="1a2b3c4d",
@@ -119,6 +123,8 @@ def test_a_plan_without_refusals_says_what_it_reads_and_what_it_means_to_readers
         ({"readers": (TargetReader(stream="r", input="i", on_overwrite="fail"),)}, RefusalReason.READER_STOPS),
         ({"delete_files": 2}, RefusalReason.DELETE_FILES),
         ({"merges_on_read": True}, RefusalReason.DELETE_FILES),
+        ({"held": HELD}, RefusalReason.BATCH_HELD),
+        ({"held": replace(HELD, decision=HeldDecision.RELEASED), "newest": OPEN}, RefusalReason.BATCH_HELD),
         ({"newest": replace(OPEN, digest="another")}, RefusalReason.OTHER_REFRESH),
         ({"newest": replace(OPEN, state=RefreshState.TAKING_BACK)}, RefusalReason.OTHER_REFRESH),
     ],
@@ -159,8 +165,8 @@ def test_the_quarantine_of_a_stream_is_replaced_with_its_table() -> None:
 
     assert not plan.is_refused
     assert (
-        "Replace all records of quarantine.silver_flights by those that the new content rejects, right after that."
-        in plan.sentences()
+        "Replace all records of quarantine.silver_flights by those that the new content rejects, right after that. "
+        "What a person has discarded stays discarded." in plan.sentences()
     )
 
 
