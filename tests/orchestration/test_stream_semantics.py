@@ -51,6 +51,7 @@ def test_pausing_a_dag_drains_its_stream_and_unpausing_lets_it_go_on(
     assert find_desired_state(airflow.ledger, "paused").effective_state is DesiredState.RUNNING
 
 
+@pytest.mark.full  # every run marks one successful
 def test_marking_the_task_failed_stops_the_stream_after_its_batch_until_the_dag_is_unpaused(
     airflow: RunningAirflow,
 ) -> None:

@@ -109,7 +109,7 @@ def start(ledger: Ledger, ledger_url: str, tmp_path: Path, monkeypatch: pytest.M
     [
         ("waiting", Reason.DRIVER_KILLED),
         pytest.param("waiting_for_kafka", Reason.DRIVER_KILLED, marks=pytest.mark.drill),
-        ("failed_for_a_full_disk", Reason.DISK_FULL),
+        pytest.param("failed_for_a_full_disk", Reason.DISK_FULL, marks=pytest.mark.full),
     ],
 )
 def test_a_killed_jvm_whose_attendant_was_killed_before(start: Start, situation: str, reason: FailureReason) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.faults.publishing_races import run_races
 from tests.fixtures.publication import CatalogPlace
 
-ROUNDS = 6
+ROUNDS = 3
 
 
 def test_of_racing_publishers_one_wins_each_batch(catalog_place: CatalogPlace) -> None:

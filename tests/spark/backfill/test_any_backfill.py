@@ -303,6 +303,7 @@ MOVED = "SELECT id, upper(word) AS word, at + make_interval(0, 0, 0, CAST(id % 3
 """A correction by which rows lie up to two days later."""
 
 
+@pytest.mark.full  # every run moves a row in `test_right_rows.py`
 @pytest.mark.parametrize("seed", sampled(range(100), [1]))
 def test_rows_that_a_correction_moves_are_lost_in_no_order(seed: int, workshop: Workshop) -> None:
     """A day that loses rows to another one fails until that one has them. The newest days are never blocked."""

@@ -132,6 +132,7 @@ def test_a_stream_that_has_published_nothing_has_no_gaps(workshop: Workshop) -> 
     assert (report.has_published, report.compared, report.gaps) == (False, 0, ())
 
 
+@pytest.mark.full
 def test_a_correction_of_the_source_meanwhile_is_computed_too(workshop: Workshop, stream: str) -> None:
     delete_days(workshop, "target")
 

@@ -97,6 +97,7 @@ def test_an_interval_is_read_from_the_topic_as_far_as_the_stream_had_read(worksh
     assert 999 in ids_by_duckdb(workshop)
 
 
+@pytest.mark.full
 def test_a_rejected_record_is_known_by_its_place_and_kept_with_why_it_was_rejected(
     workshop: Workshop, topic: str
 ) -> None:
@@ -142,6 +143,7 @@ def test_records_that_a_person_rejected_stay_out_of_gaps_and_backfills(workshop:
     assert ids_by_duckdb(workshop) == sorted([902, *(one["id"] for one in expected())])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("on_data_loss", sampled(["fail", "count"], ["fail"], full=["count"]))
 def test_what_was_rejected_of_an_earlier_topic_keeps_nothing_of_the_new_one_out(
     workshop: Workshop, topic: str, on_data_loss: str
@@ -197,6 +199,7 @@ def say_it_as_an_older_version(workshop: Workshop, stream: str) -> None:
     create_or_evolve_table(workshop.catalog, quarantine_declaration(workshop.stream(stream).declaration))
 
 
+@pytest.mark.full
 def test_by_the_time_of_its_records_a_topic_is_read_from_the_oldest_that_is_left(
     workshop: Workshop, topic: str
 ) -> None:

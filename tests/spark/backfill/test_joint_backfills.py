@@ -197,6 +197,7 @@ def test_a_day_that_changes_meanwhile_is_computed_again_alone(workshop: Workshop
     }
 
 
+@pytest.mark.full
 def test_what_fails_after_a_day_has_changed_does_not_end_its_attempt_again(workshop: Workshop, stream: str) -> None:
     items = ask_for_days(workshop, stream, 5, 6, 7)
     checked = Counter[CrashPoint]()
@@ -237,7 +238,7 @@ def test_a_batch_of_the_stream_meanwhile_is_neither_lost_nor_doubled(workshop: W
 
 @pytest.mark.parametrize(
     "error",
-    sampled(errors := [VerificationError("The rows do not add up."), ValueError("a mistake of the user")], errors[1:]),
+    sampled(errors := [VerificationError("It does not add up."), ValueError("a mistake of a user")], (), full=errors),
     ids=lambda error: type(error).__name__,
 )
 def test_days_that_fail_together_are_computed_alone(error: Exception, workshop: Workshop, stream: str) -> None:

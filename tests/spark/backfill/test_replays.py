@@ -134,6 +134,7 @@ def test_a_fixed_transformation_replays_everything_once_and_a_repetition_changes
     assert [one.action for one in events].count(EventAction.REPLAY) == 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("step", sampled(STEPS, [CrashPoint.PUBLISHED], full=STEPS))
 def test_a_replay_that_dies_at_a_step_is_completed_by_the_next_one(dividing: Workshop, step: CrashPoint) -> None:
     def die() -> None:
@@ -163,6 +164,7 @@ def test_of_two_replays_at_the_same_time_one_publishes(dividing: Workshop, step:
     assert resolutions(dividing) == REPLAYED
 
 
+@pytest.mark.full
 def test_only_what_was_agreed_to_is_replayed_and_only_what_was_chosen(dividing: Workshop) -> None:
     with pytest.raises(UsageError, match="out of date"):
         run_of(dividing, planned="of other records").work()
@@ -173,6 +175,7 @@ def test_only_what_was_agreed_to_is_replayed_and_only_what_was_chosen(dividing: 
     assert ids_by_duckdb(dividing) == [2, 11, 12, 13]
 
 
+@pytest.mark.full
 def test_a_record_that_its_source_holds_twice_or_not_any_more_stays_open(dividing: Workshop) -> None:
     dividing.append("source", [{"id": 2, "word": "corrected by the sender"}])
     dividing.table("source").delete("id = 3")

@@ -194,6 +194,7 @@ def days_of(workshop: Workshop, table: str) -> Counter[int]:
     return Counter(one["at"].day for one in workshop.rows(table))
 
 
+@pytest.mark.full
 def test_neighbours_whose_followers_overlap_never_write_stale_rows(workshop: Workshop) -> None:
     """The source has lost two days, and the follower was right."""
     stream = declare_read_stream(workshop)
@@ -275,6 +276,7 @@ def test_a_row_that_moves_to_another_interval_is_never_lost(workshop: Workshop) 
     assert sorted(one["id"] for one in workshop.rows("target")) == sorted(one["id"] for one in before)
 
 
+@pytest.mark.full
 def test_rows_of_a_follower_move_to_an_interval_that_follows_another_one(workshop: Workshop) -> None:
     stream, gold = declare_read_stream(workshop), f"g{workshop.namespace}"
     target = workshop.declare_table("gold", COLUMNS)

@@ -148,6 +148,7 @@ def test_a_day_that_nobody_wants_any_more_is_stopped_between_two_steps(
     assert staging_tables(workshop, stream) == []
 
 
+@pytest.mark.full  # every run kills one in `test_work_crashes.py`
 @pytest.mark.parametrize("step", sampled(IN_A_BACKFILL, KILLED_AT), ids=str)
 def test_when_an_application_is_killed_at_another_runs_day_the_next_completes_it(
     step: CrashPoint, workshop: Workshop, stream: str, services: Stack

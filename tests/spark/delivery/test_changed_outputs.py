@@ -43,6 +43,7 @@ def ids(workshop: Workshop, table: str = "target") -> list[int]:
     return [row["id"] for row in workshop.rows(table)]
 
 
+@pytest.mark.full
 def test_a_batch_that_was_staged_to_be_appended_does_not_replace_rows(workshop: Workshop, stream: str) -> None:
     declare(workshop, stream)
     workshop.append("source", [{"id": 1, "word": "a"}, {"id": 2, "word": "b"}])
@@ -58,6 +59,7 @@ def test_a_batch_that_was_staged_to_be_appended_does_not_replace_rows(workshop: 
     assert ids(workshop) == [1, 4], "what is staged from then on replaces its partitions"
 
 
+@pytest.mark.full
 def test_a_feed_that_is_appended_from_now_on_is_merged_as_it_was_staged(workshop: Workshop, stream: str) -> None:
     workshop.declare_table("changes", {**COLUMNS, "op": "string"})
 

@@ -41,6 +41,7 @@ def test_no_batch_is_lost_or_doubled(scenario: Scenario, workshop: Workshop, ser
         assert words == sorted(row["word"] for row in scenario.expected())
 
 
+@pytest.mark.full  # every run: `test_zombies.py`
 def test_a_driver_that_was_stopped_between_check_and_commit_publishes_nothing(
     workshop: Workshop, services: Stack
 ) -> None:
@@ -66,6 +67,7 @@ def test_a_driver_that_was_stopped_between_check_and_commit_publishes_nothing(
     assert end.startswith(("1: sluice: failed: StaleTokenError: ", "1: sluice: failed: LeaseLostError: ")), end
 
 
+@pytest.mark.full  # every run: `test_lost_answers.py`
 def test_a_driver_deletes_no_file_of_a_commit_that_landed_and_was_refused(workshop: Workshop, services: Stack) -> None:
     """A gateway repeats every commit: the first lands, the answer is the refusal of the second. Iceberg's own client
     would delete what it has written, staged rows and merged rows alike (decision 0033)."""

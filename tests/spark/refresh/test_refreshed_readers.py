@@ -40,6 +40,7 @@ def appended(workshop: Workshop, name: str, row: dict[str, Any]) -> None:
     workshop.run_supervised(name)
 
 
+@pytest.mark.full
 def test_rows_that_the_stream_had_not_read_before_the_refresh_come_as_new_afterwards(workshop: Workshop) -> None:
     name, reader = run_wrong_copy(workshop), declare_reader(workshop)
     workshop.run_supervised(reader)

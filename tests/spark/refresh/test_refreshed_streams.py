@@ -62,6 +62,7 @@ def test_a_stream_with_state_goes_on_from_the_state_of_the_shadow(workshop: Work
     assert workshop.rows("target") == [{"word": "A", "n": 2}, {"word": "B", "n": 1}]
 
 
+@pytest.mark.full
 def test_expiry_keeps_what_is_needed_to_take_a_refresh_back(workshop: Workshop) -> None:
     name = run_wrong_copy(workshop)
     for table in ("source", "target"):
@@ -113,6 +114,7 @@ def test_a_refresh_that_is_kept_no_more_is_not_taken_back(workshop: Workshop) ->
     assert workshop.rows("target") == right(ROWS)
 
 
+@pytest.mark.full
 def test_a_refresh_is_given_up_at_any_time_before_its_commit(workshop: Workshop) -> None:
     name = run_wrong_copy(workshop)
     catalog, stream = workshop.catalog, workshop.stream(name)

@@ -66,6 +66,7 @@ def test_a_view_a_frame_and_files_that_each_batch_leaves_behind_are_seen(spark: 
     assert {"views", "kept_frames", "python_files_held"} <= watch.leaks().keys()
 
 
+@pytest.mark.full
 def test_items_leave_nothing_open_in_their_application(workshop: Workshop) -> None:
     items, watch = _mixed_items(workshop), ItemWatch(workshop.spark)
     items.run(8)  # the first of each kind opens what all of them share

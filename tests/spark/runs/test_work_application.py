@@ -132,6 +132,7 @@ def test_the_ui_of_an_application_is_recorded_for_each_of_its_runs(workshop: Wor
     assert not any(first.key.rstrip("=") in text for text in (log, *shown))
 
 
+@pytest.mark.full  # every run: `test_work_crashes.py`
 def test_a_process_that_is_killed_loses_and_doubles_nothing(workshop: Workshop, services: Stack) -> None:
     stream = declare(workshop)
     request = Increment(stream=stream)

@@ -39,8 +39,8 @@ from sluice.publication.crash_points import CrashPoint
 from sluice.work.requests import Increment, MaintainTable, ReplaceInterval, WorkRequest
 
 VISIBLE_FROM = (CrashPoint.ITEM_DONE, CrashPoint.ITEM_RECORDED)
-KILLED_AT = {("interval", CrashPoint.ITEM_CLAIMED), ("maintenance", CrashPoint.ITEM_CHOSEN)}
-IN_THE_FULL_RUN = {("increment", CrashPoint.ITEM_DONE)}
+KILLED_AT = {("interval", CrashPoint.ITEM_CLAIMED)}
+IN_THE_FULL_RUN = {("increment", CrashPoint.ITEM_DONE), ("maintenance", CrashPoint.ITEM_CHOSEN)}
 """A sample: from DONE on each costs a process with a JVM. `make drill` kills each kind at every step. Every test run
 kills an increment, too, within its batch (`test_work_application.py`)."""
 

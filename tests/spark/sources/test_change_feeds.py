@@ -130,6 +130,7 @@ def test_what_is_staged_keeps_its_meaning_for_the_driver_that_recovers_it(worksh
     assert rows(workshop) == [(2, 2, "changed")]
 
 
+@pytest.mark.full
 def test_changes_of_one_time_are_ordered_by_a_second_column(workshop: Workshop, stream_name: str) -> None:
     """As Debezium writes a transaction: all of its changes have one time, and only their place in the log differs."""
     columns = {"order": "long", "at": "long", "place": "long", "word": "string"}

@@ -75,6 +75,7 @@ class Counting:
         return {output: self.workshop.rows(f"{output}_{stream[0]}") for output in ("spans", "distinct")}
 
 
+@pytest.mark.full
 def test_a_stream_with_state_continues_with_its_state_and_its_watermark(workshop: Workshop) -> None:
     """Windows that are open on both sides of the gap are whole, what is repeated stays out, and what is late is."""
     counting = Counting(workshop)

@@ -223,6 +223,7 @@ def test_without_a_gap_there_is_nothing_to_continue(copying: Copying) -> None:
         copying.plan()
 
 
+@pytest.mark.full
 def test_a_batch_that_is_visible_and_not_committed_is_not_read_again(copying: Copying) -> None:
     """The driver died between publishing its batch and committing it in the checkpoint."""
     copying.append(0, 3)
@@ -245,6 +246,7 @@ def test_a_batch_that_is_visible_and_not_committed_is_not_read_again(copying: Co
     assert copying.ids() == each_twice(*range(9))
 
 
+@pytest.mark.full
 def test_an_expiry_that_gives_no_number_of_its_own_keeps_what_a_slow_reader_needs(copying: Copying) -> None:
     """The stream has the table ask for it; Spark's procedure takes the number from the table."""
     copying.append(0, 3)

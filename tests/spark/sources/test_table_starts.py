@@ -24,8 +24,8 @@ BEGINNING = "sluice_spark.run.run_start.begin_in_tables"
 
 SAMPLE = [
     pytest.param("append", "fresh", False, marks=pytest.mark.full),  # every run copies fresh tables
-    ("merge", "partitions evolved", True),
-    ("window", "compacted and expired", True),
+    pytest.param("merge", "partitions evolved", True, marks=pytest.mark.full),
+    pytest.param("window", "compacted and expired", True, marks=pytest.mark.full),
     pytest.param("deduplicate", "merged", False, marks=pytest.mark.full),  # the join has state as well
     ("join", "expired", True),
 ]
@@ -185,6 +185,7 @@ def test_a_stream_that_was_begun_goes_on_whatever_is_declared_now(workshop: Work
     assert [row[0] for row in stream.got()] == [10, 11, 12]
 
 
+@pytest.mark.full
 def test_a_delta_table_whose_log_no_longer_reaches_the_declared_time_is_refused(
     workshop: Workshop, tmp_path: Path
 ) -> None:

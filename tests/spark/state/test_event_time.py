@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from tests.fixtures import event_time as model
@@ -163,6 +164,7 @@ JOINS = f"""
 
 @on_random_streams
 @given(seed=st.integers(0, 2**32 - 1))
+@pytest.mark.full  # every run: windows and sessions
 def test_joins_of_streams_are_those_of_the_model(workshop: Workshop, seed: int) -> None:
     workshop = replace(workshop, namespace=f"n{uuid4().hex[:12]}")
     name = f"s{workshop.namespace}"

@@ -61,6 +61,7 @@ def deduplicating(workshop: Workshop, name: str) -> Workshop:
     return workshop
 
 
+@pytest.mark.full  # every run: random streams
 def test_late_and_repeated_rows_are_counted_and_the_numbers_add_up(workshop: Workshop, name: str) -> None:
     declare_deduplicating(workshop, name, **CONTINUOUS)
     workshop.append("source", flights((1, 0), (2, 0.5), (1, 0), (0, 3)))
