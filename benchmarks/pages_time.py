@@ -369,7 +369,8 @@ def measure(ledger: Ledger, declared: DeclaredNow, *, refreshes: int) -> bool:
 def whole_lineage(ledger: Ledger, declared: DeclaredNow) -> str:
     """The page of the lineage over all streams and tables, with one of them chosen."""
     declarations = declared.read()
-    seen = observe_streams(ledger, declarations, launcher=ObservingLauncher(), may_read=everything, with_history=False)
+    observe = partial(observe_streams, ledger, launcher=ObservingLauncher(), may_read=everything)
+    seen = observe(declarations, with_figures=False, with_history=False)
     known = known_lineage(declarations, readable_streams=declarations.streams, readable_tables=declarations.tables)
     selection = LineageSelection(chosen="stream_7")
     values = {

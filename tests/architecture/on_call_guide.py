@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.architecture.source_modules import ROOT
 
 from sluice.failure_reasons import FailureClass, FailureReason, next_step
-from sluice.supervision.restart_policy import POLICIES
+from sluice.supervision.class_policies import POLICIES
 
 FILE = ROOT / "docs" / "guides" / "on-call.md"
 INTRODUCTION = """\

@@ -23,6 +23,7 @@ DECISION_MODULES = (
     "sluice.supervision.decide_supervision",
     "sluice.supervision.progress_decision",
     "sluice.supervision.reset_effects",
+    "sluice.supervision.class_policies",
     "sluice.supervision.restart_policy",
     "sluice.supervision.stream_verdict",
     "sluice.supervision.supervision_decision",

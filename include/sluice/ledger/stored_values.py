@@ -38,12 +38,14 @@ class TextForm:
     read: Callable[[str], Any]
 
 
+_REASONS = frozenset(FailureReason)
+
 TEXT_FORMS: Mapping[type, TextForm] = {
     Path: TextForm(write=str, read=Path),
     Failure: TextForm(
         write=lambda failure: str(failure.reason),
         # A newer program may know reasons that this one does not.
-        read=lambda reason: Failure.of(FailureReason(reason)) if reason in set(FailureReason) else None,
+        read=lambda reason: Failure.of(FailureReason(reason)) if reason in _REASONS else None,
     ),
 }
 
@@ -100,17 +102,19 @@ def record_of(kind: type[Record], row: Row[*tuple[Any, ...]] | Mapping[str, Any]
     ------
     LedgerError: when a column holds a word that this program does not know, as a newer one may write.
     """
-    values = row if isinstance(row, Mapping) else row._mapping
+    is_mapping = isinstance(row, Mapping)
+    columns, values = (tuple(row), tuple(row.values())) if is_mapping else (row._fields, row)
     found: dict[str, Any] = {}
-    for one in stored_fields(kind):
-        value = values.get(one.column)
-        if value is not None and (form := TEXT_FORMS.get(one.kind)) is not None:
-            value = form.read(value)
-        if value is not None and _is_unknown(one, value):
-            raise _unknown_word(one, value, dict(values))
-        if value is None and (one.part or one.default is not MISSING or one.column not in values):
-            continue
-        if one.part:
+    for one in _cells(kind, columns):
+        value = values[one.place]
+        if value is not None and one.read is not None:
+            value = one.read(value)
+        if value is None:
+            if not one.has_default:
+                found[one.field] = None
+        elif one.words is not None and value not in one.words:
+            raise _unknown_word(one, value, dict(zip(columns, values, strict=True)))
+        elif one.part:
             found.setdefault(one.field, {})[one.part] = value
         else:
             found[one.field] = value
@@ -118,20 +122,45 @@ def record_of(kind: type[Record], row: Row[*tuple[Any, ...]] | Mapping[str, Any]
     return record
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cell:
+    """Where a row has a column of a record, and how it is read. A page reads thousands of rows of the same columns.
+
+    place: in the row. words: the only ones that it may have; unset: any value. has_default: what is null is left out.
+    """
+
+    place: int
+    column: str
+    field: str
+    part: str
+    read: Callable[[str], Any] | None
+    words: frozenset[str] | None
+    has_default: bool
+
+
 @cache
-def _words(kind: type) -> frozenset[str] | None:
-    """The words of an enum; none for another type. Pages ask it for every value of thousands of rows."""
-    return frozenset(kind) if issubclass(kind, StrEnum) else None
+def _cells(kind: type[DataclassInstance], columns: tuple[str, ...]) -> tuple[_Cell, ...]:
+    """The columns of a record that rows with these columns have."""
+    places = {column: place for place, column in enumerate(columns)}
+    return tuple(_cell(one, places[one.column]) for one in stored_fields(kind) if one.column in places)
 
 
-def _is_unknown(one: StoredField, value: Any) -> bool:
-    words = _words(one.kind) if isinstance(one.kind, type) else None
-    return words is not None and value not in words
+def _cell(one: StoredField, place: int) -> _Cell:
+    form = TEXT_FORMS.get(one.kind)
+    return _Cell(
+        place=place,
+        column=one.column,
+        field=one.field,
+        part=one.part,
+        read=None if form is None else form.read,
+        words=frozenset(one.kind) if isinstance(one.kind, type) and issubclass(one.kind, StrEnum) else None,
+        has_default=bool(one.part) or one.default is not MISSING,
+    )
 
 
-def _unknown_word(one: StoredField, value: Any, values: Mapping[str, Any]) -> LedgerError:
+def _unknown_word(one: _Cell, value: Any, values: Mapping[str, Any]) -> LedgerError:
     of = next((f" of {name} {values[name]}" for name in ("stream", "table", "item") if values.get(name)), "")
-    known = ", ".join(sorted(one.kind))
+    known = ", ".join(sorted(one.words or ()))
     return LedgerError(
         f"The ledger has the word {value!r} as {one.column}{of}, which this program does not know; it knows {known}.",
         next_step="A newer Sluice has written it: use that one everywhere, or a later one.",

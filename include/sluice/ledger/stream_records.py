@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any
 
 from sqlalchemy import (
@@ -52,8 +53,8 @@ BATCHES = 20
 FEW_BATCHES = 2
 """A stateful stream follows a batch with rows by one without, to move its watermark."""
 
-RunsThatCount = Callable[[RunObservation], int]
-"""How many of the newest runs of a stream are judged, by its newest one."""
+RunsThatCount = Callable[[RunObservation, RunObservation | None], int]
+"""How many of the newest runs of a stream are judged, by its newest one and the one before it, if there is one."""
 
 _ONE_OF_EACH = {
     "desired": StreamDesiredState,
@@ -255,13 +256,22 @@ class _Singles:
     def __init__(self, row: Row[Any]) -> None:
         self.now: datetime = row.now
         self.up_since: datetime | None = row.up_since
-        self._values = row._mapping
+        self._row = row
+        self._places = _places_of(row._fields)
 
     def values(self, table: str) -> dict[str, Any] | None:
         """The row of a table; none when the stream has none."""
-        prefix = f"{table}_"
-        found = {name.removeprefix(prefix): value for name, value in self._values.items() if name.startswith(prefix)}
-        return None if found["stream"] is None else found
+        places = self._places[table]
+        return None if self._row[places["stream"]] is None else {name: self._row[at] for name, at in places.items()}
+
+
+@cache
+def _places_of(columns: tuple[str, ...]) -> Mapping[str, Mapping[str, int]]:
+    """Where a row of `_select_single_rows` has the columns of each table, by their names in that table."""
+    return {
+        table: {name.removeprefix(f"{table}_"): at for at, name in enumerate(columns) if name.startswith(f"{table}_")}
+        for table in (*_ONE_OF_EACH, "generation")
+    }
 
 
 class _Asked:
@@ -281,7 +291,8 @@ class _Asked:
     def runs(self, that_count: RunsThatCount | None) -> Mapping[str, tuple[RunObservation, ...]]:
         """The newest runs of each stream, and further ones of a stream whose earlier runs count."""
         found = self._runs(self.names, limit=RUNS)
-        counts = {name: 0 if that_count is None else that_count(runs[0]) for name, runs in found.items()}
+        several = {name: runs for name, runs in found.items() if len(runs) == RUNS}
+        counts = {name: 0 if that_count is None else that_count(*runs) for name, runs in several.items()}
         deeper = [name for name, count in counts.items() if count > RUNS]
         return found | (self._runs(asked_for(deeper), limit=max(counts.values())) if deeper else {})
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.output_declaration import AnyOutput
@@ -20,9 +20,9 @@ class NodeKind(StrEnum):
     """What is read or written and is no Iceberg table: a topic, files, a table of a database."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class LineageNode:
-    """A stream, a table, or something outside.
+class LineageNode(NamedTuple):
+    """A stream, a table, or something outside: a tuple, since a drawing asks for hash and order tens of thousands of
+    times.
 
     what: in the words of a reader: `stream`, `table`, `Kafka topic`.
     place: the connection that it lies in; empty where there is none.

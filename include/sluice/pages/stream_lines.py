@@ -128,6 +128,7 @@ def observe_streams(
     *,
     launcher: Launcher,
     may_read: Callable[[Iterable[str]], frozenset[str]],
+    with_figures: bool = True,
     with_history: bool = True,
     among: Collection[str] | None = None,
 ) -> ObservedStreams:
@@ -137,7 +138,7 @@ def observe_streams(
     ----------
     launcher: observes whether a driver of this host lives.
     may_read: of some streams those that the reader may see; nothing is read of the others.
-    with_history: whether to read the lag of the last hours.
+    with_figures: whether to read lag, rates and failed runs. with_history: whether to read the lag of the last hours.
     among: the streams to observe; unset: all.
     """
     newest = [run for run in newest_runs(ledger) if among is None or run.stream in among]
@@ -153,18 +154,19 @@ def observe_streams(
     )
     shown = sorted((one for one in judged if one.is_shown), key=lambda one: one.stream)
     names = [one.stream for one in shown]
-    figures = read_figures(ledger, names)
+    figures = read_figures(ledger, names) if with_figures else {}
     within = timedelta(hours=HISTORY_HOURS)
     lags = lag_history(ledger, names, within=within, points=HISTORY_POINTS) if with_history else {}
     observed_at = max((one.seen.observed_at for one in shown), default=None)
     return ObservedStreams(
         observed_at=database_time(ledger) if observed_at is None else observed_at,
-        lines=tuple(_line(one, figures[one.stream], lags.get(one.stream, ())) for one in shown),
+        lines=tuple(_line(one, figures.get(one.stream), lags.get(one.stream, ())) for one in shown),
     )
 
 
-def _line(judged: JudgedStream, figures: StreamFigures, lags: tuple[int | None, ...]) -> StreamLine:
+def _line(judged: JudgedStream, known: StreamFigures | None, lags: tuple[int | None, ...]) -> StreamLine:
     seen, verdict = judged.seen, judged.verdict
+    figures = known or StreamFigures(observed_at=seen.observed_at)
     run, batch = seen.newest_run, seen.newest_batch
     declaration = None if judged.declared is None else judged.declared.declaration
     return StreamLine(

@@ -28,12 +28,11 @@ How long it takes until a dead driver is noticed is in `time_limits`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
-from hashlib import sha256
 from itertools import pairwise, takewhile
 
 from sluice.declarations.loaded_declarations import LoadedStream
@@ -41,11 +40,9 @@ from sluice.declarations.supervision_declaration import BreakerDeclaration, Rest
 from sluice.failure_reasons import Failure, FailureClass, FailureReason
 from sluice.failures.classification import failure_of_run
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
+from sluice.supervision.class_policies import helps_to_restart, restart_wait, tries_of
 
 UNEXPLAINED = Failure.of(FailureReason.UNEXPLAINED)
-
-LARGEST_SHARE_OFF = 0.25
-"""By how much a wait is shortened at most. It is never lengthened: the declared longest wait is the limit."""
 
 MOST_RUNS_READ = 2_000
 """How many runs are read at most to count failures. A stream that failed so often in a row is given up, whatever is
@@ -254,45 +251,32 @@ def history_of(
     return replace(history, is_back_and_forth=returns, crashes=crashes)
 
 
-def runs_that_count(wanted: LoadedStream, newest: RunObservation) -> int:
-    """How many of the newest runs a decision about a stream needs; 0: the newest one alone says what is due."""
+def runs_that_count(wanted: LoadedStream, newest: RunObservation, before: RunObservation | None = None) -> int:
+    """How many of the newest runs a decision about a stream needs; 0: the newest one alone says what is due.
+
+    Parameters
+    ----------
+    before: the run before the newest one; unset: there is none, or it is not known.
+    """
     if newest.is_live and newest.declaration_digest == wanted.digest:
-        # Only a run that is not up for long may be one of a crash loop.
         stable_after = wanted.declaration.supervision.restart.stable_after
-        return 0 if _uptime(newest) >= max(stable_after, 2 * CRASH_LOOP_WITHIN) else 2 * CRASH_LOOP_LAUNCHES
+        may_loop = _may_be_of_a_crash_loop(newest, before, stable_after=stable_after)
+        return 2 * CRASH_LOOP_LAUNCHES if may_loop else 0
     is_at_rest = not newest.is_live and newest.desired_state is DesiredState.STOPPED
     supervision = wanted.declaration.supervision
     return 0 if is_at_rest else runs_to_read(supervision.restart, supervision.breaker)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassPolicy:
-    """The restart policy of one class of failures.
-
-    tries_factor: times the declared attempts. most_tries: never more than that. delay_factor: times the first delay.
-    is_first_at_once: whether the first restart comes without a wait, and the first delay lies before the second.
-    """
-
-    tries_factor: int = 1
-    most_tries: int | None = None
-    delay_factor: float = 1.0
-    is_first_at_once: bool = True
-
-
-_AS_DECLARED = ClassPolicy()
-_NEVER = ClassPolicy(most_tries=0)
-POLICIES: Mapping[FailureClass, ClassPolicy] = {
-    FailureClass.TRANSIENT: _AS_DECLARED,
-    FailureClass.COMMIT_CONFLICT: _AS_DECLARED,
-    FailureClass.UNKNOWN: _AS_DECLARED,
-    FailureClass.INFRASTRUCTURE: ClassPolicy(tries_factor=10),
-    FailureClass.RESOURCE: ClassPolicy(most_tries=2, delay_factor=10.0, is_first_at_once=False),
-    FailureClass.SOURCE_DATA_LOST: _NEVER,
-    FailureClass.POISON_DATA: _NEVER,
-    FailureClass.SCHEMA: _NEVER,
-    FailureClass.CHECKPOINT: _NEVER,
-    FailureClass.CODE: _NEVER,
-}
+def _may_be_of_a_crash_loop(newest: RunObservation, before: RunObservation | None, *, stable_after: timedelta) -> bool:
+    """Whether a live run may be one of many that fail: not when it is up for long, and not when the one before it
+    was stable and ended so long ago that it, and all before it, count for nothing any more."""
+    if _uptime(newest) >= max(stable_after, 2 * CRASH_LOOP_WITHIN):
+        return False
+    end = None if before is None else _end(before)
+    if before is None or end is None:
+        return True
+    forgotten_at = end + max(CRASH_LOOP_WITHIN, REPLACED_WITHIN)
+    return _uptime(before) < stable_after or _last_sign(newest) < forgotten_at
 
 
 class RestartVerdict(StrEnum):
@@ -331,44 +315,6 @@ def wait_after(supervision: SupervisionDeclaration, history: RestartHistory) -> 
     )
 
 
-def helps_to_restart(failure_class: FailureClass) -> bool:
-    """Whether another start may end otherwise than the one that failed."""
-    return POLICIES[failure_class].most_tries != 0
-
-
-def tries_of(restart: RestartDeclaration, failure_class: FailureClass) -> int:
-    """How many failures of a class in a row are each followed by another start."""
-    policy = POLICIES[failure_class]
-    allowed = restart.attempts * policy.tries_factor
-    return allowed if policy.most_tries is None else min(allowed, policy.most_tries)
-
-
-def restart_wait(
-    restart: RestartDeclaration, failure_class: FailureClass, *, failures: int, run_id: str = ""
-) -> timedelta:
-    """How long to wait after the end of the newest failure.
-
-    Parameters
-    ----------
-    failures: those of the class in a row, the newest included; at least 1.
-    run_id: of the run that failed, by which its wait is shortened; unset: it is not.
-
-    Returns
-    -------
-    Nothing where the first restart comes at once; else at least three quarters of the first delay, at most the
-    longest one.
-    """
-    policy = POLICIES[failure_class]
-    waits = failures - policy.is_first_at_once
-    if waits == 0:
-        return timedelta(0)
-    doublings = min(waits - 1, 30)  # 2**30 times any delay is longer than any wait that makes sense
-    factor = policy.delay_factor * float(2**doublings)
-    is_longest = factor >= restart.longest_delay / restart.first_delay  # asked first: the product may be no timedelta
-    whole = restart.longest_delay if is_longest else restart.first_delay * factor
-    return whole * (1 - LARGEST_SHARE_OFF * share_of(run_id))
-
-
 def is_breaker_open(breaker: BreakerDeclaration | None, ends: Sequence[datetime]) -> bool:
     """Whether too many runs failed within the window that ends with the newest failure.
 
@@ -388,8 +334,3 @@ def runs_to_read(restart: RestartDeclaration, breaker: BreakerDeclaration | None
     failures of several classes that take turns spend the budget of one of them."""
     most = sum(tries_of(restart, each) for each in FailureClass) + 1
     return min(MOST_RUNS_READ, max(most, breaker.failures if breaker is not None else 0))
-
-
-def share_of(run_id: str) -> float:
-    """The share of a run, evenly spread over 0 (included) to 1 (excluded), the same at every look; 0 without an id."""
-    return int.from_bytes(sha256(run_id.encode()).digest()[:6]) / 2**48 if run_id else 0.0

@@ -187,9 +187,9 @@ def read_to_judge(
     """
     by_name = {wanted.name: wanted for wanted in declared}
 
-    def count(newest: RunObservation) -> int:
+    def count(newest: RunObservation, before: RunObservation | None) -> int:
         wanted = by_name.get(newest.stream)
-        return 0 if wanted is None else runs_that_count(wanted, newest)
+        return 0 if wanted is None else runs_that_count(wanted, newest, before)
 
     names = list(dict.fromkeys((*by_name, *others)))
     known = read_streams(ledger, names, runs_that_count=count, with_progress=with_progress) if names else {}

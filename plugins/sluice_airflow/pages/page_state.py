@@ -106,11 +106,16 @@ class PageState:
         return tuple(str(found[0]).splitlines()[0] for name, found in sorted(by_name.items()) if name in readable)
 
     def observe(
-        self, reader: Reader, *, among: Collection[str] | None = None, with_history: bool = True
+        self,
+        reader: Reader,
+        *,
+        among: Collection[str] | None = None,
+        with_figures: bool = True,
+        with_history: bool = True,
     ) -> ObservedStreams:
         """Observe the streams that a person may see."""
         observe = partial(observe_streams, self.ledger, self.declarations, launcher=ObservingLauncher())
-        return observe(may_read=reader.may_read, among=among, with_history=with_history)
+        return observe(may_read=reader.may_read, among=among, with_figures=with_figures, with_history=with_history)
 
 
 def _state(request: Request) -> PageState:

@@ -242,7 +242,7 @@ def _samples_page(stream: str, request: Request, reader: ReaderDep, pages: State
 
 
 def _lineage_page(request: Request, reader: ReaderDep, pages: StateDep) -> HTMLResponse:
-    seen = pages.observe(reader, with_history=False)
+    seen = pages.observe(reader, with_figures=False, with_history=False)
     declarations, tables = pages.declarations, pages.tables_for(reader)
     readable = reader.may_read(declarations.streams)
     known = known_lineage(declarations, readable_streams=readable, readable_tables=tables)

@@ -51,7 +51,7 @@ def test_each_stream_is_as_it_is_when_asked_for_alone(ledger: Ledger) -> None:
         record_batch(ledger, a_batch(number, stream="runs"))
     names = ["failed", "never_heard_of", "runs", "stopped"]
 
-    known = read_streams(ledger, names, runs_that_count=lambda newest: 0 if newest.is_live else 5)
+    known = read_streams(ledger, names, runs_that_count=lambda newest, _: 0 if newest.is_live else 5)
     figures = read_figures(ledger, names)
 
     assert list(known) == names
@@ -161,7 +161,7 @@ def test_no_query_reads_a_whole_table(ledger: Ledger) -> None:
 
     with explained(ledger) as plans:
         assert len(newest_runs(ledger)) == 100
-        read_streams(ledger, names, runs_that_count=lambda _: 11)
+        read_streams(ledger, names, runs_that_count=lambda *_: 11)
         read_figures(ledger, names)
         read_streams(ledger, names, with_progress=True)
         lag_history(ledger, names, within=timedelta(hours=6), points=24)

@@ -10,18 +10,14 @@ from hypothesis import strategies as st
 
 from sluice.declarations.supervision_declaration import BreakerDeclaration, RestartDeclaration, SupervisionDeclaration
 from sluice.failure_reasons import Failure, FailureClass, FailureReason
+from sluice.supervision.class_policies import POLICIES, helps_to_restart, restart_wait, share_of, tries_of
 from sluice.supervision.restart_policy import (
     MOST_RUNS_READ,
-    POLICIES,
     RestartHistory,
     RestartVerdict,
-    helps_to_restart,
     is_breaker_open,
     judge_restart,
-    restart_wait,
     runs_to_read,
-    share_of,
-    tries_of,
 )
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
