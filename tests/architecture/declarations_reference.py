@@ -192,10 +192,11 @@ def _when_unset(field: FieldInfo) -> str:
     default = field.default
     if field.is_required():
         return "needed"
+    made = field.default_factory
+    if isinstance(default, BaseModel) or (isinstance(made, type) and issubclass(made, BaseModel)):
+        return "its defaults"
     if default is None or default is PydanticUndefined or default == ():
         return "none"
-    if isinstance(default, BaseModel):
-        return "its defaults"
     if isinstance(default, timedelta):
         return f"`{_duration_words(default)}`"
     if isinstance(default, ByteSize):

@@ -31,8 +31,11 @@ def read_bounded(file: Path, *, most_bytes: int) -> bytes:
         _require_regular(file.stat())
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as opened:
-            _require_regular(os.fstat(descriptor))  # it may have been exchanged since
-            content = opened.read(most_bytes + 1)
+            status = os.fstat(descriptor)
+            _require_regular(status)  # it may have been exchanged since
+            content = opened.read(min(status.st_size, most_bytes) + 1)  # and no buffer of the size that is allowed
+            if len(content) > status.st_size:  # it grows
+                content += opened.read(most_bytes + 1 - len(content))
     except (OSError, ValueError) as error:
         if isinstance(error, UnreadableFileError):
             raise

@@ -148,5 +148,5 @@ class InputDeclaration(Declared):
     @property
     def declared_source(self) -> SourceDeclaration:
         """The source, whichever way it is read."""
-        source: SourceDeclaration = getattr(self, one_of(self, "stream", "static"))
+        source: SourceDeclaration = getattr(self, "static" if self.stream is None else "stream")
         return source

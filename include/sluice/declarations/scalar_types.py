@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import Annotated, Self
 
 from pydantic import (
@@ -242,7 +243,8 @@ def one_of(model: BaseModel, *fields: str) -> str:
     ------
     ValueError: when none or more than one is set.
     """
-    given = [field for field in fields if getattr(model, field) is not None]
+    values = model.__dict__
+    given = [field for field in fields if values[field] is not None]
     if len(given) != 1:
         raise ValueError(f"exactly one of {', '.join(fields)} is needed, got {', '.join(given) or 'none'}")
     return given[0]
@@ -256,7 +258,7 @@ class OneOfKinds(Declared):
         one_of(self, *type(self).model_fields)
         return self
 
-    @property
+    @cached_property
     def kind(self) -> str:
         """The kind: the key that the part was written under."""
         return one_of(self, *type(self).model_fields)

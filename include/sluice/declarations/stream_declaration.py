@@ -134,7 +134,10 @@ class StreamDeclaration(Declared):
         SupervisionDeclaration(), description="what to do when a run fails, stalls or falls behind"
     )
     backfill: BackfillDeclaration | None = Field(None, description="how an interval of the past is processed again")
-    engine: EngineDeclaration = Field(EngineDeclaration(), description="what a driver may use")
+    engine: EngineDeclaration = Field(
+        default_factory=EngineDeclaration,  # an instance with its dict of options would be copied deeply each time
+        description="what a driver may use",
+    )
 
     @model_validator(mode="after")
     def _name_is_free(self) -> Self:

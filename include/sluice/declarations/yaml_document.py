@@ -7,8 +7,9 @@ A declaration is data: no aliases, no tags, no duplicate keys, one document. Sca
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -20,6 +21,7 @@ from yaml.events import (
     MappingStartEvent,
     ScalarEvent,
     SequenceEndEvent,
+    SequenceStartEvent,
     StreamEndEvent,
 )
 
@@ -46,18 +48,24 @@ _FLOAT = re.compile(r"[-+]?[0-9]{1,30}\.[0-9]{0,30}(?:[eE][-+]?[0-9]{1,3})?")
 class Document:
     """A YAML file as plain values, and where each of them stands.
 
-    lines: the 1-based line of the key (or list item) at each path; the empty path is the document itself.
+    text: the file's bytes, from which the lines are read when one is asked for: of most files none is.
     """
 
     file: Path
     content: Mapping[str | int, Any]
-    lines: Mapping[KeyPath, int]
+    text: bytes
+
+    @property
+    def lines(self) -> Mapping[KeyPath, int]:
+        """The 1-based line of the key (or list item) at each path; the empty path is the document itself."""
+        return _lines_of(self.text)
 
     def location(self, path: KeyPath = ()) -> Location:
         """Where the key at `path` was written; of a key that is missing, where its nearest parent was."""
-        while path not in self.lines:
+        lines = self.lines
+        while path not in lines:
             path = path[:-1]
-        return Location(file=self.file, line=self.lines[path])
+        return Location(file=self.file, line=lines[path])
 
     def value(self, path: KeyPath) -> object:
         """What was written at `path`; nothing when nothing was."""
@@ -104,30 +112,26 @@ class _Reading:
     """
 
     def __init__(self, text: bytes, *, file: Path) -> None:
-        self._parser = CBaseLoader(text)
+        self._next = _events(text)
+        self._text = text
         self._file = file
-        self._lines: dict[KeyPath, int] = {(): 1}
 
     def document(self) -> Document:
         self._next()  # the start of the stream
         if isinstance(self._next(), StreamEndEvent):
             raise DeclarationError("the file is empty.", location=Location(file=self._file, line=1))
         root = self._next()
-        content = self._value(root, ())
+        content = self._value(root, 0)
         if not isinstance(content, dict):
             kind = "a list" if isinstance(content, list) else "a single value"
             raise self._refusal(root, f"a declaration is a mapping of keys to values, got {kind}.")
         self._next()  # the end of the document
         if not isinstance(another := self._next(), StreamEndEvent):
             raise self._refusal(another, "a second document begins here.", "Keep one document in a file.")
-        return Document(file=self._file, content=content, lines=self._lines)
+        return Document(file=self._file, content=content, text=self._text)
 
-    def _next(self) -> Event:
-        event: Event = self._parser.get_event()  # type: ignore[assignment]  # none only after the stream's end
-        return event
-
-    def _value(self, event: Event, path: KeyPath) -> object:
-        if len(path) > DEEPEST_NESTING:
+    def _value(self, event: Event, depth: int) -> object:
+        if depth > DEEPEST_NESTING:
             raise self._refusal(event, f"values are nested deeper than {DEEPEST_NESTING} levels.")
         if isinstance(event, ScalarEvent):
             return self._scalar(event)
@@ -135,43 +139,40 @@ class _Reading:
             anchor = one_line(str(event.anchor))
             raise self._refusal(event, f"the alias `*{anchor}` is not allowed.", "Write the value out.")
         self._require_no_tag(event)
-        return self._mapping(path) if isinstance(event, MappingStartEvent) else self._sequence(path)
+        return self._mapping(depth + 1) if isinstance(event, MappingStartEvent) else self._sequence(depth + 1)
 
     def _scalar(self, event: ScalarEvent) -> object:
-        self._require_no_tag(event)
+        if event.tag is not None:
+            self._require_no_tag(event)
         if (character := unshowable_character(event.value)) is not None:
             raise self._refusal(
                 event,
                 f"the text that begins here holds {character}, a character that no table, page or terminal shows.",
                 "Remove it.",
             )
-        is_plain = event.implicit[0]
-        return _plain_value(event.value) if is_plain else event.value
+        return _scalar_value(event)
 
-    def _sequence(self, path: KeyPath) -> list[object]:
+    def _sequence(self, depth: int) -> list[object]:
         values: list[object] = []
         while not isinstance(event := self._next(), SequenceEndEvent):
-            place = (*path, len(values))
-            self._lines[place] = _line(event)
-            values.append(self._value(event, place))
+            values.append(self._value(event, depth))
         return values
 
-    def _mapping(self, path: KeyPath) -> dict[str | int, object]:
+    def _mapping(self, depth: int) -> dict[str | int, object]:
         values: dict[str | int, object] = {}
-        while not isinstance(event := self._next(), MappingEndEvent):
+        lines: dict[str | int, int] = {}
+        following = self._next
+        while not isinstance(event := following(), MappingEndEvent):
             key = self._scalar(event) if isinstance(event, ScalarEvent) else None
             if not isinstance(key, str | int) or isinstance(key, bool):
                 raise self._refusal(event, "a key is a word or a whole number.", "Quote the key if it is text.")
-            if isinstance(key, str) and (len(key) > LONGEST_KEY or key != one_line(key)):
+            if isinstance(key, str) and (len(key) > LONGEST_KEY or one_line(key) != key):
                 raise self._refusal(event, f"a key is one line of at most {LONGEST_KEY} characters.")
-            place = (*path, key)
             if key in values:
-                first = self._lines[place]
-                raise self._refusal(
-                    event, f"the key `{key}` is written twice, first in line {first}.", "Keep one of the two."
-                )
-            self._lines[place] = _line(event)
-            values[key] = self._value(self._next(), place)
+                twice = f"the key `{key}` is written twice, first in line {lines[key]}."
+                raise self._refusal(event, twice, "Keep one of the two.")
+            lines[key] = _line(event)
+            values[key] = self._value(following(), depth)
         return values
 
     def _require_no_tag(self, event: Event) -> None:
@@ -181,6 +182,43 @@ class _Reading:
 
     def _refusal(self, event: Event, problem: str, next_step: str = "") -> DeclarationError:
         return DeclarationError(problem, location=Location(file=self._file, line=_line(event)), next_step=next_step)
+
+
+def _events(text: bytes) -> Callable[[], Event]:
+    """Each call gives the next event of a document."""
+    return CBaseLoader(text).get_event  # type: ignore[return-value]  # none only after the stream's end
+
+
+@lru_cache(maxsize=8)
+def _lines_of(text: bytes) -> Mapping[KeyPath, int]:
+    """The line of every key and list item of a document that was read."""
+    lines: dict[KeyPath, int] = {(): 1}
+    following = _events(text)
+    for _ in range(2):  # the start of the stream, and that of the document
+        following()
+
+    def note(event: Event, path: KeyPath) -> None:
+        if isinstance(event, MappingStartEvent):
+            while isinstance(key := following(), ScalarEvent):
+                place = (*path, _scalar_value(key))
+                lines[place] = _line(key)
+                note(following(), place)
+        elif isinstance(event, SequenceStartEvent):
+            number = 0
+            while not isinstance(item := following(), SequenceEndEvent):
+                place = (*path, number)
+                lines[place] = _line(item)
+                note(item, place)
+                number += 1
+
+    if text:
+        note(following(), ())
+    return lines
+
+
+def _scalar_value(event: ScalarEvent) -> Any:
+    """What a scalar means: a quoted one is text."""
+    return _plain_value(event.value) if event.implicit[0] else event.value
 
 
 def _line(event: Event) -> int:

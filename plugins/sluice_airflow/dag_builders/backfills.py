@@ -21,9 +21,6 @@ BACKFILL_SUFFIX = "__backfill"
 BACKFILL_TASK = "replace_interval"
 """The one task of that DAG."""
 
-ALL_BUT_BACKFILLS = frozenset(DagRunType) - {DagRunType.BACKFILL}
-"""The types of runs that the own DAG of a stream takes: its page names the DAG for backfills."""
-
 _BOUNDARY = "{{{{ {0}.isoformat() if {0} is defined else '' }}}}"
 """A boundary of the run's interval, in the template of its task; a run that was triggered by hand has none."""
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from airflow.sdk import DAG, task
+from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 
 from sluice.declarations.load_declarations import LoadedStream
@@ -75,6 +75,8 @@ def broken_declaration_dags(broken: Mapping[Path, Sequence[DeclarationError]], *
 
 def broken_declaration_dag(dag_id: str, *, file: str, problems: Sequence[DeclarationError]) -> DAG:
     """The DAG of one broken file. Its page and its only task show file, line and message."""
+    from airflow.sdk import task  # with all kinds of decorators: too slow for parsing files of which none is broken
+
     sentences = _sentences(problems)
     shown = "\n".join(f"- {sentence}" for sentence in sentences)
     with DAG(

@@ -9,8 +9,8 @@ from airflow.sdk import DAG, AssetAll, AssetOrTimeSchedule, CronTriggerTimetable
 from sluice.declarations.load_declarations import LoadedStream
 from sluice.declarations.stream_declaration import ScheduleDeclaration
 from sluice_airflow.dag_builders.assets import table_assets
-from sluice_airflow.dag_builders.backfills import ALL_BUT_BACKFILLS
 from sluice_airflow.dag_builders.documents import incremental_stream_document
+from sluice_airflow.dag_builders.run_types import ALL_BUT_BACKFILLS
 from sluice_airflow.operators.increment_operator import IncrementOperator
 
 RUN_TASK = "run"

@@ -124,3 +124,11 @@ def test_the_largest_declarations_take_seconds(folder: Folder, more: str) -> Non
     problems = folder.problems()
     assert time.monotonic() - began < LONGEST_SECONDS
     assert len(problems) <= 101
+
+
+def test_a_file_that_has_grown_since_its_size_was_asked_is_read_whole_or_refused() -> None:
+    """The files of /proc say that they have no byte."""
+    file = Path("/proc/self/status")
+    assert b"VmRSS" in read_bounded(file, most_bytes=1024**2)
+    with pytest.raises(UnreadableFileError, match="larger than 10 bytes"):
+        read_bounded(file, most_bytes=10)
