@@ -53,6 +53,7 @@ class StepObservation:
     reason: the name of why it was done, or not done; `explanation` is the sentence for a person.
     attempts: how often the procedure was called; 0 when the step was skipped or refused.
     result: the row that Spark's procedure returned, by its own column names.
+    basis: by what files and policy there was nothing to rewrite, as a digest; empty for every other decision.
     """
 
     step: MaintenanceStep
@@ -62,6 +63,7 @@ class StepObservation:
     attempts: int = 0
     duration_ms: int = 0
     result: Mapping[str, Any] = field(default_factory=dict)
+    basis: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

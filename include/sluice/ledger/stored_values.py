@@ -102,8 +102,7 @@ def record_of(kind: type[Record], row: Row[*tuple[Any, ...]] | Mapping[str, Any]
     ------
     LedgerError: when a column holds a word that this program does not know, as a newer one may write.
     """
-    is_mapping = isinstance(row, Mapping)
-    columns, values = (tuple(row), tuple(row.values())) if is_mapping else (row._fields, row)
+    columns, values = (tuple(row), tuple(row.values())) if isinstance(row, Mapping) else (row._fields, tuple(row))
     found: dict[str, Any] = {}
     for one in _cells(kind, columns):
         value = values[one.place]

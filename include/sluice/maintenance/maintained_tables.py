@@ -20,8 +20,10 @@ from sluice.declarations.source_declarations import IcebergSource
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.ledger.connection import Ledger
+from sluice.ledger.maintenance_runs import MaintenanceObservation
 from sluice.ledger.refreshes import kept_shadows
 from sluice.ledger.runs import live_streams
+from sluice.maintenance.counted_files import basis_of, counted_files
 from sluice.maintenance.direct_writers import observe_direct_writers
 from sluice.maintenance.maintenance_plan import MaintenancePlan, plan_maintenance, put_off, small_file_bytes
 from sluice.maintenance.pin_plan import Pin, PinKind, PinPlan, as_of_label, is_tag_of, plan_pins
@@ -92,6 +94,7 @@ def plan_table_maintenance(
     declaration: TableDeclaration,
     table: Table,
     now: datetime,
+    earlier: MaintenanceObservation | None = None,
 ) -> MaintenancePlan:
     """Observe the readers of a table and the table itself, and decide every step of its maintenance.
 
@@ -103,6 +106,7 @@ def plan_table_maintenance(
     declaration: the table's policy.
     table: freshly loaded.
     now: the current time of the database's clock.
+    earlier: the newest run of the table, whose counts of files are taken where they still hold; unset: none are.
 
     Raises
     ------
@@ -118,7 +122,12 @@ def plan_table_maintenance(
         object_store=settings.object_store,
     )
     newest = table.refresh() if readers else table
-    seen = observe_table(newest, name=name, small_file_bytes=small_file_bytes(policy), now=now)
+    head = newest.current_snapshot()
+    basis = basis_of(
+        policy, table_uuid=str(newest.metadata.table_uuid), snapshot_id=head.snapshot_id if head is not None else None
+    )
+    counted = counted_files(earlier, basis=basis)
+    seen = observe_table(newest, name=name, small_file_bytes=small_file_bytes(policy), now=now, counted=counted)
     live = live_streams(ledger)
     writers = observe_direct_writers(
         ledger, declarations, table, name, live_streams=live, object_store=settings.object_store

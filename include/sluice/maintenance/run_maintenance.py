@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from pyiceberg.catalog import Catalog
@@ -29,9 +29,11 @@ from sluice.ledger.maintenance_runs import (
     MaintenanceStep,
     StepObservation,
     StepOutcome,
+    newest_maintenance,
     recent_maintenance,
     record_maintenance,
 )
+from sluice.maintenance.counted_files import with_basis
 from sluice.maintenance.maintained_tables import find_declaration, plan_table_maintenance
 from sluice.maintenance.maintenance_plan import MaintenancePlan, StepDecision, StepReason
 from sluice.maintenance.maintenance_records import maintenance_record, note_sentences, step_event
@@ -163,7 +165,7 @@ class TableMaintenance:
         UsageError, LakehouseError, DeliveryError, LedgerError: as `maintain` raises them.
         """
         with maintenance_lock(self.ledger, name):
-            table, plan = self._plan(name)
+            table, plan = self._plan(name, newest_maintenance(self.ledger, name))
             is_due = plan.needs_spark or plan.is_compacted_here
             return plan if is_due else self._carry_out(plan, table, None)
 
@@ -189,14 +191,14 @@ class TableMaintenance:
                     return run
             return None if plan.needs_spark else self._carry_out(plan, table, None)
 
-    def _plan(self, name: str) -> tuple[Table, MaintenancePlan]:
+    def _plan(self, name: str, earlier: MaintenanceObservation | None = None) -> tuple[Table, MaintenancePlan]:
         find_declaration(self.declarations, name)
         table = require_table(self.catalog, name)
         if settle_merges_of_table(self.catalog, table):  # expiry removes the only other trace of a merged batch
             table.refresh()
-        return table, self._planned(name, table)
+        return table, self._planned(name, table, earlier)
 
-    def _planned(self, name: str, table: Table) -> MaintenancePlan:
+    def _planned(self, name: str, table: Table, earlier: MaintenanceObservation | None = None) -> MaintenancePlan:
         return plan_table_maintenance(
             self.ledger,
             self.declarations,
@@ -204,6 +206,7 @@ class TableMaintenance:
             declaration=find_declaration(self.declarations, name),
             table=table,
             now=database_time(self.ledger),
+            earlier=earlier,
         )
 
     def _carry_out(
@@ -221,6 +224,8 @@ class TableMaintenance:
         if plan.has_work:
             after = maintainer.observe(small_file_bytes=after.small_file_bytes, now=database_time(self.ledger))
         run = maintenance_record(plan, after, operations, launched_by=self.launched_by, ended_at=after.observed_at)
+        policy = find_declaration(self.declarations, run.table).maintenance
+        run = replace(run, operations=with_basis(run, plan, policy))
         record_maintenance(self.ledger, run)
         return run
 

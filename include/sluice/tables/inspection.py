@@ -20,6 +20,7 @@ from sluice.tables.catalog import catalog_refusals
 from sluice.tables.rewrite_limits import rewrite_limits
 from sluice.tables.table_observation import (
     FILE_SIZE_EDGES,
+    FileCounts,
     PartitionObservation,
     ReferenceKind,
     ReferenceObservation,
@@ -31,7 +32,9 @@ READERS = 8
 """How many manifests are read in parallel: enough to hide an object store's latency, few for a small machine."""
 
 
-def observe_table(table: Table, *, name: str, small_file_bytes: int, now: datetime) -> TableObservation:
+def observe_table(
+    table: Table, *, name: str, small_file_bytes: int, now: datetime, counted: FileCounts | None = None
+) -> TableObservation:
     """Read the files and snapshots of a table from its newest metadata.
 
     Parameters
@@ -40,6 +43,7 @@ def observe_table(table: Table, *, name: str, small_file_bytes: int, now: dateti
     name: `<namespace>.<table>`.
     small_file_bytes: a data file of fewer bytes counts as small.
     now: the time of the observation.
+    counted: the files of this very snapshot from an earlier look; unset: its manifests are read.
 
     Raises
     ------
@@ -47,7 +51,7 @@ def observe_table(table: Table, *, name: str, small_file_bytes: int, now: dateti
     """
     newest = table.current_snapshot()
     with catalog_refusals(f"read the manifests of {name}"):
-        manifests = newest.manifests(table.io) if newest else []
+        manifests = newest.manifests(table.io) if newest and counted is None else []
         files = _live_files(table, manifests, small_file_bytes)
         limits = (*rewrite_limits(table.metadata), *sorted(files.limits))
     return TableObservation(
@@ -56,17 +60,19 @@ def observe_table(table: Table, *, name: str, small_file_bytes: int, now: dateti
         metadata_location=table.metadata_location,
         snapshot_id=newest.snapshot_id if newest else None,
         committed_at=_time(newest.timestamp_ms) if newest else None,
-        rows=files.rows,
+        rows=counted.rows if counted else files.rows,
         small_file_bytes=small_file_bytes,
         partitions=_partitions(files),
-        delete_files=files.delete_files,
-        manifests=len(manifests),
+        delete_files=counted.delete_files if counted else files.delete_files,
+        manifests=counted.manifests if counted else len(manifests),
         snapshots=tuple(
             _snapshot(seen) for seen in sorted(table.snapshots(), key=lambda seen: seen.sequence_number or 0)
         ),
         references=_references(table),
-        file_sizes=tuple(files.by_size),
+        file_sizes=counted.file_sizes if counted else tuple(files.by_size),
         rewrite_limits=limits,
+        table_uuid=str(table.metadata.table_uuid),
+        counted=counted,
     )
 
 

@@ -60,6 +60,22 @@ class PartitionObservation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FileCounts:
+    """The files of a snapshot as an earlier look counted them, when it found no partition with files to rewrite.
+
+    The figures are those of `TableObservation`.
+    """
+
+    rows: int
+    data_files: int
+    data_bytes: int
+    small_files: int
+    delete_files: int
+    manifests: int
+    file_sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableObservation:
     """A table at one moment, read from metadata alone.
 
@@ -73,6 +89,8 @@ class TableObservation:
     file_sizes: how many data files of the newest snapshot are below each of `FILE_SIZE_EDGES` and not below the edge
         before, and how many are larger.
     rewrite_limits: why its small files cannot be written again without Spark (`tables.rewrite_limits`).
+    table_uuid: of this table, and of no other one of its name.
+    counted: set when the files were not read but are those of an earlier look; then there are no partitions.
     """
 
     table: str
@@ -89,6 +107,8 @@ class TableObservation:
     references: tuple[ReferenceObservation, ...]
     file_sizes: tuple[int, ...] = ()
     rewrite_limits: tuple[str, ...] = ()
+    table_uuid: str = ""
+    counted: FileCounts | None = None
 
     @property
     def main_line(self) -> tuple[SnapshotObservation, ...]:
@@ -117,14 +137,14 @@ class TableObservation:
     @property
     def data_files(self) -> int:
         """The data files of the newest snapshot."""
-        return sum(partition.data_files for partition in self.partitions)
+        return self.counted.data_files if self.counted else sum(one.data_files for one in self.partitions)
 
     @property
     def data_bytes(self) -> int:
         """The bytes of the data files of the newest snapshot."""
-        return sum(partition.data_bytes for partition in self.partitions)
+        return self.counted.data_bytes if self.counted else sum(one.data_bytes for one in self.partitions)
 
     @property
     def small_files(self) -> int:
         """The data files of the newest snapshot that are smaller than `small_file_bytes`."""
-        return sum(partition.small_files for partition in self.partitions)
+        return self.counted.small_files if self.counted else sum(one.small_files for one in self.partitions)

@@ -20,7 +20,7 @@ from tests.fixtures.stack import Stack
 from tests.integration.maintenance.conftest import Place
 
 from sluice.declarations.load_declarations import load_declarations
-from sluice.errors import LedgerError, LedgerUnreachableError, UnhealthyError
+from sluice.errors import LakehouseError, LedgerError, LedgerUnreachableError, UnhealthyError
 from sluice.ledger.connection import Ledger, database_time, open_ledger
 from sluice.ledger.events import EventSubject, recent_events
 from sluice.ledger.locks import maintenance_lock
@@ -38,6 +38,7 @@ from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import create_or_evolve_table
 
 PATIENT = {"compaction": {"min_input_files": 5}, "expiry": {"older_than": "1 day", "retain_last": 1}}
+OLD_AT_ONCE = {"older_than": "1 millisecond", "retain_last": 1}
 BY_SPARK: dict[str, Any] = {"properties": {"write.parquet.bloom-filter-enabled.column.id": "true"}}
 """What only Spark writes again."""
 
@@ -81,6 +82,13 @@ def append(table: Table, files: int) -> None:
     """Append files of one row."""
     for number in range(files):
         table.append(pa.table({"id": pa.array([number], pa.int64())}))
+
+
+def delete_manifest_list(table: Table) -> None:
+    """Delete what the newest snapshot is read from."""
+    newest = table.current_snapshot()
+    assert newest is not None
+    table.io.delete(newest.manifest_list)
 
 
 @pytest.fixture
@@ -128,6 +136,40 @@ def test_small_files_are_put_together_without_spark_and_then_nothing_is_due(tabl
         assert seen.summary is not None
         assert seen.summary.operation.value == "replace"
     assert plan_tables(tables.settings, load_declarations(tables.folder), names).ranked == ()
+
+
+def test_a_table_without_a_commit_is_looked_at_without_its_manifests(tables: Tables) -> None:
+    """They are deleted, so that whoever reads them fails. What time or another policy changes is decided again."""
+    name = tables.declare("idle", files=3)
+    assert tables.left_among(name) == ()
+    delete_manifest_list(tables.catalog.load_table(name))
+
+    assert tables.left_among(name) == ()
+
+    again, first = tables.runs(name)
+    assert (again.before, again.after, again.file_sizes) == (first.after, first.after, first.file_sizes)
+    assert [(one.reason, one.explanation, one.basis) for one in again.operations] == [
+        (one.reason, one.explanation, one.basis) for one in first.operations
+    ]
+    tables.declare("idle", files=0, is_created=False, maintenance={**PATIENT, "expiry": OLD_AT_ONCE})
+    assert tables.left_among(name) == (name,)
+    assert len(tables.runs(name)) == 2, "the expiry is due, and Spark does it"
+    tables.declare("idle", files=0, is_created=False, maintenance={**PATIENT, "compaction": {"min_input_files": 2}})
+    assert tables.left_among(name) == (name,)
+    with pytest.raises(LakehouseError):
+        open_maintenance(
+            tables.settings, tables.ledger, load_declarations(tables.folder), launched_by=BY
+        ).maintain_unless_due(name)
+
+
+def test_a_commit_has_the_files_counted_again(tables: Tables) -> None:
+    name = tables.declare("grows", files=3)
+    assert tables.left_among(name) == ()
+    append(tables.catalog.load_table(name), 2)
+
+    assert tables.left_among(name) == ()
+
+    assert [(run.before.files, run.after.files) for run in tables.runs(name)] == [(5, 1), (3, 3)]
 
 
 def test_beyond_the_budget_of_the_day_a_table_is_not_maintained(tables: Tables) -> None:

@@ -256,18 +256,18 @@ def test_without_earlier_runs_nothing_counts_where_none_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("earlier", "counts"),
+    ("age", "ended", "counts"),
     [
-        pytest.param({"age": 5 * HOUR, "ended": HOUR + SECOND, "heard": HOUR + SECOND}, False, id="stable, long ago"),
-        pytest.param({"age": 5 * HOUR, "ended": HOUR - MINUTE, "heard": HOUR - MINUTE}, True, id="stable, lately"),
-        pytest.param({"age": HOUR + MINUTE, "ended": HOUR + SECOND, "heard": HOUR + SECOND}, True, id="not stable"),
+        pytest.param(5 * HOUR, HOUR + SECOND, False, id="stable, long ago"),
+        pytest.param(5 * HOUR, HOUR - MINUTE, True, id="stable, lately"),
+        pytest.param(HOUR + MINUTE, HOUR + SECOND, True, id="not stable"),
     ],
 )
 def test_runs_before_one_that_was_stable_and_ended_long_ago_count_for_nothing(
-    earlier: dict[str, timedelta], counts: bool
+    age: timedelta, ended: timedelta, counts: bool
 ) -> None:
     newest = a_run(digest=WANTED.digest, age=MINUTE)
-    before = a_run(digest=WANTED.digest, state=RunState.FAILED, **earlier)
+    before = a_run(digest=WANTED.digest, state=RunState.FAILED, age=age, heard=ended, ended=ended)
     assert (runs_that_count(WANTED, newest, before) > 0) is counts
     ends = [before.launched_at - number * MINUTE for number in range(1, 10)]
     older = [replace(before, launched_at=end - SECOND, heartbeat_at=end, ended_at=end) for end in ends]
