@@ -261,8 +261,9 @@ BAD_STREAMS = [
         "sql: flights.sql",
         [
             f"{S}:15: `transformation.sql`: a query has one result, and nothing else rejects rows: no value is "
-            "decoded, and no rule rejects any. Write a rule with `on_failure: quarantine`, or a Python function; or "
-            "leave `quarantine` out.",
+            "decoded, no line of a file goes to the quarantine, and no rule rejects any. Write `on_malformed: "
+            "quarantine` at an input of json or csv files, a rule with `on_failure: quarantine`, or a Python function; "
+            "or leave `quarantine` out.",
             f"{S}:15: `transformation.sql`: there is no file flights.sql beside the declaration. Create flights.sql, "
             "or correct the name.",
         ],

@@ -24,9 +24,13 @@ def rule_problems(
     declaration = stream.declaration
     if declaration.transformation.sql is not None and declaration.quarantine and not stream.refuses_by_itself:
         sentence = (
-            "a query has one result, and nothing else rejects rows: no value is decoded, and no rule rejects any."
+            "a query has one result, and nothing else rejects rows: no value is decoded, no line of a file goes to the "
+            "quarantine, and no rule rejects any."
         )
-        step = "Write a rule with `on_failure: quarantine`, or a Python function; or leave `quarantine` out."
+        step = (
+            "Write `on_malformed: quarantine` at an input of json or csv files, a rule with `on_failure: quarantine`, "
+            "or a Python function; or leave `quarantine` out."
+        )
         yield _problem(stream, ("transformation", "sql"), sentence, next_step=step)
     for name, declared in declaration.outputs.items():
         table = declared.iceberg.table if declared.iceberg is not None else None
