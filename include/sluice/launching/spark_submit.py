@@ -230,7 +230,8 @@ class JobEnd:
     exit_code: its exit status.
     output: what it wrote to stdout.
     failure: the class and message of the error that ended it; None when it named none.
-    log: the file with everything that it and its JVM wrote to stderr.
+    log: the file with everything that it and its JVM wrote. In client mode Spark joins the stderr of the Python process
+        to its stdout, so that what the JVM wrote to stderr comes first.
     """
 
     exit_code: int
@@ -257,6 +258,8 @@ def run_in_foreground(command: JobCommand, settings: Settings, *, engine: Engine
         ended = subprocess.run(  # noqa: S603  # built by us
             argv, stdout=subprocess.PIPE, stderr=errors, text=True, env=job_environment(os.environ)
         )
+    with log.open("a", encoding="utf-8") as both:
+        both.write(ended.stdout)
     failure = last_after(FAILURE_MARK, log.read_text(encoding="utf-8", errors="replace").splitlines())
     return JobEnd(exit_code=ended.returncode, output=ended.stdout, failure=failure, log=log)
 

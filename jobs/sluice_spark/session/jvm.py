@@ -165,4 +165,4 @@ def _is_named(line: str) -> bool:
 
 
 def _line_of(text: str) -> str:
-    return (text.strip().splitlines() or [""])[0].rstrip(".")
+    return (text.strip().splitlines() or [""])[0].rstrip(".;")

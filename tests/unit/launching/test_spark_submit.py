@@ -16,9 +16,16 @@ from tests.fixtures.streams import continuous_stream
 from sluice.declarations.engine_declaration import EngineDeclaration
 from sluice.errors import LaunchError
 from sluice.launching.job_command import RunStream, ValidateStreams
+from sluice.launching.job_output import FAILURE_MARK
 from sluice.launching.launch_settings import class_path, launch_conf
 from sluice.launching.launcher_port import LaunchRequest
-from sluice.launching.spark_submit import SparkConnection, driver_request, find_spark_submit, spark_submit_command
+from sluice.launching.spark_submit import (
+    SparkConnection,
+    driver_request,
+    find_spark_submit,
+    run_in_foreground,
+    spark_submit_command,
+)
 from sluice.ledger.connection import open_ledger
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.settings import CatalogSettings, ObjectStoreSettings, Settings
@@ -128,6 +135,22 @@ def settings(tmp_path: Path) -> Settings:
         catalog=CatalogSettings(uri="http://c", warehouse="s3://w", credential=credential),
         object_store=ObjectStoreSettings(access_key_id=key_id, secret_access_key=access_key),
     )
+
+
+def test_a_job_in_the_foreground_names_its_failure_where_spark_joins_its_outputs(
+    settings: Settings, tmp_path: Path, make_binary: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In client mode the stderr of Python is in the stdout of `spark-submit`."""
+    submit = make_binary("spark/bin/spark-submit")
+    submit.write_text(f"#!/bin/sh\necho 'WARNING: a JVM' >&2\necho '{FAILURE_MARK}UsageError: boom'\nexit 2\n")
+    monkeypatch.setenv("PATH", f"{submit.parent}:/bin:/usr/bin")
+
+    ended = run_in_foreground(
+        ValidateStreams(folder="/f", streams="flights"), settings.model_copy(update={"logs": tmp_path / "logs"})
+    )
+
+    assert (ended.exit_code, ended.failure) == (2, "UsageError: boom")
+    assert ended.log.read_text() == f"WARNING: a JVM\n{FAILURE_MARK}UsageError: boom\n"
 
 
 NOWHERE = open_ledger("postgresql+psycopg://nobody@nowhere/ledger")
