@@ -58,7 +58,7 @@ class TableLook:
 
     problem: why nothing is known; the rest is empty then. exists: whether the catalog has it.
     snapshot_id, committed_at, operation: of its newest snapshot; unset before the first commit.
-    fresh_at: when its rows last changed: a compaction commits a snapshot, and changes none.
+    fresh_at: when its rows last changed: not every commit changes some.
     rows: of the newest snapshot, also those that delete files hide; unset where its writer counted none.
     """
 
@@ -136,6 +136,10 @@ class TableLooks:
             self._is_passing.release()
 
 
+_CHANGED_FILES = ("added-data-files", "deleted-data-files", "added-delete-files", "removed-delete-files")
+"""What the summary of a commit counts. Source: https://iceberg.apache.org/spec/#optional-snapshot-summary-fields"""
+
+
 def look_at(table: Table | None) -> TableLook:
     """What the metadata of a table says, as it was just loaded; none: the catalog does not have it. Pure."""
     if table is None:
@@ -167,11 +171,21 @@ def _committed_at(snapshot: Snapshot) -> datetime:
 
 
 def _fresh_at(table: Table, newest: Snapshot | None) -> datetime | None:
-    """When the newest snapshot was committed that is no compaction, as far back as snapshots are listed."""
+    """When the newest snapshot was committed that changed rows, as far back as snapshots are listed."""
     seen = newest
-    while seen is not None and seen.summary is not None and seen.summary.operation is Operation.REPLACE:
+    while seen is not None and not _changes_rows(seen):
         seen = None if seen.parent_snapshot_id is None else table.snapshot_by_id(seen.parent_snapshot_id)
     return None if seen is None else _committed_at(seen)
+
+
+def _changes_rows(snapshot: Snapshot) -> bool:
+    """Not so a compaction, a batch of which no row was good, or the commit with which a stream opens its output. What
+    does not say how many files it has changed may have changed rows."""
+    summary = snapshot.summary
+    if summary is None or summary.operation is Operation.REPLACE:
+        return summary is None
+    counts = summary.additional_properties
+    return "total-data-files" not in counts or any(_count(counts, name) for name in _CHANGED_FILES)
 
 
 def _columns(table: Table) -> Iterator[LookedColumn]:

@@ -82,6 +82,21 @@ def test_rows_and_freshness_are_there_from_the_first_commit_on(table: Table) -> 
     assert seen.fresh_at.timestamp() * 1000 == newest.timestamp_ms
 
 
+def test_a_commit_without_a_row_makes_no_table_fresher(table: Table) -> None:
+    """So a stream opens its output, and publishes a batch of which no row was good."""
+    append(table, "a")
+    written = look_at(table)
+    with table.transaction() as transaction, transaction.update_snapshot().fast_append():
+        pass
+    empty = look_at(table)
+    table.delete("id = 'a'")
+    deleted = look_at(table)
+
+    assert empty.snapshot_id != written.snapshot_id
+    assert (empty.fresh_at, empty.rows) == (written.fresh_at, 1)
+    assert (deleted.fresh_at, deleted.rows) == (deleted.committed_at, 0)
+
+
 def test_columns_have_their_types_and_those_that_a_change_added_are_named(table: Table) -> None:
     append(table, "a")
     with table.update_schema() as update:
