@@ -93,14 +93,15 @@ transformation or the declaration:
 
 ```bash
 sluice quarantine show STREAM              # how many are open, by kind
-sluice quarantine replay STREAM --dry-run  # what the code of today makes of them; nothing is published
+sluice quarantine replay STREAM            # shows what the code of today makes of them, asks, publishes it
 sluice quarantine discard STREAM --kind not_json   # gives them up; they stay in the table
 ```
 
-To publish what a replay gives is refused today (decision 0087). `--dry-run` reads a record again by its position where
-the topic or table still holds it; where it does not, the value is taken from the quarantine if a decoder has rejected
-it. `sluice backfill STREAM` computes the interval again where the stream declares a backfill, and `sluice stream
-refresh STREAM` the table.
+A replay publishes each record once, beside the live stream (decision 0087); it is refused where that cannot be known: the
+stream keeps a state, replaces rows, or makes several rows of a record. A record is read again by its position where the
+topic or table still holds it; where it does not, the value is taken from the quarantine if a decoder has rejected it.
+`--dry-run` shows the effect, `--kind` and `--position` choose. Else `sluice backfill STREAM` computes the interval again
+where the stream declares a backfill, and `sluice stream refresh STREAM` the table.
 
 ## A batch that cannot be published
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -20,7 +21,6 @@ from sluice.cli.operation import may_act, print_done
 from sluice.cli.terminal import AsJson, DryRun, StreamName, Yes, console, print_json
 from sluice.cli.work_requests import have_done
 from sluice.declarations.loaded_declarations import LoadedStream
-from sluice.errors import UnpublishableError
 from sluice.ledger.connection import database_time
 from sluice.ledger.events import EventAction, record_event
 from sluice.operations import OperationPlan, OperationVerb, Stake, steps_of
@@ -61,7 +61,7 @@ def show(name: StreamName, as_json: AsJson = False) -> None:
     console().print(table)
     typer.echo(f"{len(rows):,} rejected rows of {name} are open.")
     if rows:
-        typer.echo(f"`sluice quarantine replay {name} --dry-run` shows what the code of today makes of them.")
+        typer.echo(f"`sluice quarantine replay {name}` shows what the code of today makes of them, and asks.")
 
 
 @app.command()
@@ -70,24 +70,32 @@ def replay(
     kinds: Kinds = None,
     positions: Positions = None,
     dry_run: DryRun = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show with `--dry-run` what the code of today makes of open rejected records. To publish that is refused for now.
+    """Publish open rejected records through the code of today, beside the live stream, each once.
 
-    They are computed as a replay would compute them, beside the live stream, and nothing of it becomes visible.
+    They are computed first, and what they give is shown; you are asked to confirm it. A command that was interrupted is
+    completed by repeating it.
     """
-    if not dry_run:
-        raise UnpublishableError(
-            f"Rejected records of {name} cannot be replayed yet: it is not shown that each is published once.",
-            next_step=f"See what they would give with `--dry-run`; backfill their interval, or refresh the table "
-            f"(`sluice stream refresh {name}`).",
-        )
     with open_cli_context() as ctx:
         stream = ctx.declarations.stream(name)
         now = database_time(ctx.ledger).isoformat()
-        listed = {"kinds": json.dumps(sorted(kinds or [])), "positions": json.dumps(sorted(positions or []))}
-        tried = have_done(ctx, ReplayRecords(stream=name, **listed, until=now, only_tries=YES))
-        may_act(lambda: [_replay_plan(stream, tried)], dry_run=True, yes=False, as_json=as_json)
+        asked = ReplayRecords(
+            stream=name, kinds=json.dumps(sorted(kinds or [])), positions=json.dumps(sorted(positions or [])), until=now
+        )
+        digests: list[str] = []
+
+        def planned() -> list[OperationPlan[Mapping[str, Any]]]:
+            tried = have_done(ctx, replace(asked, only_tries=YES))
+            digests.append(tried["digest"])
+            return [_replay_plan(stream, tried)]
+
+        if not may_act(planned, dry_run=dry_run, yes=yes, as_json=as_json):
+            return
+        done = have_done(ctx, replace(asked, planned=digests[0] if digests else ""))
+    sentence = f"{done['marked']:,} rejected rows are resolved by {done['rows']:,} rows of {_target_of(stream)}."
+    print_done(OperationVerb.REPLAY, done, sentence, as_json=as_json)
 
 
 @app.command()
@@ -163,8 +171,12 @@ def _replay_sentences(stream: LoadedStream, tried: Mapping[str, Any]) -> Iterato
     if rejected := tried["rejected"]:
         reasons = ", ".join(f"{count:,} {kind}" for kind, count in Counter(rejected).most_common())
         yield f"Leave open what is rejected again: {reasons}."
-    yield f"Add {tried['rows']:,} rows to {replayed_output(stream.declaration).target} in one commit."
+    yield f"Add {tried['rows']:,} rows to {_target_of(stream)} in one commit."
     yield "Mark the rows as replayed. The live stream continues, and its mark stays."
+
+
+def _target_of(stream: LoadedStream) -> str:
+    return replayed_output(stream.declaration).target
 
 
 def _discard_plan(name: str, rows: list[OpenRow]) -> OperationPlan[list[OpenRow]]:
