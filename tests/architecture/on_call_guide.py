@@ -97,11 +97,11 @@ sluice quarantine replay STREAM            # shows what the code of today makes 
 sluice quarantine discard STREAM --kind not_json   # gives them up; they stay in the table
 ```
 
-A replay publishes each record once, beside the live stream (decision 0087); it is refused where that cannot be known: the
-stream keeps a state, replaces rows, or makes several rows of a record. A record is read again by its position where the
-topic or table still holds it; where it does not, the value is taken from the quarantine if a decoder has rejected it.
-`--dry-run` shows the effect, `--kind` and `--position` choose. Else `sluice backfill STREAM` computes the interval again
-where the stream declares a backfill, and `sluice stream refresh STREAM` the table.
+A replay publishes each record once, beside the live stream (decision 0087); it is refused where that cannot be known:
+the stream keeps a state, replaces rows, or makes several rows of a record. A record is read again by its position where
+the topic or table still holds it; where it does not, the value is taken from the quarantine if a decoder has rejected
+it. `--dry-run` shows the effect, `--kind` and `--position` choose. Else `sluice backfill STREAM` computes the interval
+again where the stream declares a backfill, and `sluice stream refresh STREAM` the table.
 
 ## A batch that cannot be published
 

@@ -13,13 +13,13 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.schema import Schema
-from pyiceberg.types import LongType, NestedField
+from pyiceberg.types import LongType, NestedField, StringType
 from tests.unit.pages.test_quarantine_samples import declared
 
 from sluice.backfill import replay_lane
 from sluice.backfill.replay_lane import ReplayLane, replay_key
 from sluice.declarations.quarantine_table import quarantine_declaration
-from sluice.errors import IntervalChangedError
+from sluice.errors import IntervalChangedError, UnpublishableError
 from sluice.publication.checked_commit import commit_checked
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.staged_batch import StagedOutput
@@ -50,12 +50,12 @@ class Scene:
         key = replay_key(STREAM.stream, now=self.now)
         return key, self.lane.fence(key, at=self.now)
 
-    def publish(self, key: str, head: int, *ids: int, **more: Any) -> int:
+    def publish(self, key: str, head: int, *ids: int, schema: Schema = IDS, **more: Any) -> int:
         """Make rows visible, as they are in the staging table."""
         if self.catalog.table_exists(STAGING):
             self.catalog.drop_table(STAGING)
-        staging = self.catalog.create_table(STAGING, IDS)
-        staging.append(pa.table({"id": pa.array(ids, pa.int64())}))
+        staging = self.catalog.create_table(STAGING, schema)
+        staging.append(pa.table({"id": ids}).cast(staging.schema().as_arrow()))
         files = [task.file for task in staging.scan().plan_files()]
         return self.lane.publish(key, head=head, staging=staging, staged=files, rows=len(ids), **more)
 
@@ -180,3 +180,13 @@ def test_what_another_has_written_into_the_target_meanwhile_refuses_a_replay(sce
         scene.publish(key, head, 7)
 
     assert scene.ids() == [1, 7]
+
+
+def test_rows_that_do_not_fit_the_target_any_more_are_refused(scene: Scene) -> None:
+    key, head = scene.begin()
+    as_text = Schema(NestedField(1, "id", StringType(), required=False))
+
+    with pytest.raises(UnpublishableError, match="staged under another schema"):
+        scene.publish(key, head, 7, schema=as_text)
+
+    assert scene.ids() == [1]

@@ -7,10 +7,19 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from tests.fixtures.streams import continuous_stream
 
-from sluice.backfill.replayable_rows import OpenRow, Selection, may_have_published_until, replayable, stored_value
+from sluice.backfill.replayable_rows import (
+    OpenRow,
+    Selection,
+    may_have_published_until,
+    refusals_of,
+    replayable,
+    stored_value,
+)
 from sluice.declarations.input_declaration import InputDeclaration
 from sluice.ledger.backfill_attempts import BackfillAttemptKey, BackfillAttemptObservation, BackfillState
+from sluice.operations import RefusalReason
 from sluice.publication.resolved_rejections import place_of
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -105,3 +114,26 @@ def test_a_backfill_that_published_nothing_blocks_nothing() -> None:
     none = [attempt(BackfillState.UNCHANGED), attempt(BackfillState.FAILED, planned=False)]
     assert may_have_published_until(none) is None
     assert may_have_published_until([attempt(BackfillState.RUNNING, ended_hour=None)]) is None, "it is refused before"
+
+
+TWO_TABLES = {name: {"iceberg": {"table": f"bronze.{name}"}} for name in ("rows", "copies")}
+FILES = {
+    "records": {"stream": {"files": {"connection": "landing", "path": "in", "format": "json", "columns": COLUMNS}}}
+}
+
+
+@pytest.mark.parametrize(
+    ("declared", "backfill", "refresh", "reasons"),
+    [
+        ({}, False, False, []),
+        ({}, True, False, [RefusalReason.NOT_AT_REST]),
+        ({}, False, True, [RefusalReason.OTHER_REFRESH]),
+        ({"outputs": TWO_TABLES}, False, False, [RefusalReason.NOT_YET]),
+        ({"inputs": FILES}, False, False, [RefusalReason.NOT_YET]),
+    ],
+)
+def test_a_replay_that_could_publish_a_record_twice_is_refused(
+    declared: dict[str, Any], reasons: list[RefusalReason], *, backfill: bool, refresh: bool
+) -> None:
+    refusals = refusals_of(continuous_stream(**declared), has_open_backfill=backfill, has_open_refresh=refresh)
+    assert [one.reason for one in refusals] == reasons
