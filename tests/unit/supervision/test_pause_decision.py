@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from sluice.ledger.airflow_owner import DagObservation, DagPause
-from sluice.supervision.decide_about_pause import PauseEffect, decide_about_pause
+from sluice.supervision.decide_about_pause import PauseEffect, decide_about_pause, pause_after
 
 PAUSED = DagObservation(airflow="ours", is_paused=True)
 UNPAUSED = DagObservation(airflow="ours", is_paused=False)
@@ -58,3 +59,30 @@ def test_a_start_that_may_be_newer_than_the_pause_is_kept() -> None:
             PAUSED, known=WAS_UNPAUSED, is_suspended=False, is_given_up=False, started_at=started_at
         )
         assert decided is effect
+
+
+@pytest.mark.parametrize(
+    ("dag", "before", "failed_runs"),
+    [
+        (replace(UNPAUSED, failed_runs=3), replace(WAS_UNPAUSED, failed_runs=2), 3),
+        (UNPAUSED, replace(WAS_UNPAUSED, failed_runs=2), 2),
+        (replace(PAUSED, failed_runs=3), replace(WAS_UNPAUSED, failed_runs=2), 2),
+        (replace(PAUSED, failed_runs=3), replace(WAS_UNPAUSED, failed_runs=2, is_known=False), None),
+        (replace(PAUSED, failed_runs=3), replace(OTHERS, failed_runs=2), None),
+        (replace(PAUSED, failed_runs=3), None, None),
+    ],
+    ids=["unpaused", "not counted", "paused since", "made again", "of another Airflow", "first seen"],
+)
+def test_failed_runs_are_those_of_when_the_dag_was_last_unpaused(
+    dag: DagObservation, before: DagPause | None, failed_runs: int | None
+) -> None:
+    after = pause_after(
+        dag,
+        PauseEffect.NOTHING,
+        stream="flights",
+        known=before,
+        is_suspended=False,
+        is_given_up=False,
+        now=WAS_PAUSED.observed_at,
+    )
+    assert after.failed_runs == failed_runs

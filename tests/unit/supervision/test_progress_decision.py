@@ -387,3 +387,4 @@ def test_the_age_of_the_oldest_unread_row() -> None:
     assert oldest_unread([look(0, 0)], now=NOW) == timedelta(0)
     assert oldest_unread([look(0, 5, read=10), look(7, 9, read=5)], now=NOW) == 7 * MINUTE, "at least"
     assert oldest_unread([look(0, 5, read=0, generation=2), look(7, 9, read=5)], now=NOW) == timedelta(0)
+    assert oldest_unread([look(0, None), look(7, 9, read=5), look(9, 9, read=5)], now=NOW) is None

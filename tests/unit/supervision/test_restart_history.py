@@ -210,3 +210,14 @@ def test_a_stream_that_fails_each_time_after_it_was_stable_is_crash_looping() ->
     assert crashes([up_for(11 * MINUTE), *failed]) == 5
     assert crashes([up_for(22 * MINUTE), *failed]) == 0
     assert crashes(failed[:4]) == 0
+
+
+def test_failures_in_a_row_are_a_crash_loop_however_far_apart_they_are() -> None:
+    assert crashes([ended_run(ago) for ago in (5, 50, 100)]) == 3
+    assert crashes([ended_run(ago) for ago in (5, 50)]) == 0
+
+
+def test_what_failed_just_an_hour_ago_is_not_of_this_hour() -> None:
+    failed = [ended_run(12 * number, uptime=11 * MINUTE) for number in range(1, 6)]
+    assert crashes(failed) == 0, "the fifth ended an hour ago"
+    assert crashes([*failed[:4], ended_run(59, uptime=11 * MINUTE)]) == 5

@@ -13,6 +13,7 @@ from sluice.ledger.airflow_owner import DagPause, PauseOrigin
 from sluice.ledger.batches import BatchObservation, PublicationKey, RejectedSince
 from sluice.ledger.desired_states import DesiredStateObservation
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
+from sluice.ledger.stream_troubles import StreamTrouble
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 from sluice.supervision.control_plans import note_of_paused_dag
 from sluice.supervision.progress_decision import ProgressJudgement, ProgressState
@@ -23,6 +24,7 @@ from sluice.supervision.stream_verdict import (
     verdict_of,
     with_limit,
     with_rejections,
+    with_unclear_pause,
 )
 from sluice.supervision.supervision_decision import (
     StreamObservation,
@@ -32,6 +34,7 @@ from sluice.supervision.supervision_decision import (
 )
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
 ALIVE, GONE, UNKNOWN = ProcessState.ALIVE, ProcessState.GONE, ProcessState.UNKNOWN
 
 
@@ -199,15 +202,19 @@ SETTLED = DesiredStateObservation(
         ({"generation": 2}, True),
         ({"refusing": replace(ONE_FILE, is_rejected=True)}, True),
         ({"desired": SETTLED}, True),
+        ({"desired": replace(SETTLED, requested_at=NOON)}, False),
         ({"refusing_digests": {"run-0": "another"}, "refusing": replace(ONE_FILE, run_id="run-0")}, True),
+        ({"refusing_digests": {"run-1": "d"}, "runs": ()}, False),
     ],
-    ids=["good files came since", "reset since", "rejected by a person", "settled by a request", "declared again"],
-)
+    ids=["good files came since", "reset since", "rejected by a person", "settled by a request", "requested before",
+         "declared again", "its run is forgotten"],
+)  # fmt: skip
 def test_a_file_of_which_no_record_was_good_counts_until_somebody_acts(
     change: dict[str, Any], is_healthy: bool
 ) -> None:
-    seen = replace(replace(seen_with((GOOD,)), generation=1, refusing=ONE_FILE), **change)
-    verdict = with_rejections(judge_increment(seen), seen)
+    before = replace(seen_with((GOOD,)), generation=1, refusing=ONE_FILE)
+    seen = replace(before, **change)
+    verdict = with_rejections(judge_increment(before), seen)
 
     assert verdict.is_healthy is is_healthy
     if not is_healthy:
@@ -261,3 +268,32 @@ def test_a_stream_that_rejects_more_than_its_limit_is_unhealthy(
     )
     assert verdict.is_healthy is is_healthy
     assert is_healthy or f"It rejected {rejected} of 1,000 rows" in verdict.explanation
+
+
+@pytest.mark.parametrize(("asked_after", "occasion"), [(None, "1:1"), (-MINUTE, "1:1"), (MINUTE, "1:2")])
+def test_the_next_refused_batch_is_news_after_a_request_only(asked_after: timedelta | None, occasion: str) -> None:
+    trouble = StreamTrouble(
+        stream="weather",
+        reason=StreamState.ALL_REJECTED,
+        explanation="It rejected all.",
+        since=NOON - 2 * MINUTE,
+        observed_at=NOON,
+        occasion="1:1",
+    )
+    asked_at = None if asked_after is None else trouble.since + asked_after
+    desired = DesiredStateObservation(stream="weather", desired_state=DesiredState.RUNNING, requested_at=asked_at)
+    seen = replace(seen_with((BAD,)), trouble=trouble, desired=desired)
+
+    assert with_rejections(judge_increment(seen), seen).occasion == occasion
+
+
+def test_a_pause_of_which_nobody_knows_the_time_says_nothing() -> None:
+    pause = DagPause(stream="weather", airflow="ours", is_paused=True, observed_at=NOON, origin=PauseOrigin.UNCLEAR)
+    running = StreamVerdict(state=StreamState.RUNNING, is_healthy=True, explanation="It runs.")
+    asked = replace(seen_with((GOOD,)), desired=SETTLED)
+
+    assert with_unclear_pause(running, replace(asked, dag_pause=pause)) == running
+    since_noon = replace(
+        asked, desired=replace(SETTLED, requested_at=NOON - MINUTE), dag_pause=replace(pause, since=NOON)
+    )
+    assert with_unclear_pause(running, since_noon).state is StreamState.PAUSE_UNCLEAR

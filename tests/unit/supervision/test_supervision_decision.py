@@ -7,6 +7,7 @@ from tests.unit.supervision.queued_cases import QUEUED_BY_ITS_CLUSTER
 from tests.unit.supervision.supervision_cases import (
     ADMITTED,
     ADMITTED_LONG_AGO,
+    AHEAD,
     ALIVE,
     FAILED,
     HEARD,
@@ -27,10 +28,12 @@ from tests.unit.supervision.supervision_cases import (
     seen,
 )
 
-from sluice.ledger.run_values import RunObservation, WatchedRun
+from sluice.ledger.desired_states import SuspensionCause
+from sluice.ledger.run_values import DesiredState, RunObservation, WatchedRun
+from sluice.messages.durations import in_words
 from sluice.supervision.decide_supervision import calls_for_supervisor, decide_supervision, with_room
 from sluice.supervision.supervision_decision import HEALTHY_REASONS, SupervisionAction, SupervisionReason, decision
-from sluice.supervision.time_limits import STARTS_WITHIN
+from sluice.supervision.time_limits import HEARD_WITHIN, STARTS_WITHIN
 
 EVERY_ROW = (*TABLE, *QUEUED_BY_ITS_CLUSTER)
 
@@ -69,6 +72,21 @@ def test_a_refused_change_names_what_was_and_what_is() -> None:
         "Undo that change, declare the new one as a stream of another name, or stop the stream and leave its "
         "checkpoint behind: `sluice stream reset flights` shows what is then read and published again."
     )
+
+
+def test_a_driver_of_another_host_is_as_silent_as_its_newest_sign_says() -> None:
+    ahead = decide_supervision(wanted=WANTED, digest="d", seen=seen(AHEAD, process=UNKNOWN), history=NONE, now=NOW)
+    assert "is 1 d in the future: the clock of the ledger's server was set back." in ahead.explanation
+    silent = decide_supervision(wanted=WANTED, digest="d", seen=seen(SILENT, process=UNKNOWN), history=NONE, now=NOW)
+    assert f"It has been silent for {in_words(HEARD_WITHIN + SECOND)}." in silent.explanation
+
+
+@pytest.mark.parametrize("cause", [None, *SuspensionCause])
+def test_a_stopped_stream_says_what_starts_it_again(cause: SuspensionCause | None) -> None:
+    stopped = seen(None, asked=DesiredState.RUNNING if cause else STOPPED, suspension=cause)
+    text = decide_supervision(wanted=WANTED, digest="d", seen=stopped, history=NONE, now=NOW).explanation
+    assert "`sluice stream start flights`" in text
+    assert ("Unpausing the DAG" in text) is (cause is SuspensionCause.PAUSED)
 
 
 def test_giving_up_names_the_reason_the_count_and_the_next_step() -> None:
