@@ -4,21 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
-from airflow.sdk import DAG, AssetAny, AssetOrTimeSchedule, CronTriggerTimetable, Param, TaskGroup, task
+from airflow.sdk import (
+    DAG,
+    AssetAny,
+    AssetOrTimeSchedule,
+    BaseOperatorLink,
+    CronTriggerTimetable,
+    Param,
+    TaskGroup,
+    conf,
+    task,
+)
 from airflow.sdk.exceptions import AirflowFailException
 
 from sluice.declarations.load_declarations import Declarations
 from sluice.declarations.quarantine_table import all_tables
 from sluice.declarations.table_declaration import TableDeclaration
+from sluice.errors import SluiceError
+from sluice.launching.job_output import FAILURE_MARK
 from sluice.supervision.platform_dags import MAINTENANCE_DAG, QUALITY_DAG
 from sluice.work.requests import CheckTable, MaintainTable, WorkRequest
 from sluice_airflow.dag_builders.assets import table_asset, table_assets
 from sluice_airflow.dag_builders.storable_dags import storable_owners, storable_page
-from sluice_airflow.operators.check_operator import CheckOperator
-from sluice_airflow.operators.maintenance_operator import MaintenanceOperator
-from sluice_airflow.operators.work_operator import WorkOperator
+from sluice_airflow.operators.work_operator import WorkOperator, failure_of_work
+from sluice_airflow.pages.page_addresses import quality_address
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseOperator, Context
+    from airflow.sdk.types import TaskInstanceKey
 
 
 def choice_param(kind: str, *, among: Sequence[str]) -> Param:
@@ -237,3 +253,64 @@ def _due_tables(names: Sequence[str], run_id: str) -> Sequence[str]:
     deployment = load_deployment()
     declarations = load_declarations(deployment.settings.pipelines)
     return due_tables(deployment.settings, declarations, names, launched_by=f"airflow: {MAINTENANCE_DAG}, {run_id}")
+
+
+class QualityReportLink(BaseOperatorLink):
+    """The button on the page of the task. Airflow saves its address whenever the task stops running on a worker, so it
+    is there while the check is awaited and when it has failed."""
+
+    @property
+    def name(self) -> str:
+        """What the button says."""
+        return "Quality report"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # Airflow's signature
+        """The page of the table's quality, in this Airflow: with the path below which it lies, without its host."""
+        below = urlsplit(conf.get("api", "base_url", fallback="")).path.rstrip("/")
+        return f"{below}/{quality_address(getattr(operator, 'subject', ''))}"
+
+
+class CheckOperator(WorkOperator):
+    """Check a table against its rules."""
+
+    operator_extra_links = (QualityReportLink(),)
+
+
+class MaintenanceOperator(WorkOperator):
+    """Maintain a table: here as far as no Spark is needed, else as a work item.
+
+    So a table that is red, because a step is refused or has been blocked for long, shows that without a JVM.
+    """
+
+    def __init__(self, *, request: MaintainTable, **kwargs: Any) -> None:
+        super().__init__(request=request, **kwargs)
+        self.table = request.table
+
+    def work(self, context: Context) -> None:
+        """Maintain the table, or ask for it and wait."""
+        try:
+            is_maintained = self._is_maintained_here()
+        except SluiceError as error:
+            raise failure_of_work(f"{FAILURE_MARK}{type(error).__name__}: {error}", subject=self.table) from error
+        if is_maintained:
+            self._report_end()
+        else:
+            super().work(context)
+
+    def _is_maintained_here(self) -> bool:
+        """Maintain the table, unless that needs Spark."""
+        from sluice.declarations.load_declarations import load_declarations
+        from sluice.maintenance.maintenance_records import run_sentences
+        from sluice.maintenance.run_maintenance import open_maintenance, require_no_problems
+
+        deployment = self._deployment()
+        declarations = load_declarations(deployment.settings.pipelines)
+        with deployment.open_owned_ledger() as ledger:
+            maintenance = open_maintenance(deployment.settings, ledger, declarations, launched_by=self.asked_by)
+            run = maintenance.maintain_without_spark(self.table)
+            if run is None:
+                return False
+            for sentence in run_sentences(run):
+                self.log.info("%s", sentence)
+            require_no_problems(ledger, run)
+        return True

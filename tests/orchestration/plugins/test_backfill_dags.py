@@ -14,9 +14,8 @@ from airflow.timetables.base import TimeRestriction
 from tests.fixtures.sample_declarations import write_continuous_stream, write_table
 
 from sluice.declarations.load_declarations import load_declarations
-from sluice_airflow.dag_builders.backfills import backfill_dag, backfill_gaps_dag
+from sluice_airflow.dag_builders.backfills import BackfillOperator, GapOperator, backfill_dag, backfill_gaps_dag
 from sluice_airflow.dag_builders.streams import continuous_stream_dag
-from sluice_airflow.operators.backfill_operator import BackfillOperator, GapOperator
 from sluice_airflow.timetables.backfill_timetable import BackfillTimetable
 
 BACKFILL = "backfill: {column: at, interval: day, at_once: 3}\n"

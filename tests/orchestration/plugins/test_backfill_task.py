@@ -21,8 +21,7 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.work_items import ask, claim, end_item
 from sluice.ledger.work_values import NewItem, Pool, WorkState
 from sluice.work.requests import ReplaceInterval
-from sluice_airflow.dag_builders.backfills import backfill_dag
-from sluice_airflow.operators.backfill_operator import BackfillOperator
+from sluice_airflow.dag_builders.backfills import BackfillOperator, backfill_dag
 
 FIFTH, SIXTH = DateTime(2013, 1, 5, tzinfo=UTC), DateTime(2013, 1, 6, tzinfo=UTC)
 

@@ -25,8 +25,7 @@ from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import create_or_evolve_table
 from sluice.work.requests import MaintainTable
 from sluice_airflow.composition import Deployment, load_deployment
-from sluice_airflow.dag_builders.table_jobs import table_maintenance_dag
-from sluice_airflow.operators.maintenance_operator import MaintenanceOperator
+from sluice_airflow.dag_builders.table_jobs import MaintenanceOperator, table_maintenance_dag
 
 TABLE = "silver.flights"
 BY = "airflow: table_maintenance, a run"

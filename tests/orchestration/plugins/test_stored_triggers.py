@@ -9,8 +9,8 @@ import pytest
 from airflow.jobs.triggerer_job_runner import TriggerRunner
 from airflow.triggers.base import BaseTrigger
 
+from sluice_airflow.dag_builders.increments import IncrementOperator
 from sluice_airflow.dag_builders.streams import StreamOperator
-from sluice_airflow.operators.increment_operator import IncrementOperator
 from sluice_airflow.operators.work_operator import WorkOperator
 
 STORED: list[tuple[str, dict[str, Any]]] = [

@@ -17,8 +17,7 @@ from tests.fixtures.workshop import Workshop
 
 from sluice.declarations.load_declarations import load_declarations
 from sluice.work.start_application import WorkQueue
-from sluice_airflow.dag_builders.backfills import DAYS, backfill_gaps_dag
-from sluice_airflow.operators.backfill_operator import GapOperator
+from sluice_airflow.dag_builders.backfills import DAYS, GapOperator, backfill_gaps_dag
 
 CONNECTION = {"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client"}}
 
