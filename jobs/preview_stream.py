@@ -14,8 +14,8 @@ from pathlib import Path
 
 from sluice.declarations.engine_declaration import StateDeclaration
 from sluice.declarations.load_declarations import load_declarations
-from sluice.launching.job_command import PreviewStream, parse_arguments
 from sluice.launching.job_output import json_line
+from sluice.launching.spark_submit import PreviewStream, parse_arguments
 from sluice.settings import load_settings
 from sluice_spark.query.stream_preview import preview
 from sluice_spark.run.job import run_job

@@ -15,7 +15,7 @@ from functools import partial
 
 from sluice.declarations.load_declarations import load_declarations
 from sluice.errors import LeaseLostError, UsageError
-from sluice.launching.job_command import RunStream, parse_arguments
+from sluice.launching.spark_submit import RunStream, parse_arguments
 from sluice.ledger.connection import open_ledger
 from sluice.ledger.runs import find_run
 from sluice.settings import load_settings

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
-from sluice.launching.job_command import RunWork, parse_arguments
+from sluice.launching.spark_submit import RunWork, parse_arguments
 from sluice_spark.run.job import run_job
 from sluice_spark.work.work_job import run_work
 

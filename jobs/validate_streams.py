@@ -21,8 +21,8 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.quarantine_table import all_tables
 from sluice.declarations.spark_reports import PlanObservation, PlansObservation
 from sluice.errors import UsageError
-from sluice.launching.job_command import ValidateStreams, parse_arguments
 from sluice.launching.job_output import json_line
+from sluice.launching.spark_submit import ValidateStreams, parse_arguments
 from sluice.settings import Settings, load_settings
 from sluice.tables.catalog import open_catalog
 from sluice_spark.query.plan_check import TablesOfStream, observe_plan, session_with_all, tables_of_stream

@@ -19,7 +19,7 @@ from itertools import count
 import psutil
 from tests.fixtures.spark_submit import submit_arguments
 
-from sluice.launching.job_command import RunWork, parse_arguments
+from sluice.launching.spark_submit import RunWork, parse_arguments
 from sluice.ledger.work_values import WorkItem
 from sluice.publication.crash_points import CrashPoint
 from sluice.settings import load_settings

@@ -13,8 +13,7 @@ from rich.table import Table
 from sluice.cli.terminal import AsJson, no_answer
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.spark_reports import PreviewedOutput, PreviewObservation
-from sluice.launching.job_command import PreviewStream
-from sluice.launching.spark_submit import run_in_foreground
+from sluice.launching.spark_submit import PreviewStream, run_in_foreground
 from sluice.settings import load_settings
 
 app = typer.Typer(add_completion=False)

@@ -19,7 +19,7 @@ from sluice.ledger.runs import newest_runs
 from sluice.ledger.stream_records import read_stream
 from sluice.maintenance.gap_continuation import continue_stream, plan_continuation
 from sluice.supervision import control_plans, stream_commands, undeclared_streams
-from sluice.supervision.staggered_restart import restart_each, started_before
+from sluice.supervision.stream_commands import restart_each, started_before
 from sluice.supervision.stream_reset import plan_reset, reset_stream
 from sluice.supervision.supervisor import SupervisionResult
 from sluice.tables.catalog import open_catalog

@@ -21,9 +21,8 @@ from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.loaded_declarations import Declarations
 from sluice.declarations.spark_reports import PlanObservation, PlanProblem, PlansObservation
 from sluice.errors import DeclarationError, LakehouseError, SettingsError
-from sluice.launching.job_command import ValidateStreams
 from sluice.launching.job_output import json_value
-from sluice.launching.spark_submit import run_in_foreground
+from sluice.launching.spark_submit import ValidateStreams, run_in_foreground
 from sluice.messages.location import Location
 from sluice.settings import load_settings, pipelines_folder
 

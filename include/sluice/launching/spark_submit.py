@@ -1,25 +1,26 @@
-"""How a job is submitted with `spark-submit`: the Spark connection, the argv, and the request for a stream's driver.
+"""How a job is submitted with `spark-submit`: its arguments, the Spark connection, the request for a stream's driver.
 
-A command of the command line runs a bounded job in the foreground.
+Its arguments are a frozen value that Airflow and the command line turn into argv, and the job parses back. Every user
+of the machine can read argv, so it contains names and no secret. A command runs a bounded job in the foreground.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from sluice.declarations.engine_declaration import EngineDeclaration
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import LaunchError, SettingsError
-from sluice.launching.job_command import JobCommand, RunStream
 from sluice.launching.job_output import FAILURE_MARK, last_after
 from sluice.launching.launch_settings import job_environment, launch_conf, ui_environment
 from sluice.launching.launcher_port import LaunchRequest
@@ -28,6 +29,84 @@ from sluice.settings import Settings
 
 if TYPE_CHECKING:
     from sluice.ledger.connection import Ledger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobCommand:
+    """One Spark application and its arguments. `application` is its file, relative to the project's root."""
+
+    application: ClassVar[str]
+
+    def arguments(self) -> list[str]:
+        """Return the argv, one `--name=value` for each field, so that a value is never read as an option."""
+        return [f"--{field.name.replace('_', '-')}={getattr(self, field.name)}" for field in fields(self)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStream(JobCommand):
+    """Run a continuous stream as the run that the ledger has admitted."""
+
+    application: ClassVar[str] = "jobs/run_stream.py"
+    stream: str
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunWork(JobCommand):
+    """Do the bounded work of a pool.
+
+    application_id: of the application, in the ledger.
+    pool: for people who list processes.
+    with_delta, repeats_tasks, ui: `yes` or `no`.
+    cores: of a driver in local mode; empty for those of its launch.
+    """
+
+    application: ClassVar[str] = "jobs/run_work.py"
+    application_id: str
+    pool: str
+    with_delta: str
+    repeats_tasks: str
+    ui: str
+    cores: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidateStreams(JobCommand):
+    """Let Spark analyse streams without running them. streams: names, comma separated."""
+
+    application: ClassVar[str] = "jobs/validate_streams.py"
+    folder: str
+    streams: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreviewStream(JobCommand):
+    """Run a stream's transformation over a few rows of its inputs, without a checkpoint and without writing.
+
+    sample: at most so many rows of an input are read.
+    rows: at most so many rows of an output are shown.
+    """
+
+    application: ClassVar[str] = "jobs/preview_stream.py"
+    folder: str
+    stream: str
+    sample: str
+    rows: str
+
+
+Command = TypeVar("Command", bound=JobCommand)
+
+
+def parse_arguments(command: type[Command], argv: Sequence[str]) -> Command:
+    """Read a job's arguments, the inverse of `JobCommand.arguments`.
+
+    Exits with code 2 and a usage line when an argument is missing or unknown, as argparse does.
+    """
+    parser = argparse.ArgumentParser(description=command.__doc__, allow_abbrev=False)
+    for field in fields(command):
+        parser.add_argument(f"--{field.name.replace('_', '-')}", dest=field.name, required=True)
+    return command(**vars(parser.parse_args(argv)))
+
 
 SPARK_BINARY = "spark-submit"
 

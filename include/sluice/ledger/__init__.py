@@ -6,7 +6,7 @@ ledger_table, stored_values
 run_values      runs and desired states as values, which DAG files may import
 runs, run_table, leases
                 admit, observe and end runs; at most one live run for each stream, with a fencing token
-vacated_runs, token_raising
+vacated_runs
                 end a run whose process is gone; raise the token of a run above those of its tables
 desired_states  what a person requested of a stream, and what suspends it
 control_requests, control_values

@@ -12,13 +12,16 @@ import logging
 from collections.abc import Collection
 
 from pyiceberg.catalog import Catalog
+from sqlalchemy import select, update
 
 from sluice.declarations.stream_declaration import StreamDeclaration
-from sluice.errors import MarkError
+from sluice.errors import LeaseLostError, MarkError
+from sluice.ledger import leases
 from sluice.ledger.batches import record_batch
 from sluice.ledger.connection import Ledger
+from sluice.ledger.run_table import Run
 from sluice.ledger.run_values import RunObservation
-from sluice.ledger.token_raising import raise_token
+from sluice.ledger.runs import find_run
 from sluice.publication.chain import CheckpointPosition, MarkPosition
 from sluice.publication.mark_moves import MarkMove, leave_generations_before, move_mark, open_generation, take_over
 from sluice.publication.marks import TargetState, find_lost_mark, load_target_state
@@ -276,3 +279,33 @@ def _note_closed(catalog: Catalog, staging: str, value: str | None) -> None:
             transaction.remove_properties(STAGING_CLOSED_AT)
         else:
             transaction.set_properties({STAGING_CLOSED_AT: value})
+
+
+def raise_token(ledger: Ledger, run_id: str, *, above: int) -> RunObservation:
+    """Raise the fencing token of a run before the run publishes anything.
+
+    The tables have seen a higher token when an older copy of the ledger replaced it, or another ledger.
+
+    Parameters
+    ----------
+    above: the highest token that the tables have seen.
+
+    Returns
+    -------
+    The run with its new token.
+
+    Raises
+    ------
+    LeaseLostError: when the run does not hold its lease.
+    LedgerError: when the run is unknown or the ledger cannot be reached.
+    """
+    with ledger.transaction() as connection:
+        # Runs are locked before leases, as in `runs.take_over`: the other order would be a deadlock with it.
+        connection.execute(select(Run.run_id).where(Run.run_id == run_id).with_for_update())
+        token = leases.raise_above(connection, run_id=run_id, token=above)
+        if token is not None:
+            connection.execute(update(Run).where(Run.run_id == run_id).values(token=token))
+    run = find_run(ledger, run_id)
+    if token is None:
+        raise LeaseLostError(f"Run {run_id} of stream {run.stream} does not hold its lease, so its token stays.")
+    return run

@@ -12,10 +12,9 @@ from sluice.backfill.followers import followers_of
 from sluice.backfill.intervals import parse_interval
 from sluice.declarations.load_declarations import load_declarations
 from sluice.errors import LaunchError, SettingsError
-from sluice.launching.job_command import RunWork
 from sluice.launching.launch_settings import ui_environment
 from sluice.launching.launcher_port import Launcher, LaunchRequest
-from sluice.launching.spark_submit import SparkConnection, spark_submit_command
+from sluice.launching.spark_submit import RunWork, SparkConnection, spark_submit_command
 from sluice.ledger.applications import begin_application, end_application
 from sluice.ledger.connection import Ledger
 from sluice.ledger.work_values import NewItem, Pool

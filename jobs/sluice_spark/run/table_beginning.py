@@ -18,7 +18,9 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import TYPE_CHECKING
 
+from py4j.protocol import Py4JJavaError
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyspark.sql import SparkSession
@@ -34,14 +36,19 @@ from sluice.settings import FilesConnection, KafkaConnection, Settings
 from sluice.sources.iceberg_positions import StreamOffset, TableStep, history_of, history_read_by
 from sluice.sources.table_starts import NeedsAppend, TableStart, Unreachable, plan_declared_start
 from sluice.sources.topic_starts import missing_offsets, missing_times
+from sluice.stored_keys import START_OF
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import require_table
 from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.run.run_checkpoint import RunCheckpoint
 from sluice_spark.session.checkpoint_metadata import read_checkpoint
+from sluice_spark.session.columns import quoted_table
+from sluice_spark.session.jvm import first_line, jvm_of
 from sluice_spark.session.planned_batch import plan_first_batch, read_first_offset, write_first_offsets
 from sluice_spark.sources.delta import oldest_commit
-from sluice_spark.sources.start_snapshot import append_start_snapshot
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject
 
 _log = logging.getLogger(__name__)
 
@@ -266,3 +273,49 @@ def _missing_commits(spark: SparkSession, source: DeltaSource, settings: Setting
             f"the oldest commit in the log of {source.path} is version {oldest.version}, of "
             f"{oldest.committed_at.isoformat()}, and {declared.isoformat()} is declared"
         )
+
+
+def append_start_snapshot(spark: SparkSession, table: str, *, catalog: str, start_of: str, cleans: bool) -> None:
+    """Append a snapshot without files. No row changes.
+
+    Parameters
+    ----------
+    start_of: who needs it, for those who read the history.
+    cleans: rewrite the manifests that list removed files before, in the same commit.
+
+    Raises
+    ------
+    LakehouseError: when the catalog refuses.
+    """
+    jvm = jvm_of(spark)
+    try:
+        opened = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(
+            spark._jsparkSession, quoted_table(catalog, table)
+        )
+        opened.refresh()
+        transaction = opened.newTransaction()
+        if cleans:
+            _rewrite_unclean(spark, opened, transaction)
+        transaction.newFastAppend().set(START_OF, start_of).commit()
+        transaction.commitTransaction()
+    except Py4JJavaError as error:
+        raise LakehouseError(
+            f"An empty snapshot cannot be appended to {table}: {first_line(error)}",
+            next_step=f"A stream can begin after a snapshot that appends: append a row to {table}, or declare "
+            "`starting: latest`.",
+        ) from error
+
+
+def _rewrite_unclean(spark: SparkSession, table: JavaObject, transaction: JavaObject) -> None:
+    """Rewrite the manifests that list removed files, into one for each partition spec. The live files stay listed."""
+    jvm = jvm_of(spark)
+    unclean = [one for one in table.currentSnapshot().dataManifests(table.io()) if one.deletedFilesCount()]
+    # Of a map with a default, every look-up has the same answer: all files belong into one manifest.
+    same = jvm.scala.collection.immutable.HashMap().withDefaultValue("start")
+    chosen = jvm.org.apache.iceberg.relocated.com.google.common.base.Predicates.__getattr__("in")(
+        jvm.java.util.ArrayList(unclean)
+    )
+    rewrite = transaction.rewriteManifests()
+    rewrite.clusterBy(jvm.scala.jdk.javaapi.FunctionConverters.asJavaFunction(same))
+    rewrite.rewriteIf(chosen)
+    rewrite.commit()

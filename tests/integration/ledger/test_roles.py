@@ -26,8 +26,8 @@ from sluice.ledger.migrations import observe_version, upgrade
 from sluice.ledger.retention import Retention, apply_retention
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import admit_run, beat, newest_run, record_end, record_process
-from sluice.ledger.token_raising import raise_token
 from sluice.processes.process_identity import ProcessIdentity
+from sluice.publication.repair import raise_token
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.leases import find_lease
 from sluice.ledger.run_values import RunObservation, RunState
 from sluice.ledger.runs import admit_run, beat, find_run, record_end
-from sluice.ledger.token_raising import raise_token
+from sluice.publication.repair import raise_token
 from sluice.supervision.held_lease import HeldLease
 from sluice_spark.run import heartbeat
 from sluice_spark.run.heartbeat import Heartbeat

@@ -9,14 +9,14 @@ from uuid import UUID
 
 import pytest
 
-from sluice_airflow.tasks.stream_task import was_asked_since
-from sluice_airflow.tasks.user_requests import (
+from sluice_airflow.tasks.stream_task import (
     NOTICED_WITHIN,
     PreviousDagRun,
     follows_unpausing,
     is_first_try,
     made_at,
     requested_ago,
+    was_asked_since,
 )
 
 

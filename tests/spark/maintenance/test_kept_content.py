@@ -8,7 +8,7 @@ from tests.fixtures.upkeep import maintain
 from tests.fixtures.workshop import Workshop
 
 from sluice.ledger.maintenance_runs import MaintenanceStep, StepOutcome
-from sluice_spark.maintenance.table_content import changed_content
+from sluice_spark.maintenance.maintenance_run import changed_content
 
 
 def test_expiry_keeps_the_snapshots_that_static_inputs_name(workshop: Workshop) -> None:

@@ -28,7 +28,7 @@ from tests.fixtures.work import (
 from tests.fixtures.workshop import Workshop
 
 from sluice.errors import LaunchError
-from sluice.launching.job_command import RunWork
+from sluice.launching.spark_submit import RunWork
 from sluice.ledger.applications import begin_application, find_application
 from sluice.ledger.driver_uis import DriverUi, find_driver_ui
 from sluice.ledger.runs import newest_run

@@ -15,12 +15,13 @@ from tests.fixtures.streams import continuous_stream
 
 from sluice.declarations.engine_declaration import EngineDeclaration
 from sluice.errors import LaunchError
-from sluice.launching.job_command import RunStream, ValidateStreams
 from sluice.launching.job_output import FAILURE_MARK
 from sluice.launching.launch_settings import class_path, launch_conf
 from sluice.launching.launcher_port import LaunchRequest
 from sluice.launching.spark_submit import (
+    RunStream,
     SparkConnection,
+    ValidateStreams,
     driver_request,
     find_spark_submit,
     run_in_foreground,

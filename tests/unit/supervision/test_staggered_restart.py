@@ -9,7 +9,7 @@ from tests.fixtures.streams import continuous_stream
 from tests.unit.supervision.supervision_cases import FAILED, a_run
 
 from sluice.errors import UsageError
-from sluice.supervision.staggered_restart import started_before
+from sluice.supervision.stream_commands import started_before
 
 STREAMS = [continuous_stream(name) for name in ("new", "old", "unknown", "ended", "never_ran")]
 RUNS = [
