@@ -17,9 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -40,21 +38,16 @@ from benchmarks.decode_shapes import (
     wide_record,
     with_undeclared,
 )
-from benchmarks.delivery_time import Bench, kafka_of
+from benchmarks.delivery_time import Bench, kafka_of, open_bench
 from benchmarks.paired_turns import Limit, Trigger, Turn, print_turns, processor_seconds, speed, take_turns
 from pyspark.sql import DataFrame
-from tests.fixtures.spark_submit import submit_arguments
-from tests.fixtures.stack import stack_in
 from tests.fixtures.workshop import Workshop
 
 from sluice.declarations.column_types import parse_column_type
-from sluice.declarations.engine_declaration import StateDeclaration
-from sluice.ledger.connection import open_ledger
 from sluice.settings import FilesConnection
 from sluice.sources.kafka_clients import spark_options
 from sluice_spark.session.columns import spark_type
 from sluice_spark.session.row_content import sums_of_rows
-from sluice_spark.session.session import open_session
 
 BY_HAND = "by hand"
 LIMITS_OF_RECORDS = tuple(
@@ -233,24 +226,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.full:
         options.rows, options.wide_rows = 300_000, 50_000
-    with tempfile.TemporaryDirectory() as folder, stack_in(Path(folder) / "data") as stack:
-        stack.up(("postgres", "seaweedfs", "kafka"))
-        settings = stack.settings()
-        os.environ["PYSPARK_SUBMIT_ARGS"] = submit_arguments(settings, is_bounded=False)
-        os.environ["PYSPARK_PYTHON"] = sys.executable  # the workers that decode need our packages
-        spark = open_session(settings, name="benchmark", state=StateDeclaration(), names_call_sites=False)
-        with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
-            bench = Bench(
-                spark=spark,
-                stack=stack,
-                ledger=ledger,
-                folder=Path(folder),
-                topic="",
-                rows=options.rows,
-                batches=options.batches,
-            )
-            met = measured(bench, options)
-        spark.stop()
+    with open_bench(rows=options.rows, batches=options.batches) as bench:
+        met = measured(bench, options)
     return 0 if all(met) else 1
 
 

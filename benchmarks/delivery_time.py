@@ -249,6 +249,22 @@ class Bench:
         return tuple(table.agg(*sums_of_rows(table)).collect()[0])
 
 
+@contextmanager
+def open_bench(*, rows: int, batches: int) -> Iterator[Bench]:
+    """A place for turns on a stack and in a Spark of their own, without a topic. rows: of a batch."""
+    with tempfile.TemporaryDirectory() as folder, stack_in(Path(folder) / "data") as stack:
+        stack.up(("postgres", "seaweedfs", "kafka"))
+        settings = stack.settings()
+        os.environ["PYSPARK_SUBMIT_ARGS"] = submit_arguments(settings, is_bounded=False)
+        os.environ["PYSPARK_PYTHON"] = sys.executable  # the workers that decode need our packages
+        spark = open_session(settings, name="benchmark", state=StateDeclaration(), names_call_sites=False)
+        with open_ledger(settings.ledger_url) as ledger:
+            yield Bench(
+                spark=spark, stack=stack, ledger=ledger, folder=Path(folder), topic="", rows=rows, batches=batches
+            )
+        spark.stop()
+
+
 def kafka_of(stack: Stack) -> KafkaConnection:
     """The connection to the stack's broker."""
     return stack.settings().connection("flights_kafka", KafkaConnection)
@@ -284,37 +300,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--batches", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as folder, stack_in(Path(folder) / "data") as stack:
-        stack.up(("postgres", "seaweedfs", "kafka"))
-        settings = stack.settings()
-        os.environ["PYSPARK_SUBMIT_ARGS"] = submit_arguments(settings, is_bounded=False)
-        topic = fill_topic(stack, rows=options.rows * options.batches)
-        small = fill_topic(stack, rows=1_000 * options.batches)
-        spark = open_session(settings, name="benchmark", state=StateDeclaration(), names_call_sites=False)
-        with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
-            bench = Bench(
-                spark=spark,
-                stack=stack,
-                ledger=ledger,
-                folder=Path(folder),
-                topic=topic,
-                rows=options.rows,
-                batches=options.batches,
-            )
-            tiny = replace(bench, topic=small, rows=1_000)
-            appended = take_turns(
-                {
-                    "by hand": bench.by_hand,
-                    "sluice": bench.by_sluice,
-                    "sluice, grouped": lambda: bench.by_sluice(publish_every="30 seconds"),
-                },
-                rounds=options.rounds,
-            )
-            counted = take_turns(
-                {"Spark's state": lambda: tiny.stateful(True), "sluice's state": lambda: tiny.stateful(False)},
-                rounds=max(1, options.rounds - 1),
-            )
-        spark.stop()
+    with open_bench(rows=options.rows, batches=options.batches) as bench:
+        bench = replace(bench, topic=fill_topic(bench.stack, rows=options.rows * options.batches))
+        tiny = replace(bench, topic=fill_topic(bench.stack, rows=1_000 * options.batches), rows=1_000)
+        appended = take_turns(
+            {
+                "by hand": bench.by_hand,
+                "sluice": bench.by_sluice,
+                "sluice, grouped": lambda: bench.by_sluice(publish_every="30 seconds"),
+            },
+            rounds=options.rounds,
+        )
+        counted = take_turns(
+            {"Spark's state": lambda: tiny.stateful(True), "sluice's state": lambda: tiny.stateful(False)},
+            rounds=max(1, options.rounds - 1),
+        )
     are_met = [
         print_turns(f"{options.rows} rows a batch, appended", appended, LIMITS_OF_APPENDS),
         print_turns("1000 rows a batch, counted by window", counted, LIMITS_OF_STATE),

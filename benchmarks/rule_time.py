@@ -11,22 +11,15 @@ is computed. *rejected by the transformation* is the way without rules to keep t
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
-from benchmarks.delivery_time import COLUMNS, Bench, fill_topic
+from benchmarks.delivery_time import COLUMNS, Bench, fill_topic, open_bench
 from benchmarks.paired_turns import Limit, Turn, print_turns, speed, take_turns
-from tests.fixtures.spark_submit import submit_arguments
-from tests.fixtures.stack import stack_in
 
-from sluice.declarations.engine_declaration import StateDeclaration
 from sluice.ledger.batch_rules import recent_rule_results
-from sluice.ledger.connection import open_ledger
-from sluice_spark.session.session import open_session
 
 BROKEN = "id % 100 = 7"
 RULES: list[dict[str, Any]] = [
@@ -99,31 +92,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if len(RULES) != 20:
         raise SystemExit(f"there are {len(RULES)} rules")
-    with tempfile.TemporaryDirectory() as folder, stack_in(Path(folder) / "data") as stack:
-        stack.up(("postgres", "seaweedfs", "kafka"))
-        settings = stack.settings()
-        os.environ["PYSPARK_SUBMIT_ARGS"] = submit_arguments(settings, is_bounded=False)
-        topic = fill_topic(stack, rows=options.rows * options.batches)
-        spark = open_session(settings, name="benchmark", state=StateDeclaration(), names_call_sites=False)
-        with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
-            bench = Bench(
-                spark=spark,
-                stack=stack,
-                ledger=ledger,
-                folder=Path(folder),
-                topic=topic,
-                rows=options.rows,
-                batches=options.batches,
-            )
-            turns = take_turns(
-                {
-                    "filtered": lambda: run(bench, FILTERED),
-                    "20 rules": lambda: run(bench, PLAIN, rules=RULES),
-                    "rejected by the transformation": lambda: run(bench, REJECTING),
-                },
-                rounds=options.rounds,
-            )
-        spark.stop()
+    with open_bench(rows=options.rows, batches=options.batches) as bench:
+        bench = replace(bench, topic=fill_topic(bench.stack, rows=options.rows * options.batches))
+        turns = take_turns(
+            {
+                "filtered": lambda: run(bench, FILTERED),
+                "20 rules": lambda: run(bench, PLAIN, rules=RULES),
+                "rejected by the transformation": lambda: run(bench, REJECTING),
+            },
+            rounds=options.rounds,
+        )
     title = f"{options.rows} rows a batch, one of a hundred is rejected"
     return 0 if print_turns(title, turns, LIMITS) else 1
 

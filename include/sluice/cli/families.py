@@ -79,11 +79,6 @@ FAMILIES = (
         module="quarantine_verbs",
         help="The rejected records of a stream: show, replay and discard them.",
     ),
-    Family(
-        name="quarantine",
-        module="quarantine_verbs",
-        help="The rejected records of a stream: show, replay and discard them.",
-    ),
     Family(name="table", module="table_verbs", help="Tables as declared and as they are."),
     Family(
         name="work",
