@@ -187,13 +187,28 @@ def find_dag_pauses(ledger: Ledger, streams: Sequence[str]) -> Mapping[str, DagP
 
 
 def record_dag_pauses(ledger: Ledger, seen: Sequence[DagPause]) -> None:
-    """Record whether the DAGs of several streams are paused, each as of the time at which it was observed."""
+    """Record whether the DAGs of several streams are paused, each as of the time at which it was observed.
+
+    What was observed earlier than what is known changes nothing: passes and the tasks of streams look at the same DAGs.
+    """
     if not seen:
         return
     recorded = insert(DagPauseSeen).values([asdict(one) for one in seen])
     change = {one.name: recorded.excluded[one.name] for one in fields(DagPause) if one.name != "stream"}
+    is_newer = DagPauseSeen.observed_at <= recorded.excluded.observed_at
     with ledger.transaction() as connection:
-        connection.execute(recorded.on_conflict_do_update(index_elements=[DagPauseSeen.stream], set_=change))
+        connection.execute(
+            recorded.on_conflict_do_update(index_elements=[DagPauseSeen.stream], set_=change, where=is_newer)
+        )
+
+
+def counted_dags(ledger: Ledger, streams: Sequence[str], *, airflow: str) -> frozenset[str]:
+    """The streams of whose DAGs this Airflow has counted the failed runs since they were unpaused."""
+    return frozenset(
+        name
+        for name, seen in find_dag_pauses(ledger, streams).items()
+        if seen.is_known and seen.airflow == airflow and not seen.is_paused and seen.failed_runs is not None
+    )
 
 
 def forget_dags(ledger: Ledger, airflow: str) -> int:

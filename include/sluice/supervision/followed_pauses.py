@@ -19,7 +19,13 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from sluice.declarations.loaded_declarations import LoadedStream
-from sluice.ledger.airflow_owner import DagObservation, DagPause, find_dag_pauses, record_dag_pauses
+from sluice.ledger.airflow_owner import (
+    DagObservation,
+    DagPause,
+    find_dag_pause,
+    find_dag_pauses,
+    record_dag_pauses,
+)
 from sluice.ledger.connection import database_time
 from sluice.ledger.desired_states import (
     DesiredStateObservation,
@@ -116,9 +122,10 @@ def follow_pauses(
     """
     ledger, names = supervisor.ledger, [stream.name for stream in streams]
     problems: dict[str, Exception] = {}
-    known, desired = find_dag_pauses(ledger, names), find_desired_states(ledger, names, unreadable=problems)
+    desired = find_desired_states(ledger, names, unreadable=problems)
     read_at, read_at_seconds = database_time(ledger), time.monotonic()
     answers, asked_at = _ask(names, observe_dag, seconds=seconds)
+    known = find_dag_pauses(ledger, names)  # after the answers: the task of a stream may have seen its DAG meanwhile
     problems |= {name: answer for name, answer in answers.items() if isinstance(answer, Exception)}
     looks, gone = [], []
     for stream in streams:
@@ -129,6 +136,8 @@ def follow_pauses(
             gone.append(name)
             continue
         seen_at = read_at + timedelta(seconds=asked_at[name] - read_at_seconds)
+        if name in known and known[name].is_known and known[name].observed_at > seen_at:
+            continue  # the answer is older than what is known
         try:
             dag = with_failures_since(answer, known.get(name))
             looks.append(_look(supervisor, stream, dag, seen_at, known=known.get(name), desired=desired[name]))
@@ -138,7 +147,7 @@ def follow_pauses(
     # Recorded last: a change whose effect was lost in between is noticed again.
     seen = [_recorded(look, effects[look.wanted.name]) for look in looks if look.wanted.name in effects]
     record_dag_pauses(ledger, [*seen, *(_forgotten(known[name]) for name in gone if name in known)])
-    as_before = {name: _as_before(known.get(name)) for name in names if name not in answers or name in problems}
+    as_before = {name: _as_before(known.get(name)) for name in names}
     dags = {**as_before, **dict.fromkeys(gone), **{look.wanted.name: look.dag for look in looks}}
     return DagLooks(dags=dags, changes=changes, problems=problems)
 
@@ -280,8 +289,9 @@ def _as_before(known: DagPause | None) -> DagObservation | None:
     return DagObservation(airflow=known.airflow, is_paused=known.is_paused, has_failed=known.has_failed)
 
 
-def follow_unpausing(supervisor: Supervisor, stream: str, dag: DagObservation) -> bool:
-    """Resume a stream whose own task has seen that its DAG is not paused, before the reconciler does.
+def follow_unpausing(supervisor: Supervisor, stream: str, observe_dag: ObserveDag) -> bool:
+    """Resume a stream whose own task sees that its DAG is not paused, before the reconciler does, and record that it
+    was seen: a person may pause it before the next pass, which would take it for paused all the time.
 
     Whether a paused DAG is a person's request is not decided by one stream alone.
 
@@ -289,8 +299,24 @@ def follow_unpausing(supervisor: Supervisor, stream: str, dag: DagObservation) -
     -------
     Whether the stream was suspended.
     """
-    desired = find_desired_state(supervisor.ledger, stream)
-    if dag.is_paused or desired.suspension is not SuspensionCause.PAUSED:
+    ledger = supervisor.ledger
+    known, desired, seen_at = find_dag_pause(ledger, stream), find_desired_state(ledger, stream), database_time(ledger)
+    dag = observe_dag(stream)
+    if dag is None or dag.is_paused:
         return False
-    event = _event(supervisor, stream, EventAction.RESUME, "dag_unpaused", _EFFECTS[PauseEffect.RESUME])
-    return resume(supervisor.ledger, stream, cause=SuspensionCause.PAUSED, decided_on=desired, event=event)
+    is_suspended, effect = desired.suspension is SuspensionCause.PAUSED, PauseEffect.NOTHING
+    if is_suspended:
+        effect = PauseEffect.RESUME
+        event = _event(supervisor, stream, EventAction.RESUME, "dag_unpaused", _EFFECTS[effect])
+        is_suspended = resume(ledger, stream, cause=SuspensionCause.PAUSED, decided_on=desired, event=event)
+    if known is None or is_news(dag, known) or _is_newer(desired, known):
+        seen = pause_after(
+            dag, effect, stream=stream, known=known, is_suspended=is_suspended, is_given_up=False, now=seen_at
+        )
+        record_dag_pauses(ledger, [seen])
+    return is_suspended
+
+
+def _is_newer(desired: DesiredStateObservation, known: DagPause) -> bool:
+    """Whether a person has asked for something since a DAG was seen: which came last would be unknown of a pause."""
+    return desired.requested_at is not None and desired.requested_at > known.observed_at

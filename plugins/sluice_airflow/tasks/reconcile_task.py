@@ -12,9 +12,8 @@ from airflow.sdk import get_current_context
 from airflow.sdk.exceptions import AirflowFailException
 
 from sluice.declarations.load_declarations import load_declarations
-from sluice.declarations.loaded_declarations import Declarations
 from sluice.errors import SettingsError
-from sluice.ledger.airflow_owner import find_dag_pauses, forget_dags
+from sluice.ledger.airflow_owner import counted_dags, forget_dags
 from sluice.ledger.connection import Ledger
 from sluice.ledger.reconciler_passes import begin_pass, end_pass, missing_for
 from sluice.ledger.stream_troubles import clear_trouble, record_report, record_trouble
@@ -67,7 +66,11 @@ def reconcile_streams(*, launched_by: str) -> None:
         alerts = reconcile_all(
             deployment.supervisor(ledger, launched_by=launched_by),
             declarations,
-            observe_dag=partial(observe_dag, airflow=airflow, counted=_counted(ledger, declarations, airflow)),
+            observe_dag=partial(
+                observe_dag,
+                airflow=airflow,
+                counted=counted_dags(ledger, list(declarations.streams), airflow=airflow),
+            ),
             number=int(time.time() // 60),
         )
         end_pass(ledger, dag_run)
@@ -75,16 +78,6 @@ def reconcile_streams(*, launched_by: str) -> None:
         _log.error("stream=%s state=%s %s", alert.stream, alert.reason, alert.sentence)
     if alerts:
         raise StreamsUnhealthyError(alerts)
-
-
-def _counted(ledger: Ledger, declarations: Declarations, airflow: str) -> frozenset[str]:
-    """The DAGs whose failed runs were counted since they were unpaused."""
-    known = find_dag_pauses(ledger, list(declarations.streams))
-    return frozenset(
-        name
-        for name, seen in known.items()
-        if seen.is_known and seen.airflow == airflow and not seen.is_paused and seen.failed_runs is not None
-    )
 
 
 def _begin(ledger: Ledger, *, airflow: str, dag_run: str) -> None:

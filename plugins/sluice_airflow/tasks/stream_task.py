@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import UUID
 
@@ -16,6 +17,7 @@ from airflow.sdk.execution_time.context import NEVER_EXPIRE
 from sluice.declarations.load_declarations import load_declarations
 from sluice.errors import DeclarationError, SettingsError, UsageError
 from sluice.failure_reasons import next_step
+from sluice.ledger.airflow_owner import counted_dags
 from sluice.ledger.desired_states import resume, set_desired_state
 from sluice.ledger.events import Event, EventAction
 from sluice.ledger.run_values import DesiredState
@@ -130,13 +132,13 @@ class StreamTask:
             raise AirflowFailException(str(error)) from error
 
     def _update_suspension(self, supervisor: Supervisor, *, asked_ago: timedelta | None) -> None:
-        """Note at once that the DAG was unpaused or the task cleared, before the reconciler does."""
+        """Record at once that the DAG was unpaused or the task cleared, before the reconciler does."""
         airflow = owning_airflow(supervisor.ledger)
         if asked_ago is not None:
             event = self._request_event(EventAction.RESUME)
             resume(supervisor.ledger, self.stream, asked_ago=asked_ago, event=event)
-        dag = observe_dag(self.context["dag"].dag_id, airflow=airflow)
-        if dag is not None and follow_unpausing(supervisor, self.stream, dag):
+        counted = counted_dags(supervisor.ledger, [self.stream], airflow=airflow)
+        if follow_unpausing(supervisor, self.stream, partial(observe_dag, airflow=airflow, counted=counted)):
             _log.info("Stream %s: its DAG was unpaused: the stream is to run again", self.stream)
 
     def _request_start(self, given_up: SupervisionResult) -> None:

@@ -151,9 +151,61 @@ def test_the_pause_of_a_person_stops_and_says_so(supervisor: Supervisor, ledger:
     known = find_dag_pause(ledger, "flights")
     assert known is not None
     assert known.origin is PauseOrigin.PERSON
-    assert not follow_unpausing(supervisor, "flights", PAUSED)
-    assert follow_unpausing(supervisor, "flights", UNPAUSED)
+    assert not follow_unpausing(supervisor, "flights", lambda _: PAUSED)
+    assert follow_unpausing(supervisor, "flights", lambda _: UNPAUSED)
     assert suspension(ledger) is None
+
+
+def test_a_dag_that_is_unpaused_and_paused_between_two_looks_stops_its_stream(
+    supervisor: Supervisor, ledger: Ledger
+) -> None:
+    """No pass has seen it unpaused. The stream's own task has: it runs in an unpaused DAG alone."""
+    look(supervisor, replace(PAUSED, has_runs=False))
+    assert not follow_unpausing(supervisor, "flights", lambda _: replace(UNPAUSED, failed_runs=0))
+    look(supervisor, replace(PAUSED, failed_runs=0))
+    assert suspension(ledger) is SuspensionCause.PAUSED
+
+
+def test_a_failure_between_two_looks_is_no_pause_of_a_person(supervisor: Supervisor, ledger: Ledger) -> None:
+    look(supervisor, replace(PAUSED, has_runs=False))
+    follow_unpausing(supervisor, "flights", lambda _: replace(UNPAUSED, failed_runs=2))
+    look(supervisor, replace(PAUSED, failed_runs=3))
+    assert suspension(ledger) is None
+
+
+def test_a_pause_after_a_start_by_the_streams_own_task_is_newer(supervisor: Supervisor, ledger: Ledger) -> None:
+    look(supervisor, UNPAUSED)
+    request_start(ledger, "flights", requested_by="airflow: flights, unpaused")
+    follow_unpausing(supervisor, "flights", lambda _: UNPAUSED)
+    look(supervisor, PAUSED)
+    assert suspension(ledger) is SuspensionCause.PAUSED
+
+
+def test_what_a_streams_task_sees_while_a_pass_asks_is_known_to_the_pass(
+    supervisor: Supervisor, ledger: Ledger
+) -> None:
+    look(supervisor, PAUSED)
+    before = looking(lambda: follow_unpausing(supervisor, "flights", lambda _: UNPAUSED), PAUSED)
+    looks = follow_pauses(supervisor, [WANTED], before, seconds=10.0)
+    assert suspension(ledger) is None, "the answer was asked for before the DAG was seen unpaused"
+    assert looks.dags == {"flights": UNPAUSED}
+    look(supervisor, PAUSED)
+    assert suspension(ledger) is SuspensionCause.PAUSED
+
+
+def test_a_look_of_before_does_not_replace_a_newer_one(supervisor: Supervisor, ledger: Ledger) -> None:
+    """The task asks, the pass sees the pause and records it, the task records."""
+    look(supervisor, UNPAUSED)
+    request_start(ledger, "flights", requested_by="ann")
+
+    def paused_meanwhile(_: str) -> DagObservation:
+        look(supervisor, PAUSED)
+        return UNPAUSED
+
+    follow_unpausing(supervisor, "flights", paused_meanwhile)
+    known = find_dag_pause(ledger, "flights")
+    assert known is not None
+    assert known.is_paused
 
 
 def test_what_following_one_pause_raises_keeps_no_other_one_waiting(

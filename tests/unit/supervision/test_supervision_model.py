@@ -264,9 +264,11 @@ class Supervision(RuleBasedStateMachine):
         self.unsound_for = self.unsound_for + passed if counts else 0 * SECOND
         is_undone = is_looked_after and wants_run and is_started and world.unread > 0 and not world.is_alerted
         self.undone_for = self.undone_for + passed if is_undone else 0 * SECOND
-        must_stop = is_looked_after and (
-            (world.desired.effective_state is DesiredState.STOPPED and not world.is_broken) or not world.is_declared
-        )
+        is_paused = world.is_paused_by_person and world.answers != "errors"
+        is_stopped = is_paused or world.desired.effective_state is DesiredState.STOPPED
+        must_stop = is_looked_after and ((is_stopped and not world.is_broken) or not world.is_declared)
+        if is_paused and (world.is_pause_ignored or world.is_alerted):
+            must_stop = must_stop and world.desired.effective_state is DesiredState.STOPPED
         lives = any(not driver.is_frozen for driver in world.working())
         self.stopping_for = self.stopping_for + passed if must_stop and lives else 0 * SECOND
 
@@ -324,6 +326,17 @@ Supervision.TestCase.settings = settings(
     print_blob=True,
 )
 TestSupervision = Supervision.TestCase
+
+
+def test_a_pause_before_a_pass_has_seen_the_dag_unpaused_stops_the_stream() -> None:
+    """It ran on beside a paused DAG, and nothing showed that."""
+    state = Supervision()
+    state.world.airflow.is_paused = True
+    state.let_pass(90)
+    state.a_person_pauses_or_unpauses_the_dag(is_paused=False, then_seconds=10)
+    state.a_person_pauses_or_unpauses_the_dag(is_paused=True, then_seconds=1200)
+    assert not list(state.world.working())
+    state.it_stops_when_it_is_asked_to()
 
 
 def test_an_unpausing_that_the_ledger_missed_is_red_when_airflow_has_paused_the_dag_again() -> None:
