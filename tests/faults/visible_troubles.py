@@ -39,7 +39,7 @@ from tests.fakes.behaviour import Behaviour, tell_drivers
 from tests.faults.undisturbed_stream import HEALTHY, RECONCILER, ledger_is_read_only, second_airflow
 from tests.fixtures.airflow import RunningAirflow, running_airflow
 from tests.fixtures.ledger import running_postgres
-from tests.fixtures.sample_declarations import write_table
+from tests.fixtures.sample_declarations import UNMAINTAINED, write_table
 from tests.fixtures.secured_kafka import inner_servers, secured_kafka
 from tests.fixtures.supervised_streams import TASK, started
 
@@ -302,7 +302,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             (folder / part).mkdir()
         pipelines = folder / "pipelines"
         for stream in (HEALTHY, *(trouble.stream for trouble in TROUBLES), "renamed_successor"):
-            write_table(pipelines, f"silver.{stream}", more="maintenance: {compaction: null, expiry: null}\n")
+            write_table(pipelines, f"silver.{stream}", more=UNMAINTAINED)
             if stream != "renamed_successor":
                 declare(pipelines, stream, more=IMPATIENT if stream == "wedged" else "")
         with (

@@ -13,6 +13,7 @@ from tests.fixtures.airflow import RunningAirflow, running_airflow
 from tests.fixtures.loading import load_fixtures
 from tests.fixtures.publication import CatalogPlace, open_catalog_at
 from tests.fixtures.sample_declarations import (
+    UNMAINTAINED,
     write_continuous_stream,
     write_incremental_stream,
     write_refusing_stream,
@@ -39,6 +40,11 @@ APART = (("asked_for_twice",), ("orphaned",), ("outlasting",), ("never_begun",),
 PATIENT = "supervision: {restart: {first_delay: 30 minutes, longest_delay: 30 minutes}}\n"
 """A restart policy that leaves a stream whose driver was killed twice down for as long as a test looks at it."""
 
+TABLES = ("bronze.flights", "gold.first", "gold.second", "gold.third")
+"""The tables of the catalog. The others are declared alone: what would write them are fakes."""
+
+COLUMNS = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("at", pa.timestamp("us", tz="UTC"))])
+
 QUALITY = "quality: {expectations: [{type: expect_column_values_to_not_be_null, kwargs: {column: id}}]}\n"
 
 
@@ -49,14 +55,15 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
 
 @pytest.fixture(scope="session")
 def catalog_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The settings of a real catalog and its store, which hold the table that the continuous streams read."""
+    """The settings of a real catalog and its store, which hold the tables that are read and maintained."""
     with stack_in(tmp_path_factory.mktemp("lakehouse") / "data") as stack:
         stack.up(["seaweedfs"])
         ours = ("SLUICE_CATALOG__", "SLUICE_OBJECT_STORE__")
         settings = {name: value for name, value in stack.environment().items() if name.startswith(ours)}
         catalog = open_catalog_at(CatalogPlace(environment=stack.environment()))
-        catalog.create_namespace_if_not_exists("bronze")
-        catalog.create_table("bronze.flights", pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))]))
+        for table in TABLES:
+            catalog.create_namespace_if_not_exists(table.partition(".")[0])
+            catalog.create_table(table, COLUMNS)
         yield settings
 
 
@@ -87,13 +94,13 @@ def _streams_end_with_their_test(request: pytest.FixtureRequest) -> Iterator[Non
 
 
 def _declare(pipelines: Path) -> None:
-    for table in ("bronze.flights", "gold.first", "gold.second", "gold.third"):
+    for table in TABLES:
         write_table(pipelines, table, more=QUALITY)
     for stream in STREAMS:
-        write_table(pipelines, f"silver.{stream}", more="maintenance: {compaction: null, expiry: null}\n")
+        write_table(pipelines, f"silver.{stream}", more=UNMAINTAINED)
         write_continuous_stream(pipelines, stream, writes=f"silver.{stream}", more=IMPATIENT)
     for stream in ("paged", "acted_on"):
-        write_table(pipelines, f"silver.{stream}", more="maintenance: {compaction: null, expiry: null}\n")
+        write_table(pipelines, f"silver.{stream}", more=UNMAINTAINED)
         write_continuous_stream(pipelines, stream, writes=f"silver.{stream}", more=PATIENT)
     write_incremental_stream(pipelines, "by_clock", schedule="{cron: '0 0 1 1 *'}", writes="gold.first")
     write_incremental_stream(
@@ -116,10 +123,10 @@ def _declare(pipelines: Path) -> None:
                 pipelines, stream, schedule="{cron: '0 0 1 1 *'}", writes="gold.third", more=engine
             )
     for stream in ("refilled", "asked_back", "filled_in", "chosen_days", "shared_days", "called_off"):
-        write_table(pipelines, f"silver.{stream}", more="maintenance: {compaction: null, expiry: null}\n")
+        write_table(pipelines, f"silver.{stream}", more=UNMAINTAINED)
         backfill = "backfill: {column: at, interval: day, at_once: 2}\n"
         write_continuous_stream(pipelines, stream, writes=f"silver.{stream}", more=backfill)
-    write_table(pipelines, "silver.refusing")
+    write_table(pipelines, "silver.refusing", more=UNMAINTAINED)
     write_refusing_stream(pipelines, "refusing", writes="silver.refusing")
     broken = write_continuous_stream(pipelines, "broken_one")
     broken.write_text(broken.read_text() + "colour: green\n")

@@ -12,7 +12,7 @@ import pytest
 from tests.fakes.behaviour import Behaviour, tell_drivers
 from tests.fixtures.airflow import RunningAirflow
 from tests.fixtures.drill import sampled
-from tests.fixtures.sample_declarations import write_continuous_stream, write_table
+from tests.fixtures.sample_declarations import UNMAINTAINED, write_continuous_stream, write_table
 from tests.fixtures.successors import runs_since
 from tests.fixtures.supervised_streams import (
     DEADLINE_SECONDS,
@@ -59,7 +59,7 @@ def test_more_streams_than_workers_hold_no_slot(airflow: RunningAirflow, number:
     streams = [f"crowd_{number}_{one:02}" for one in range(number)]
     for stream in streams:
         tell_drivers(airflow.behaviours, stream, Behaviour(beat_seconds=2.0))
-        write_table(airflow.pipelines, f"silver.{stream}", more="maintenance: {compaction: null, expiry: null}\n")
+        write_table(airflow.pipelines, f"silver.{stream}", more=UNMAINTAINED)
         write_continuous_stream(airflow.pipelines, stream, writes=f"silver.{stream}")
     airflow.parse_again("launched")
     for stream in streams:
