@@ -5,7 +5,9 @@
 It is filled as retention leaves it: batches of 30 days, runs of 90, events and checks of a year or as long as they are
 kept, and what the night before has made old. A month of batches every two seconds would be 260 million rows, so each
 stream has a few thousand, and the night's share of them; a night costs by what it removes. `--scale` takes a part of
-the rest. Ends with 1 when a night takes more than 60 seconds, a pass more than 5, or the look of a page more than 1.
+the rest. Then an hour of heartbeats is written, one every two seconds, which only updates rows. Ends with 1 when a
+night takes more than 60 seconds, a pass more than 5, the look of a page more than 1, or when heartbeats let a table
+grow by more than 8 MiB: autovacuum or the pruning of pages does not keep up with them.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from sluice.supervision.stream_status import observe_rows
 from sluice.supervision.supervisor import Supervisor
 
 NIGHT_SECONDS, PASS_SECONDS, PAGE_SECONDS = 60.0, 5.0, 1.0
+HEARTBEATS, GROWN_MEBIBYTES = 1_800, 8.0
 RETENTION = Retention(batches=timedelta(days=30), runs=timedelta(days=90), events=timedelta(days=365))
 
 _OF_A_YEAR = {
@@ -68,6 +71,17 @@ SELECT 'silver.flights_' || stream, at, 'a year', 'passed', 1000, 5, '[]', at
 FROM generate_series(0, CAST(:streams AS int) - 1) AS stream,
     LATERAL (SELECT now() - interval '1 day' * n AS at FROM generate_series(91, 1, -1) AS n) AS checked""",
 }
+_BEAT = (
+    "UPDATE sluice.runs SET heartbeat_at = clock_timestamp() WHERE ended_at IS NULL",
+    "UPDATE sluice.leases SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + interval '2 minutes' "
+    "WHERE expires_at IS NOT NULL",
+)
+"""What the heartbeats of all drivers write, as one statement for each table."""
+
+_UPDATES = """
+SELECT relname, n_tup_upd, n_tup_hot_upd, n_dead_tup, pg_total_relation_size(relid) / 1048576.0, autovacuum_count
+FROM pg_stat_user_tables WHERE schemaname = 'sluice' AND relname IN ('runs', 'leases') ORDER BY relname"""
+
 _SIZES = """
 SELECT relname, n_live_tup, n_dead_tup, pg_total_relation_size(relid) / 1048576.0, autovacuum_count
 FROM pg_stat_user_tables WHERE schemaname = 'sluice' ORDER BY 4 DESC LIMIT 8"""
@@ -129,6 +143,30 @@ def measure(ledger: Ledger, *, streams: int, table: Table) -> bool:
     return is_within
 
 
+def measure_bloat(ledger: Ledger, *, table: Table) -> bool:
+    """An hour of heartbeats. Returns whether no table has grown beyond the limit."""
+    before = _updates(ledger)
+    for _ in range(HEARTBEATS):
+        _run(ledger, *_BEAT)
+    _run(ledger, "SELECT pg_stat_force_next_flush()")
+    is_within = True
+    for name, (updated, hot, dead, mebibytes, vacuums) in _updates(ledger).items():
+        written, grown = updated - before[name][0], mebibytes - before[name][3]
+        share = f"{100 * (hot - before[name][1]) / max(1, written):.0f} %"
+        is_within = is_within and written > 0 and grown <= GROWN_MEBIBYTES
+        table.add_row(name, f"{written:,}", share, f"{dead:,}", f"{grown:.1f}", f"{GROWN_MEBIBYTES:.0f}", str(vacuums))
+    return is_within
+
+
+def _updates(ledger: Ledger) -> dict[str, tuple[int, int, int, float, int]]:
+    """Of each table: its updates, those within a page, its dead rows, its size and how often it was vacuumed."""
+    with ledger.transaction() as connection:
+        return {
+            name: (updated, hot, dead, float(mebibytes), vacuums)
+            for name, updated, hot, dead, mebibytes, vacuums in connection.execute(text(_UPDATES))
+        }
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fill, measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -141,6 +179,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     table, sizes = Table(title="A ledger after a year"), Table(title="Its largest tables, after the nights")
     for heading in ("what", "seconds", "at most", "result"):
         table.add_column(heading)
+    bloat = Table(title="After an hour of heartbeats")
+    for heading in ("table", "updates", "within the page", "dead rows", "MiB grown", "at most", "autovacuums"):
+        bloat.add_column(heading)
     for heading in ("table", "rows", "dead rows", "MiB", "autovacuums"):
         sizes.add_column(heading)
     with (
@@ -160,11 +201,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 )
             )
             is_within = measure(ledger, streams=chosen.streams, table=table)
-            _run(ledger, "VACUUM ANALYZE")
+            is_within = measure_bloat(ledger, table=bloat) and is_within
             with ledger.transaction() as connection:
                 for name, rows, dead, mebibytes, vacuums in connection.execute(text(_SIZES)):
                     sizes.add_row(name, f"{rows:,}", f"{dead:,}", f"{mebibytes:,.0f}", str(vacuums))
-    for shown in (table, sizes, f"filled in {seconds:.0f} s"):
+    for shown in (table, bloat, sizes, f"filled in {seconds:.0f} s"):
         Console().print(shown)
     return int(not is_within)
 
