@@ -144,8 +144,8 @@ def decide_surroundings(
     decision = _compared(remembered, here if replaces else kept, demo=demo)
     if decision.changed and is_in_use and not replaces:
         raise StackError(
-            "The stack runs with other declarations or connections than this terminal names: "
-            f"{' '.join(decision.changed)}",
+            "The stack runs with other declarations or connections than this terminal names, and keeps them. With "
+            f"those of this terminal: {' '.join(decision.changed)}",
             next_step="Name the same ones or none, or replace them with `sluice stack up --declarations-from-here`, "
             "which drops all that is not set here; `--dry-run` shows it.",
         )
