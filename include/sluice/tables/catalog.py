@@ -127,12 +127,12 @@ class BoundedRestCatalog(RestCatalog):
         super()._config_headers(session)
 
     def _read_environment_once(self, session: Session) -> None:
-        """Take proxies and certificates from the environment now: requests searches all of it at every request, which
-        is a tenth of what a look at a small table costs. A token server may need another proxy than the catalog."""
-        if self.properties.get(OAUTH2_SERVER_URI):
-            return
-        found = session.merge_environment_settings(self.uri, {}, None, None, None)
-        session.proxies, session.verify, session.trust_env = found["proxies"], found["verify"], False
+        """Take proxies and certificates from the environment now, unless the token server has others than the catalog:
+        requests searches all of it at every request, which is a tenth of what a look at a small table costs."""
+        servers = {self.uri, self.properties.get(OAUTH2_SERVER_URI, self.uri)}
+        found, *others = (session.merge_environment_settings(one, {}, None, None, None) for one in servers)
+        if all(one == found for one in others):
+            session.proxies, session.verify, session.trust_env = found["proxies"], found["verify"], False
 
 
 class _BoundedAdapter(HTTPAdapter):
