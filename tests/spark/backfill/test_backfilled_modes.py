@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.fixtures.backfills import (
     COLUMNS,
     DAY_5,
@@ -50,6 +51,7 @@ def test_of_each_key_the_newest_row_of_the_interval_remains(workshop: Workshop) 
     assert marks(workshop, "target") == before
 
 
+@pytest.mark.full
 def test_whole_partitions_within_the_interval_are_replaced(workshop: Workshop) -> None:
     name = f"s{workshop.namespace}"
     source = workshop.declare_table("source", COLUMNS)

@@ -232,6 +232,7 @@ def test_what_is_newly_rejected_is_quarantined_once(workshop: Workshop, stream: 
     assert (first.rows["quarantined"], first.rows["published"]) == (3, 8)
 
 
+@pytest.mark.full
 def test_a_rejected_row_stays_one_when_it_is_rejected_in_other_words(workshop: Workshop, stream: str) -> None:
     before = workshop.rows(f"quarantine.{stream}")
     text = (workshop.folder / f"{stream}.py").read_text()
@@ -356,6 +357,7 @@ def test_a_merge_of_the_stream_meanwhile_is_never_doubled(workshop: Workshop) ->
     assert states == [BackfillState.FAILED, BackfillState.CHANGED_MEANWHILE]
 
 
+@pytest.mark.full
 def test_merges_wait_while_a_changed_interval_is_computed_again(workshop: Workshop) -> None:
     """A stream that merges every few seconds would otherwise change the files of the interval before each commit."""
     name, target = merged_stream_without_its_days(workshop)

@@ -51,6 +51,7 @@ def test_a_correction_is_found_and_published(workshop: Workshop, corrected: dict
     assert backfill(workshop, stream).state is BackfillState.UNCHANGED
 
 
+@pytest.mark.full
 def test_rows_that_lose_their_time_are_not_lost(workshop: Workshop) -> None:
     """No interval takes a row without a time. One that the stream has published without a time does not matter."""
     stream = f"s{workshop.namespace}"

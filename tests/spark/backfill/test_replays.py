@@ -349,6 +349,7 @@ def test_a_person_replays_what_was_shown_through_an_application(
     assert resolutions(deployed) == REPLAYED
 
 
+@pytest.mark.full
 def test_records_of_a_topic_come_from_there_and_else_from_the_quarantine(workshop: Workshop) -> None:
     topic = f"t{workshop.namespace}"
     created = NewTopic(topic, num_partitions=2, config={"retention.ms": "-1"})

@@ -91,6 +91,7 @@ def test_one_application_replaces_the_days_of_three_runs(at_once: int, workshop:
     assert {event.actor.name for event in events} >= {name_of_run(day) for day in (5, 6, 7)}
 
 
+@pytest.mark.full
 def test_a_run_that_has_read_edited_declarations_needs_another_application(workshop: Workshop, stream: str) -> None:
     fifth = ask_for_day(workshop, stream, 5)
     file = workshop.folder / f"{stream}.stream.yaml"

@@ -153,6 +153,7 @@ def test_a_registry_that_is_away_fails_the_run_and_refuses_nothing(
     assert PLANTED_SECRET not in str(raised.value) + "".join(capfd.readouterr())
 
 
+@pytest.mark.full
 def test_values_of_kinesis(registered: Workshop, kinesis: Kinesis) -> None:
     connections = {**registered.settings.connections, "kinesis": kinesis.connection}
     settings = registered.settings.model_copy(update={"connections": connections})

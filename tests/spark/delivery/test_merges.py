@@ -273,6 +273,7 @@ def iceberg_target(workshop: Workshop, stream_name: str) -> IcebergTarget:
     )
 
 
+@pytest.mark.full
 def test_a_newer_driver_s_merge_refuses_the_older_one_s(by_region: Workshop, stream_name: str) -> None:
     """A driver checks and stops there; the next one takes over, merges this batch and the next; the first goes on."""
     names = iceberg_target(by_region, stream_name)

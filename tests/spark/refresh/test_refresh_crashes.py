@@ -128,6 +128,7 @@ def test_a_batch_of_the_shadow_that_was_planned_and_not_run_is_run_by_the_next_t
     _goes_on(workshop, name)
 
 
+@pytest.mark.full
 def test_a_shadow_that_was_planned_and_has_no_mark_is_made_again(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

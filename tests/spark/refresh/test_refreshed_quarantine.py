@@ -117,6 +117,7 @@ def test_the_quarantine_holds_what_the_corrected_code_rejects_and_returns_with_t
     assert (ids(dividing), rejected(dividing)) == ([2, 3, 4], ['{"id":-7}', '{"id":-8}', '{"id":1}'])
 
 
+@pytest.mark.full
 def test_what_a_refresh_has_exchanged_returns_whatever_is_declared_since(dividing: Workshop) -> None:
     name = name_in(dividing)
     refresh(dividing, name)

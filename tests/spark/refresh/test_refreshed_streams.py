@@ -88,6 +88,7 @@ def test_expiry_keeps_what_is_needed_to_take_a_refresh_back(workshop: Workshop) 
     assert workshop.rows("target") == [*wrong(ROWS), *right([NEW, {"id": 101, "word": "newer"}])]
 
 
+@pytest.mark.full
 def test_iceberg_may_expire_the_swap_after_it_was_taken_back(workshop: Workshop) -> None:
     name = run_wrong_copy(workshop)
     refresh(workshop, name)

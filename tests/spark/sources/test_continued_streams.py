@@ -102,6 +102,7 @@ def test_a_stream_with_state_continues_with_its_state_and_its_watermark(workshop
     assert ids == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10], "5 is late, and 2 came twice"
 
 
+@pytest.mark.full
 def test_state_is_not_continued_without_the_watermark_of_its_newest_batch(workshop: Workshop) -> None:
     counting = Counting(workshop)
     counting.append([(0, 0), (1, 25)])

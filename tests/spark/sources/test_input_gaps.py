@@ -137,6 +137,7 @@ def test_a_second_expiry_does_not_hide_the_first_one(copying: Copying) -> None:
     assert copying.ids() == each_twice(*range(9))
 
 
+@pytest.mark.full
 def test_an_expiry_before_the_next_start_does_not_cut_the_continuation(copying: Copying) -> None:
     """The range ends with the newest snapshot; the oldest that could be reached, which it reads too, is expired."""
     copying.append(0, 2)

@@ -141,6 +141,7 @@ def test_every_batch_reads_a_static_input_again(
                 assert words.found(query, later) == {"later"}
 
 
+@pytest.mark.full
 def test_an_input_that_may_be_reused_is_read_again_when_its_time_is_over(
     workshop: Workshop, jdbc_settings: Settings, numbers_table: str, tmp_path: Path
 ) -> None:
@@ -268,6 +269,7 @@ def test_batches_and_runs_share_what_may_be_reused(counted: Counted) -> None:
     assert counted.readings(1) == counted.readings(2) == [1, 1]
 
 
+@pytest.mark.full
 def test_a_copy_of_another_table_is_not_read_however_new_it_is(counted: Counted) -> None:
     counted.declare(refresh="1 hour")
     counted.ask(1)

@@ -63,6 +63,7 @@ def test_a_continuous_stream_reads_the_table_in_one_batch_and_then_within_its_li
     assert stream.got() == stream.right()
 
 
+@pytest.mark.full
 def test_a_first_batch_that_crashed_is_read_again_whatever_was_expired_meanwhile(workshop: Workshop) -> None:
     source = PastTable.declare(workshop, "source", appends=3)
     source.expire()
