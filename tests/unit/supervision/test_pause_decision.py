@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sluice.ledger.airflow_owner import DagObservation, DagPause
+from sluice.ledger.airflow_owner import DagObservation, DagPause, PauseOrigin
 from sluice.supervision.decide_about_pause import PauseEffect, decide_about_pause, pause_after
 
 PAUSED = DagObservation(airflow="ours", is_paused=True)
@@ -86,3 +86,28 @@ def test_failed_runs_are_those_of_when_the_dag_was_last_unpaused(
         now=WAS_PAUSED.observed_at,
     )
     assert after.failed_runs == failed_runs
+
+
+@pytest.mark.parametrize(
+    ("dag", "is_suspended", "is_given_up", "origin"),
+    [
+        (UNPAUSED, True, True, None),
+        (PAUSED, True, True, PauseOrigin.PERSON),
+        (PAUSED, False, True, PauseOrigin.FAILURE),
+        (FAILED, False, False, PauseOrigin.FAILURE),
+        (PAUSED, False, False, PauseOrigin.FIRST_SEEN),
+    ],
+)
+def test_a_pause_that_was_not_seen_to_begin_has_an_origin_all_the_same(
+    dag: DagObservation, is_suspended: bool, is_given_up: bool, origin: PauseOrigin | None
+) -> None:
+    after = pause_after(
+        dag,
+        PauseEffect.NOTHING,
+        stream="flights",
+        known=None,
+        is_suspended=is_suspended,
+        is_given_up=is_given_up,
+        now=WAS_PAUSED.observed_at,
+    )
+    assert after.origin is origin

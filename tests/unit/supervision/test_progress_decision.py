@@ -304,6 +304,8 @@ def test_the_table(row: Case) -> None:
     assert (judged.state, judged.restarts, judged.defers_maintenance) == (row.state, row.restarts, row.defers)
     assert judged.is_healthy is (row.state not in (State.LATE, State.STALLED, State.UNOBSERVED))
     assert judged.explanation.endswith(".")
+    is_in_vain = row.state is State.STALLED and row.declared.get("on_stall") == "restart" and not row.restarts
+    assert ("A restart has not helped before" in judged.explanation) is is_in_vain
 
 
 def test_every_state_has_a_row() -> None:
