@@ -17,7 +17,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sluice.ledger.control_values import Person
-from sluice_airflow.adapters.control_routes import CHANGES, ControlForm, ControlledRequest, judge_request
+from sluice_airflow.adapters.control_routes import CHANGES, CONTROL_DAG, ControlForm, ControlledRequest, judge_request
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -117,7 +117,9 @@ class ControlPermission:
     ) -> None:
         run_id = request.run_id or ""
         stream = await self._records.stream_of_run(run_id)
-        person = Denial(404, _NO_RUN) if stream is None else await self._may_control(scope, stream)
+        person = await self._may_control(scope, stream or CONTROL_DAG)
+        if stream is None and isinstance(person, Person):
+            person = Denial(404, _NO_RUN)
         if isinstance(person, Denial):
             await _refuse(person, send)
             return

@@ -107,7 +107,7 @@ def _judge_control(method: str, rest: str, body: Any) -> ControlledRequest | Non
     if (method == "POST" and _READS.fullmatch(rest)) or _matches(_OF_THE_DAG, method, rest):
         return None
     document = body if isinstance(body, Mapping) else {}
-    if any(document.get(name) for name in _OTHER_RUNS):
+    if any(document.get(name) for name in _OTHER_RUNS) or "\0" in rest or "\0" in "".join(_strings(body)):
         return _REFUSED
     if method == "POST" and _TRIGGER.fullmatch(rest):
         named = document.get("dag_run_id")
@@ -163,6 +163,10 @@ def _texts(body: Any) -> Iterator[Any]:
                 yield from _texts(one)
         case _:
             yield body
+
+
+def _strings(body: Any) -> Iterator[str]:
+    return (one for one in _texts(body) if isinstance(one, str))
 
 
 def _objects(body: Any) -> Iterator[Mapping[str, Any]]:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sluice.ledger.control_values import Person
-from sluice_airflow.adapters.control_permission import ControlPermission, Denial
+from sluice_airflow.adapters.control_permission import ControlPermission, Denial, MayControl
 from sluice_airflow.adapters.control_routes import CHANGES, ControlForm, judge_request
 
 RUNS = "/api/v2/dags/stream_control/dagRuns"
@@ -52,11 +52,22 @@ class FakeControlRecords:
 
 
 async def _ann_may_edit_flights(_: Any, stream: str) -> Denial | Person | None:
-    return ANN if stream == "flights" else Denial(403, f"not {stream}")
+    return ANN if stream in ("flights", "stream_control") else Denial(403, f"not {stream}")
+
+
+async def _nobody(_: Any, stream: str) -> Denial | Person | None:
+    del stream
+    return None
 
 
 def answered(
-    method: str, path: str, body: object, *, records: FakeControlRecords | None = None, status: int = 200
+    method: str,
+    path: str,
+    body: object,
+    *,
+    records: FakeControlRecords | None = None,
+    status: int = 200,
+    may_control: MayControl = _ann_may_edit_flights,
 ) -> tuple[int, Any]:
     """Status and body of the answer to a request that comes in two parts. status: of the rest of the API server, which
     answers with the body that reaches it."""
@@ -66,7 +77,7 @@ def answered(
         await send({"type": "http.response.start", "status": status, "headers": []})
         await send({"type": "http.response.body", "body": message.get("body", b"")})
 
-    app = ControlPermission(echo, may_control=_ann_may_edit_flights, records=records or FakeControlRecords())
+    app = ControlPermission(echo, may_control=may_control, records=records or FakeControlRecords())
     whole = body if isinstance(body, bytes) else json.dumps(body).encode()
     parts = [
         {"type": "http.request", "body": whole[:5], "more_body": True},
@@ -142,6 +153,26 @@ def test_what_repeats_or_answers_a_run_needs_the_same_permission(method: str, pa
     assert answered(method, path.replace("about-weather", "about-flights"), of_flights)[0] == 200
     of_none = json.loads(json.dumps(body).replace("about-weather", "unknown"))
     assert answered(method, path.replace("about-weather", "unknown"), of_none)[0] == 404
+
+
+@pytest.mark.parametrize("run", ["about-weather", "unknown"])
+def test_who_is_not_logged_in_learns_from_airflow_alone_that_they_must_be(run: str) -> None:
+    """The middleware says of no run whether there is one."""
+    assert answered("DELETE", f"{RUNS}/{run}", {}, status=401, may_control=_nobody)[0] == 401
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("DELETE", f"{RUNS}/about\0flights", {}),
+        ("POST", RUNS, {"conf": conf_of("fli\0ghts")}),
+        ("POST", RUNS, {"dag_run_id": "\0", "conf": conf_of("flights")}),
+        ("POST", "/api/v2/dags/stream_control/clearTaskInstances", {"dag_run_id": "about\0flights"}),
+    ],
+)
+def test_a_name_with_nul_reaches_no_database(method: str, path: str, body: object) -> None:
+    """PostgreSQL takes no NUL, and an error of the middleware would be one of the server."""
+    assert answered(method, path, body)[0] == 403
 
 
 ANSWER = f"{RUNS}/about-flights/taskInstances/approve/-1/hitlDetails"
