@@ -5,7 +5,8 @@ finishes its batch and its end is recorded in the ledger, so the next container 
 kills them with the container, and each keeps its lease until that expires, because no one sees the processes of a
 container that is gone.
 
-Drivers belong to this command when they have its ledger: `SLUICE_LEDGER_URL`.
+Drivers belong to this command when they have its ledger: `SLUICE_LEDGER_URL` leads to the same database, by
+whichever role.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from urllib.parse import urlsplit
 
 import psutil
 
@@ -73,9 +75,15 @@ def _attendants() -> Iterator[psutil.Process]:
     for process in psutil.process_iter():
         with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             environment = process.environ()
-            is_ours = RUN_ID_VARIABLE in environment and environment.get(_LEDGER) == os.environ.get(_LEDGER)
+            is_ours = RUN_ID_VARIABLE in environment and _database_of(environment) == _database_of(os.environ)
             if is_ours and _ATTENDANT in process.cmdline():
                 yield process
+
+
+def _database_of(environment: Mapping[str, str]) -> str:
+    """Where the ledger lies, without the role: a driver may have one of its own, and its pass beside it."""
+    url = urlsplit(environment.get(_LEDGER, ""))
+    return f"{url.netloc.rpartition('@')[2]}{url.path}"
 
 
 if __name__ == "__main__":

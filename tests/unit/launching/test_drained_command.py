@@ -18,15 +18,18 @@ from sluice.processes.process_identity import RUN_ID_VARIABLE
 OURS, ANOTHER = (
     f"postgresql+psycopg://nobody@127.0.0.1:1/drained_{os.getpid()}_{name}" for name in ("ours", "another")
 )
+WITH_A_PASS = f"{OURS.replace('nobody', 'drivers:password')}?options=-c%20sluice.driver_pass%3Ddrawn"
+"""The ledger of `OURS` as the launcher hands it to a driver with a role of its own."""
 
 PLAYS_ATTENDANT = """
-import pathlib, signal, sys, threading
+import os, pathlib, signal, sys, threading
 asked = threading.Event()
 signal.signal(signal.SIGTERM, lambda *_: asked.set())
 print("up", flush=True)
 asked.wait(60)
 threading.Event().wait(0.5)  # its driver finishes a batch
 pathlib.Path(sys.argv[2]).write_text("recorded")
+os._exit(0)  # Python gives signals their default action back while it ends
 """
 
 COMMAND = ("sh", "-c", "trap 'exit 7' TERM; echo up; while :; do sleep 0.1; done")
@@ -56,7 +59,7 @@ def attendants(tmp_path: Path) -> Iterator[dict[str, subprocess.Popen[str]]]:
                     **{RUN_ID_VARIABLE: "run-1"},
                 )
             )
-            for name, ledger in (("ours", OURS), ("another", ANOTHER))
+            for name, ledger in (("ours", OURS), ("with_a_pass", WITH_A_PASS), ("another", ANOTHER))
         }
 
 
@@ -67,8 +70,9 @@ def test_drivers_of_its_ledger_end_in_order_before_the_command_is_over(
     with running(command, SLUICE_LEDGER_URL=OURS) as container:
         container.send_signal(signal.SIGTERM)
         assert container.wait(30) == 7, "the exit code of its command"
-        assert (tmp_path / "ours").read_text() == "recorded"
-    assert attendants["ours"].wait(5) == 0
+        for name in ("ours", "with_a_pass"):
+            assert (tmp_path / name).read_text() == "recorded"
+            assert attendants[name].wait(5) == 0
     assert attendants["another"].poll() is None
 
 
@@ -77,4 +81,4 @@ def test_a_driver_that_does_not_end_is_counted(
 ) -> None:
     monkeypatch.setenv("SLUICE_LEDGER_URL", OURS)
     monkeypatch.setattr(drained_command, "DRAIN_SECONDS", 0.0)
-    assert drained_command.drain() == 1
+    assert drained_command.drain() == 2
