@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Collection, Iterable
 from datetime import datetime
 from pathlib import Path
@@ -30,7 +31,8 @@ def open_log(file: Path) -> BinaryIO:
 
 def open_log_of(stream: str, file: Path, *, logs: Path) -> BinaryIO:
     """Open the log of a stream's driver for reading. The ledger names the file, and drivers write into the ledger: so
-    it must lie in the stream's own folder, and be no link to another place.
+    it must lie in the stream's own folder, and be neither a link to another place nor a pipe, which is read for ever.
+    The folder is opened first: the driver may exchange what lies in it meanwhile.
 
     Parameters
     ----------
@@ -41,9 +43,17 @@ def open_log_of(stream: str, file: Path, *, logs: Path) -> BinaryIO:
     OSError: when it cannot be read, or lies elsewhere.
     """
     folder = logs.resolve() / stream
-    if file.is_symlink() or not file.resolve().is_relative_to(folder):
+    if file.parent.resolve() != folder:
         raise PermissionError(0, f"it does not lie in {folder}")
-    return os.fdopen(os.open(file.resolve(), os.O_RDONLY | os.O_NOFOLLOW), "rb")
+    directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        opened = os.open(file.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)
+    finally:
+        os.close(directory)
+    if not stat.S_ISREG(os.fstat(opened).st_mode):
+        os.close(opened)
+        raise PermissionError(0, "it is no regular file")
+    return os.fdopen(opened, "rb")
 
 
 def remove_driver_logs(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -72,4 +73,22 @@ def test_a_file_outside_of_the_streams_own_folder_is_not_read(tmp_path: Path) ->
         linked_folder / "passwords.json",
     ):
         shown = read_log_tail(a_run(file), logs=tmp_path)
-        assert (shown.text, "cannot be read from here: it does not lie in" in shown.problem) == ("", True)
+        assert (shown.text, "cannot be read from here: " in shown.problem) == ("", True)
+
+
+def test_a_pipe_in_place_of_a_log_is_not_waited_for(tmp_path: Path) -> None:
+    """A page that waits for its writer would keep a thread of the API server for ever."""
+    (tmp_path / "clicks").mkdir()
+    os.mkfifo(tmp_path / "clicks" / "log")
+
+    shown = read_log_tail(a_run(tmp_path / "clicks" / "log"), logs=tmp_path)
+
+    assert (shown.text, "it is no regular file" in shown.problem) == ("", True)
+
+
+def test_a_folder_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "orders").mkdir()
+    (tmp_path / "orders" / "log").write_text("S3cr3t-pw")
+    (tmp_path / "clicks").symlink_to(tmp_path / "orders")
+
+    assert read_log_tail(a_run(tmp_path / "clicks" / "log"), logs=tmp_path).text == ""
