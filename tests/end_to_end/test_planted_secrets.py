@@ -37,11 +37,11 @@ from sluice.ledger.runs import recent_runs
 from sluice.stack.credentials import AIRFLOW_USER, Credentials, read_credentials
 
 pytestmark = [
-    pytest.mark.timeout(900),  # a start of the whole platform and four of Spark, on a machine that may be busy
+    pytest.mark.timeout(1800),  # a start of the whole platform and six of Spark, on a machine that may be busy
     pytest.mark.full,  # every test run looks for the secrets of the demo's stack (`test_demo.py`) and of Airflow alone
 ]
 
-_RUN_SECONDS = 600
+_RUN_SECONDS = 900
 _CLOSED = "127.0.0.1:1"
 _PLANTED = {
     "SLUICE_CONNECTIONS__EVENTS__PASSWORD": f"{PLANTED_SECRET}-kafka",
@@ -86,8 +86,8 @@ one of Spark about a row."""
 _ROW = "ann.of.the.planted.row@example.org"
 
 _FAILURES = {
-    "reads_events": "SCRAM-SHA-512",
-    "reads_records": "latestOffset",
+    "reads_events": "Kafka at ",
+    "reads_records": "Kinesis does not answer",
     "decodes_schemas": "The schema registry",
     "looks_up": "PSQLException",
     "raises_all": "this is the environment: ",
@@ -253,7 +253,9 @@ def failure_in(ledger: Ledger, stream: str) -> str:
 
 
 def test_the_streams_failed_of_what_they_should(failed: Failed) -> None:
-    assert {stream for stream, words in _FAILURES.items() if words in failed.failures[stream]} == set(_INPUTS)
+    others = {stream: reason for stream, reason in failed.failures.items() if _FAILURES[stream] not in reason}
+    assert others == {}
+    assert set(failed.failures) == set(_INPUTS)
     logs = [content for place, content in files_of(failed.stack) if place.startswith("logs/")]
     assert any(b"'SLUICE_CATALOG__CREDENTIAL': " in log for log in logs), "the whole environment was written"
 
@@ -295,4 +297,5 @@ def test_a_value_of_a_row_lies_in_the_table_s_files_and_in_logs_of_drivers_alone
     files = {place for place, _ in places_with(row, files_of(failed.stack))}
     assert any(place.startswith("logs/") for place in files), "the whole text is in the log of the driver"
     assert {place.split("/")[0] for place in files} <= {"logs", "seaweedfs"}
-    assert readable_by_others(failed.stack, [place for place in files if place.startswith("logs/")]) == []
+    logs = [place for place in files if place.startswith("logs/")]
+    assert readable_by_others(failed.stack, logs, allowed=0o640) == [], "logs are for the group of the drivers, too"
