@@ -84,7 +84,7 @@ def test_a_discarded_record_stays_so_and_one_that_was_corrected_is_open_again(ca
     rejected(catalog, (("a", "1"), ("b", "2"), (None, "3"), ("e", "5")))
     discard(catalog, "a", "payload 3")
     discard(catalog, "b", resolution=Resolution.CORRECTED)
-    files = new_content(catalog, (("a", "1"), ("b", "2"), (None, "3"), ("a", "1", "another")), (("d", "4"),))
+    files = new_content(catalog, (("a", "1", "another"), ("a", "1"), ("b", "2"), (None, "3")), (("d", "4"),))
 
     found, rows = kept(catalog, files)
 

@@ -61,6 +61,7 @@ def ends_from(at: StreamOffset, end: StreamOffset, source: IcebergSource = TABLE
         (offset(4, 1), offset(4, 2), [offset(4, 2)]),
         (offset(4, 2), offset(4, 2), []),
         (offset(4, 104, scans=True), offset(4, 2), []),
+        (offset(4, 50, scans=True), offset(4, 2), [offset(4, 2)]),
         (offset(5, 105, scans=True), offset(4, 2), []),
         (offset(3, 103, scans=True), offset(4, 1), [offset(4, 1)]),
         (offset(BEGINNING), offset(3, 2), [offset(3, 2)]),
