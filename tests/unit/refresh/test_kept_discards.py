@@ -127,3 +127,12 @@ def test_nothing_is_read_or_written_where_nothing_is_discarded(catalog: Catalog)
     files = new_content(catalog, (("a", "1"),))
 
     assert keep_discards(files, target=catalog.load_table(NAME), stream=STREAM.stream) == tuple(files)
+
+
+def test_a_quarantine_of_an_older_version_has_nothing_to_keep(catalog: Catalog) -> None:
+    files = live_files(rejected(catalog, (("a", "1"),)))
+    with catalog.load_table(NAME).update_schema(allow_incompatible_changes=True) as change:
+        for column in ("resolved_at", "resolution", "resolved_by"):
+            change.delete_column(column)
+
+    assert keep_discards(files, target=catalog.load_table(NAME), stream=STREAM.stream) == tuple(files)
