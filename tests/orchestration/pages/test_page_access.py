@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import random
 import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode
 
 import httpx
 import pytest
@@ -343,54 +341,3 @@ def test_only_files_of_a_report_are_served(as_viewer: httpx.Client, report: str,
     assert "the page of the table" not in answer.text
     assert answer.status_code in (404, 401)
     assert as_viewer.get(f"{report.replace('2026', '2025')}/index.html").status_code == 404
-
-
-ODD = (
-    "",
-    " ",
-    "\0",
-    "%00",
-    "..",
-    "../../etc/passwd",
-    "a/../b",
-    "\u202e",
-    "é",
-    "<script>",
-    "'--",
-    "9" * 400,
-    "-1",
-    "NaN",
-)
-TIMES = (
-    *("0001-01-01", "9999-12-31", "0001-01-01T00:00+14:00", "9999-12-31T23:00-05:00", "2013-01-05", "2200-12-31T23:59"),
-    *("2013-W01", "1970-01-01", "2013-13-01", "now", "\0", "2013-01-05T25:00"),
-)
-ADDRESSES = (
-    *("streams", "lineage", "api/streams", "api/unhealthy", "tables", "quality", "streams/{}", "streams/{}/quarantine"),
-    *("streams/{}/plan/{}", "streams/{}/backfill", "streams/{}/spark", "streams/{}/spark/proxy/{}/{}", "tables/{}"),
-    *("tables/{}/quality", "tables/{}/plan/maintain", "tables/{}/reports/{}/{}", "static/{}"),
-)
-
-
-def test_no_parameter_of_a_page_is_an_error_of_the_server(as_admin: httpx.Client) -> None:
-    draw = random.Random(7)  # noqa: S311  # cases, no secrets
-    names = (*ODD, "acted_on", "asked_back", "silver.flights")
-    asked = [
-        f"/sluice/{address.format(*(quote(draw.choice(names), safe='') for _ in range(3)))}?"
-        + urlencode({key: draw.choice(ODD) for key in ("hours", "done", "sort", "desc", "show", "search", "tag")})
-        for address in ADDRESSES
-        for _ in range(4)
-    ]
-    asked += [
-        f"/sluice/streams/asked_back/plan/backfill?{urlencode({'start': start, 'end': end})}"
-        for start, end in ((draw.choice(TIMES), draw.choice(TIMES)) for _ in range(15))
-    ]
-    asked.append(f"/sluice/streams/asked_back/plan/backfill?{urlencode({'start': '0001-01-01', 'end': '9999-12-31'})}")
-
-    wrong = {}
-    for address in asked:
-        answer = as_admin.get(address, timeout=60)
-        if answer.status_code >= 500 and "The ledger does not answer" not in answer.text:
-            wrong[address] = answer.status_code
-
-    assert wrong == {}
