@@ -8,8 +8,14 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 pytest.register_assert_rewrite("tests.fixtures")
+
+
+settings.register_profile("sluice", deadline=None)
+settings.load_profile("sluice")
+"""On a busy machine an example takes as long as it takes: a test is never timed."""
 
 
 def pytest_collection_finish() -> None:

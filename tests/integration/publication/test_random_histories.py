@@ -101,7 +101,7 @@ STEPS = (
 
 
 @pytest.mark.parametrize("catalog_place", ["sql"], indirect=True)
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(st.sampled_from(STEPS) | st.just(History.stage), min_size=5, max_size=25))
 def test_every_batch_is_there_once(new_bench: Callable[..., Workbench], steps: list[Callable[[History], None]]) -> None:
     made = new_bench()

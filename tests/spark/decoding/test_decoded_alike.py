@@ -43,7 +43,6 @@ def drawn(values: st.SearchStrategy[_Drawn], number: int) -> list[_Drawn]:
 
     @settings(
         max_examples=number,
-        deadline=None,
         database=None,
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),

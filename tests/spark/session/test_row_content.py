@@ -89,7 +89,6 @@ def drawn(number: int) -> list[Mapping[str, Any]]:
 
     @settings(
         max_examples=number,
-        deadline=None,
         database=None,
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),

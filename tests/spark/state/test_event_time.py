@@ -25,7 +25,6 @@ IS_DRILL = EXAMPLES > 1
 
 on_random_streams = settings(
     max_examples=EXAMPLES,
-    deadline=None,
     phases=(Phase.explicit, Phase.generate),  # a smaller seed is no smaller stream
     suppress_health_check=[HealthCheck.function_scoped_fixture],  # each example makes a workshop of its own of it
 )

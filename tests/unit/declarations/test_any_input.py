@@ -65,7 +65,7 @@ def check(folder: Folder, name: str, text: bytes) -> None:
     assert {table.file.name for table in declarations.tables.values()} >= others
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
 @given(st.data(), VALUES)
 def test_any_value_anywhere_in_a_stream(lasting: Folder, data: st.DataObject, value: Any) -> None:
     content = yaml.safe_load(STREAM)
@@ -74,7 +74,7 @@ def test_any_value_anywhere_in_a_stream(lasting: Folder, data: st.DataObject, va
     check(lasting, "silver_flights.stream.yaml", changed.encode())
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
 @given(st.data(), VALUES)
 def test_any_value_anywhere_in_a_table(lasting: Folder, data: st.DataObject, value: Any) -> None:
     content = yaml.safe_load(TABLE.replace("bronze.flights", "other.flights"))
@@ -87,7 +87,7 @@ def test_any_value_anywhere_in_a_table(lasting: Folder, data: st.DataObject, val
     assert set(declarations.streams) == {"silver_flights"}
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
 @given(st.integers(0, len(STREAM)), st.integers(0, 40), st.binary(max_size=30))
 def test_any_bytes_anywhere(lasting: Folder, start: int, length: int, new: bytes) -> None:
     text = STREAM.encode()

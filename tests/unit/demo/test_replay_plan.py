@@ -38,7 +38,7 @@ def _plan(first: int, days: int, seed: int, *, every: int = 1) -> tuple[list[Fli
 
 
 plans = st.builds(_plan, st.integers(0, 4), st.integers(2, 3), st.integers(0, 2**32), every=st.integers(1, 30))
-few = settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+few = settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])
 
 
 @few

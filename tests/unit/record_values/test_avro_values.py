@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 from fastavro import schemaless_writer
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.fixtures.rejections import sentence
 
@@ -236,7 +236,6 @@ def test_what_does_not_fit_a_column_is_not_cut_to_it(type_: Any, value: Any, rea
     assert sentence(told.rejection) == reason
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=64))
 def test_no_bytes_make_a_decoder_fail(value: bytes) -> None:
     for decoder in (DECODER, REGISTERED):
@@ -248,7 +247,6 @@ DECODER, REGISTERED = by_file(EVERYTHING), by_registry({0: EVERYTHING}, reader=E
 OPTIONAL_TEXT = st.none() | st.text(max_size=8)
 
 
-@settings(deadline=None)
 @given(st.integers(-(2**63), 2**63 - 1), OPTIONAL_TEXT, st.lists(OPTIONAL_TEXT, max_size=4))
 def test_what_was_written_is_what_is_read(number: int, word: str | None, words: list[str | None]) -> None:
     fields = {"id": number, "word": word, "words": words}

@@ -68,7 +68,7 @@ AVRO_FIELDS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(AVRO_FIELDS, min_size=1, max_size=4))
 def test_avro_of_every_type_is_read_column_by_column(rows: list[dict[str, Any]]) -> None:
     assert doubtful(AVRO_DECODER, [written(EVERY_AVRO, row) for row in rows]) == []
@@ -84,13 +84,13 @@ def damaged(draw: st.DrawFn, value: bytes) -> bytes:
     return value
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.data(), st.lists(AVRO_FIELDS, min_size=1, max_size=3))
 def test_whatever_becomes_of_the_bytes_of_avro_both_ways_agree(data: st.DataObject, rows: list[dict[str, Any]]) -> None:
     doubtful(AVRO_DECODER, [data.draw(damaged(written(EVERY_AVRO, row))) for row in rows])
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=5))
 def test_whatever_the_bytes_are_both_ways_agree(values: list[bytes]) -> None:
     for decoder in (AVRO_DECODER, WORDS, PROTOBUF_DECODER, ORDER):
@@ -169,13 +169,13 @@ _unpaid = st.fixed_dictionaries(
 PROTOBUF_FIELDS = st.builds(lambda fields, paid: fields | paid, _unpaid, st.sampled_from(_paid))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(PROTOBUF_FIELDS, min_size=1, max_size=4))
 def test_protobuf_of_every_type_is_read_column_by_column(rows: list[dict[str, Any]]) -> None:
     assert doubtful(PROTOBUF_DECODER, [proto.written(EVERY_PROTOBUF, row) for row in rows]) == []
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.data(), st.lists(PROTOBUF_FIELDS, min_size=1, max_size=3))
 def test_whatever_becomes_of_the_bytes_of_protobuf_both_ways_agree(
     data: st.DataObject, rows: list[dict[str, Any]]
@@ -183,7 +183,7 @@ def test_whatever_becomes_of_the_bytes_of_protobuf_both_ways_agree(
     doubtful(PROTOBUF_DECODER, [data.draw(damaged(proto.written(EVERY_PROTOBUF, row))) for row in rows])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(PROTOBUF_FIELDS, min_size=2, max_size=3))
 def test_messages_that_follow_one_another_are_merged_in_both_ways(rows: list[dict[str, Any]]) -> None:
     parts = [proto.written(EVERY_PROTOBUF, row) for row in rows]

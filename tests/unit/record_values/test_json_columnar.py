@@ -202,7 +202,7 @@ ANY_KIND = st.sampled_from(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(kind=ANY_KIND, sent=st.lists(ANY_SENT, min_size=1, max_size=3))
 @example(kind="double", sent=["-0"])
 @example(kind="float", sent=["3.4028235677973366e38"])
@@ -210,7 +210,7 @@ def test_whatever_is_sent_both_ways_agree(kind: str, sent: list[str]) -> None:
     require_same(block_of(*(f'{{"x": {one}}}' for one in sent), "{}"), column(kind))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(texts=st.lists(st.text(alphabet='{}[]":,xt1 \n\\', max_size=12), min_size=1, max_size=4))
 def test_whatever_the_texts_are_a_block_is_decoded_alike(texts: list[str]) -> None:
     require_same(block_of(*(f"{{{text}}}" for text in texts)), column("int"), column("string", name="t"))
@@ -304,7 +304,7 @@ def test_a_field_does_not_become_deep_step_by_step() -> None:
 _UNDECLARED = st.dictionaries(st.sampled_from(["more", "other", "x"]), ANY_SENT, max_size=3)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(sent=st.lists(_UNDECLARED, min_size=1, max_size=4), inner=_UNDECLARED)
 def test_whatever_else_is_sent_is_counted_alike(sent: list[dict[str, str]], inner: dict[str, str]) -> None:
     objects = ["{" + ", ".join(f'"{name}": {one}' for name, one in each.items()) + "}" for each in (*sent, inner)]
@@ -313,7 +313,7 @@ def test_whatever_else_is_sent_is_counted_alike(sent: list[dict[str, str]], inne
     require_same_counts(block_of(*nested), column("string"), column("struct<x: int>", name="s"))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     kind=ANY_KIND,
     sent=st.lists(ANY_SENT, min_size=1, max_size=4),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from google.protobuf.json_format import ParseDict
 from google.protobuf.message_factory import GetMessageClass
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.fixtures.rejections import sentence
 from tests.unit.record_values.test_avro_values import REGISTRY, framed
@@ -190,7 +190,6 @@ def test_a_schema_may_import_others() -> None:
 WHOLE, REGISTERED = decoder(EVERYTHING), decoder(EVERYTHING, {0: EVERYTHING})
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=64))
 def test_no_bytes_make_a_decoder_fail(value: bytes) -> None:
     for by in (WHOLE, REGISTERED):

@@ -319,7 +319,6 @@ class Supervision(RuleBasedStateMachine):
 Supervision.TestCase.settings = settings(
     max_examples=SEQUENCES,
     stateful_step_count=STEPS,
-    deadline=None,
     derandomize=SEQUENCES <= SLICE,  # the same slice each time; the drill looks further
     suppress_health_check=list(HealthCheck),
     phases=(Phase.explicit, Phase.generate) if SEQUENCES > SLICE else tuple(Phase),  # to shrink takes minutes
