@@ -29,7 +29,7 @@ from sluice.publication.file_preparation import fit_files, refuse_unfit_rows
 from sluice.publication.marks import refuse_unpublishable
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.publication.replace_interval import foreign_change_since
-from sluice.publication.resolved_rejections import claim_rows, mark_replayed
+from sluice.publication.resolved_rejections import RejectedAt, claim_rows, mark_replayed
 from sluice.publication.staged_batch import StagedOutput
 from sluice.stored_keys import OUTPUT, PUBLICATION_KEY, REPLAY_PROPERTY_PREFIX, ROWS
 from sluice.tables.declared_tables import require_table
@@ -100,14 +100,14 @@ class ReplayLane:
 
         return self._commit(plan, f"the beginning of {key}")
 
-    def claim(self, key: str, places: Set[str]) -> None:
+    def claim(self, key: str, claimed: Set[RejectedAt]) -> None:
         """Note in the quarantine which rows the commit is about.
 
         Raises
         ------
         UnpublishableError, DeliveryError, LakehouseError: as `claim_rows` raises them.
         """
-        claim_rows(self.catalog, self.quarantine, stream=self.output.stream, places=places, key=key)
+        claim_rows(self.catalog, self.quarantine, stream=self.output.stream, claimed=claimed, key=key)
 
     def publish(
         self,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -23,7 +23,7 @@ from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import UsageError
 from sluice.ledger.backfill_attempts import BackfillAttemptObservation, BackfillState
 from sluice.operations import Refusal, RefusalReason
-from sluice.publication.resolved_rejections import place_of
+from sluice.publication.resolved_rejections import RejectedAt, place_of
 from sluice.publication.staged_batch import StagedOutput
 from sluice.record_values.rejection import RejectionKind
 from sluice.tables.catalog import catalog_refusals
@@ -41,6 +41,7 @@ class OpenRow:
     """A rejected row that is not resolved. place: how it is known; none when nothing says where it stood."""
 
     generation: int
+    batch: int
     kind: str | None
     position: str | None
     payload: str | None
@@ -68,7 +69,7 @@ def read_open_rows(catalog: Catalog, declaration: StreamDeclaration) -> list[Ope
     if not declaration.quarantine:
         raise UsageError(f"{declaration.stream} has no quarantine: its declaration has no `quarantine: true`.")
     table = require_table(catalog, declaration.quarantine_table)
-    names = ("generation", "kind", "position", "payload", "refused_at")
+    names = ("generation", "batch", "kind", "position", "payload", "refused_at")
     with catalog_refusals(f"read the rows of {declaration.quarantine_table}"):
         scan = table.scan(And(EqualTo(term="stream", value=declaration.stream), IsNull(term="resolved_at")), names)
         found = scan.to_arrow().to_pylist()
@@ -139,6 +140,14 @@ class ReplayableRows:
     rows: Mapping[str, tuple[OpenRow, ...]]
     left: Mapping[str, int]
 
+    def at(self, places: Collection[str]) -> frozenset[RejectedAt]:
+        """What the rows of some places are known by."""
+        return frozenset(
+            RejectedAt(place=place, generation=row.generation, batch=row.batch)
+            for place in places
+            for row in self.rows[place]
+        )
+
 
 def may_have_published_until(attempts: Iterable[BackfillAttemptObservation]) -> datetime | None:
     """When the last backfill ended that may have published rejected records; none when there was none.
@@ -155,12 +164,15 @@ def replayable(
     declared: InputDeclaration,
     *,
     generations: Collection[int],
+    is_present: Callable[[OpenRow], bool],
     backfilled_until: datetime | None = None,
 ) -> ReplayableRows:
     """Which rows can be replayed.
 
     Parameters
     ----------
+    is_present: whether the source of a row is the one that has its name now: one that was created again has other
+        records at the same positions.
     generations: those whose records the open generation has not read again.
     backfilled_until: as `may_have_published_until` returns it.
     """
@@ -171,8 +183,14 @@ def replayable(
             left["a backfill has ended since and may have published its record: backfill its interval again"] += 1
         elif (why := _left_because(row, declared, generations)) is not None:
             left[why] += 1
+        elif not is_present(row) and isinstance(declared.declared_source.source, IcebergSource):
+            left["its table was created again since, and holds other rows"] += 1
         elif row.place is not None:
             found.setdefault(row.place, []).append(row)
+    for place, of_place in list(found.items()):
+        if len(of_place) > 1 and not all(map(is_present, of_place)):
+            left["its source was created again since, and other records are rejected at its position"] += len(of_place)
+            del found[place]
     taken = list(found.items())[:MOST_RECORDS]
     if len(taken) < len(found):
         left[f"more than {MOST_RECORDS:,} records: the next replay takes them"] += len(found) - len(taken)

@@ -33,7 +33,7 @@ from sluice.tables.catalog import catalog_refusals
 PAYLOAD_PLACE = "payload "
 """Begins the place of a row without a position: its payload follows."""
 
-_KNOWN_BY = ["stream", "position", "payload", "resolved_at", "resolved_by"]
+_KNOWN_BY = ["stream", "generation", "batch", "position", "payload", "resolved_at", "resolved_by"]
 
 
 class Resolution(StrEnum):
@@ -100,13 +100,26 @@ def mark_resolved(
     return marking.commit(catalog, quarantine, policy)
 
 
-def claim_rows(catalog: Catalog, quarantine: str, *, stream: str, places: Set[str], key: str) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RejectedAt:
+    """What a row of a quarantine is known by for as long as it is there: a source that was created again has other
+    records at the same places.
+
+    place: as in `ResolvedRows`. generation, batch: that rejected its record.
+    """
+
+    place: str
+    generation: int
+    batch: int
+
+
+def claim_rows(catalog: Catalog, quarantine: str, *, stream: str, claimed: Set[RejectedAt], key: str) -> int:
     """Note in open rows which replay is about to publish their records: after a crash it shows which rows the commit
     in the target was about. They stay open. What a younger replay has claimed stays its own.
 
     Parameters
     ----------
-    places: as in `ResolvedRows`. key: of the replay; keys sort by their time.
+    key: of the replay; keys sort by their time.
 
     Raises
     ------
@@ -114,7 +127,10 @@ def claim_rows(catalog: Catalog, quarantine: str, *, stream: str, places: Set[st
     """
 
     def chooses(row: Mapping[str, Any]) -> bool:
-        return place_of(row) in places and (row["resolved_by"] or "") < key
+        place = place_of(row)
+        if place is None or (row["resolved_by"] or "") >= key:
+            return False
+        return RejectedAt(place=place, generation=row["generation"], batch=row["batch"]) in claimed
 
     return _Marking(stream=stream, chooses=chooses, values={"resolved_by": key}).commit(catalog, quarantine)
 

@@ -112,6 +112,28 @@ def observe_identities(declaration: StreamDeclaration, settings: Settings, catal
     return dict([*_of_inputs(declaration, settings, catalog), *_of_outputs(declaration, catalog)])
 
 
+def input_identities(declared: InputDeclaration, settings: Settings, catalog: Catalog) -> Identities:
+    """Read the ids of one input; empty when it has none, or is not there.
+
+    Raises
+    ------
+    SettingsError: when the deployment does not have a connection.
+    LakehouseError: when the source or the catalog does not answer, or refuses.
+    """
+    return dict(_of_input(declared, settings, catalog))
+
+
+def is_known_as(name: str, *, then: Identities, seen: Identities, batch: int) -> bool:
+    """Whether what a batch has read under a name is what has this name now. It is not while an id is unknown.
+
+    Parameters
+    ----------
+    then: of the generation of the batch. seen: what there is now.
+    """
+    is_later = batch >= int(then.get(since_batch(name), 0))
+    return is_later and name in seen and then.get(name) == seen[name]
+
+
 def replaced_inputs(
     declaration: StreamDeclaration, known: Identities, settings: Settings, catalog: Catalog
 ) -> Mapping[str, str]:
@@ -123,7 +145,7 @@ def replaced_inputs(
     LakehouseError: when a source or the catalog does not answer, or refuses.
     """
     found = {
-        name: "; ".join(map(str, find_replaced(known, dict(_of_input(declared, settings, catalog)))))
+        name: "; ".join(map(str, find_replaced(known, input_identities(declared, settings, catalog))))
         for name, declared in declaration.inputs.items()
     }
     return {name: sentence for name, sentence in found.items() if sentence}

@@ -11,15 +11,13 @@ from pyiceberg.catalog import Catalog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
+from sluice.backfill.present_source import PresentSource
 from sluice.backfill.read_bounds import OffsetRange
 from sluice.backfill.replayable_rows import OpenRow, arriving_input, stored_value
 from sluice.declarations.input_declaration import InputDeclaration
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.source_declarations import IcebergSource, KafkaSource
-from sluice.ledger.connection import Ledger
-from sluice.ledger.generations import find_generation
 from sluice.settings import KafkaConnection, Settings
-from sluice.sources.source_identities import NONE_KNOWN, replaced_inputs
 from sluice_spark.session.columns import quoted, quoted_table
 from sluice_spark.sources import kafka, read_input
 
@@ -52,7 +50,7 @@ class RejectedReading:
     stream: LoadedStream
     settings: Settings
     catalog: Catalog
-    ledger: Ledger
+    present: PresentSource
 
     def read(self, rows: Mapping[str, Sequence[OpenRow]]) -> RecordsAgain:
         """Find the records. rows: those of the quarantine, by place.
@@ -63,17 +61,18 @@ class RejectedReading:
         """
         found = arriving_input(self.stream.declaration)
         assert found is not None  # noqa: S101  # refused before
-        name, declared = found
+        declared = found[1]
         source = declared.declared_source.source
         if isinstance(source, IcebergSource):
             return self._of_table(source, rows)
         held: list[DataFrame] = []
         places: frozenset[str] = frozenset()
-        if isinstance(source, KafkaSource) and not self._is_another(name):
-            for part in self._of_topics(source, rows):
+        if isinstance(source, KafkaSource):
+            there = {place: of_place for place, of_place in rows.items() if self.present.has(of_place[0])}
+            for part in self._of_topics(source, there):
                 held.append(part)
                 places |= {
-                    _place_of(row.asDict(), rows) for row in part.select("topic", "partition", "offset").collect()
+                    _place_of(row.asDict(), there) for row in part.select("topic", "partition", "offset").collect()
                 }
         rest = {place: of_place[0] for place, of_place in rows.items() if place not in places}
         stored, left = self._stored(declared, rest)
@@ -88,12 +87,6 @@ class RejectedReading:
             left={gone: sum(len(rows[place]) for place in left)} if left else {},
             kept=tuple(held),
         )
-
-    def _is_another(self, name: str) -> bool:
-        """Whether the source was created again since: its offsets are those of other records."""
-        generation = find_generation(self.ledger, self.stream.name)
-        known = NONE_KNOWN if generation is None else generation.identities
-        return name in replaced_inputs(self.stream.declaration, known, self.settings, self.catalog)
 
     def _of_topics(self, source: KafkaSource, rows: Mapping[str, Sequence[OpenRow]]) -> Iterator[DataFrame]:
         """The records that the topics still hold."""

@@ -18,6 +18,7 @@ from pyiceberg.catalog import Catalog
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from sluice.backfill.present_source import PresentSource
 from sluice.backfill.replay_lane import ReplayLane, replay_key
 from sluice.backfill.replayable_rows import (
     OpenRow,
@@ -47,6 +48,7 @@ from sluice.ledger.refreshes import OPEN_STATES, newest_refresh
 from sluice.operations import OperationPlan, OperationVerb
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.marks import load_target_state
+from sluice.publication.resolved_rejections import RejectedAt
 from sluice.publication.staging_layout import BACKFILL_NAMESPACE, drop_staging_copy
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
@@ -161,16 +163,16 @@ class ReplayRun:
         now = database_time(self.ledger)
         key = replay_key(self.stream.name, now=now)
         if self.only_tries:
-            with self._computed(catalog, key) as (_, effect, _places):
+            with self._computed(catalog, key) as (_, effect, _resolved):
                 return effect
         head = lane.fence(key, at=now)
         self.reached(CrashPoint.PLANNED)
         self._require_possible()  # a backfill that begins from now on changes the target behind the fence
-        with self._computed(catalog, key) as (computed, effect, places):
+        with self._computed(catalog, key) as (computed, effect, resolved):
             self._require_planned(effect)
-            if not places:
+            if not resolved:
                 return effect
-            return self._publish(catalog, lane, computed, effect, places, head=head)
+            return self._publish(catalog, lane, computed, effect, resolved, head=head)
 
     def _publish(
         self,
@@ -178,7 +180,7 @@ class ReplayRun:
         lane: ReplayLane,
         computed: Computed,
         effect: ReplayEffect,
-        places: frozenset[str],
+        resolved: frozenset[RejectedAt],
         *,
         head: int,
     ) -> ReplayEffect:
@@ -189,7 +191,7 @@ class ReplayRun:
             if staged.rows != computed.count:
                 raise DeliveryError(f"{staged.rows} rows were staged for {effect.key}, and {computed.count} computed.")
             record_event(self.ledger, self._event(effect))
-            lane.claim(effect.key, places)
+            lane.claim(effect.key, resolved)
             self.reached(CrashPoint.QUARANTINED)
             snapshot_id = lane.publish(
                 effect.key, head=head, staging=staged.table, staged=staged.files, rows=staged.rows, reached=self.reached
@@ -230,21 +232,23 @@ class ReplayRun:
             )
 
     @contextmanager
-    def _computed(self, catalog: Catalog, key: str) -> Iterator[tuple[Computed, ReplayEffect, frozenset[str]]]:
-        """What the records give, the effect of a replay, and the places that it resolves."""
+    def _computed(self, catalog: Catalog, key: str) -> Iterator[tuple[Computed, ReplayEffect, frozenset[RejectedAt]]]:
+        """What the records give, the effect of a replay, and the rows that it resolves."""
         spark = self.open_session()
         _require_one_by_one(spark, self.stream, self.settings)
         found = arriving_input(self.stream.declaration)
         assert found is not None  # noqa: S101  # refused before
         chosen = self.selection.of(read_open_rows(catalog, self.stream.declaration))
+        present = PresentSource.observed(self.ledger, self.stream.name, found[1], self.settings, catalog)
         usable = replayable(
             chosen,
             found[1],
+            is_present=present.has,
             generations=self._generations(catalog),
             backfilled_until=may_have_published_until(self._attempts()),
         )
         reading = RejectedReading(
-            spark=spark, stream=self.stream, settings=self.settings, catalog=catalog, ledger=self.ledger
+            spark=spark, stream=self.stream, settings=self.settings, catalog=catalog, present=present
         )
         again = reading.read(usable.rows)
         places, kept = again.by_source | again.by_stored, [*again.kept]
@@ -268,7 +272,7 @@ class ReplayRun:
                 rows=computed.count,
                 digest=hashlib.sha256(json.dumps(sorted(places)).encode()).hexdigest(),
             )
-            yield computed, effect, done
+            yield computed, effect, usable.at(done)
         finally:
             for rows in kept:
                 rows.unpersist()

@@ -20,11 +20,12 @@ from tests.fixtures.backfills import (
     row,
     staging_tables,
 )
+from tests.fixtures.continuations import go_on
 from tests.fixtures.drill import sampled
 from tests.fixtures.stack import Stack
 from tests.fixtures.work import applications_of, ask_for, await_killed, queue_of, serve, start, waited_for
 from tests.fixtures.workshop import Workshop
-from tests.spark.backfill.test_backfilled_topics import _admin, declare_topic_stream, send, send_bytes
+from tests.spark.backfill.test_backfilled_topics import _admin, declare_topic_stream, recreate, send, send_bytes
 
 from sluice.backfill.replayable_rows import Selection
 from sluice.cli.app import main
@@ -349,21 +350,33 @@ def test_a_person_replays_what_was_shown_through_an_application(
     assert resolutions(deployed) == REPLAYED
 
 
-@pytest.mark.full
-def test_records_of_a_topic_come_from_there_and_else_from_the_quarantine(workshop: Workshop) -> None:
-    topic = f"t{workshop.namespace}"
-    created = NewTopic(topic, num_partitions=2, config={"retention.ms": "-1"})
+@pytest.fixture
+def topic(workshop: Workshop) -> str:
+    """A topic with two partitions that keeps records of the past."""
+    name = f"t{workshop.namespace}"
+    created = NewTopic(name, num_partitions=2, config={"retention.ms": "-1"})
     admin = _admin(workshop)  # what it answers ends with it
-    admin.create_topics([created])[topic].result()
+    admin.create_topics([created])[name].result()
+    return name
+
+
+def send_unknown(workshop: Workshop, topic: str, number: int) -> None:
+    """Send a record with a field that is not declared, into partition 1."""
+    one = row(number, day=number)
+    value = {**one, "at": one["at"].isoformat(), "more": number}
+    send_bytes(workshop, topic, json.dumps(value).encode(), at=one["at"])
+
+
+@pytest.mark.full
+def test_records_of_a_topic_come_from_there_and_else_from_the_quarantine(workshop: Workshop, topic: str) -> None:
     declare_topic_stream(workshop, topic, on_unknown_field="quarantine")
-    unknown = [{**row(number, day=number), "more": number} for number in (1, 2, 3)]
-    for one in unknown:
-        send_bytes(workshop, topic, json.dumps({**one, "at": one["at"].isoformat()}).encode(), at=one["at"])
+    for number in (1, 2, 3):
+        send_unknown(workshop, topic, number)
     send_bytes(workshop, topic, b"{broken", at=row(4, day=4)["at"])
     send(workshop, topic, [row(5, day=5), row(6, day=6)])
     workshop.run_supervised(name_in(workshop))
     assert ids_by_duckdb(workshop) == [5, 6]
-    admin.delete_records([TopicPartition(topic, 1, 2)])[TopicPartition(topic, 1)].result()
+    _admin(workshop).delete_records([TopicPartition(topic, 1, 2)])[TopicPartition(topic, 1)].result()
     declare_topic_stream(workshop, topic)
 
     done = run_of(workshop).work()
@@ -373,3 +386,45 @@ def test_records_of_a_topic_come_from_there_and_else_from_the_quarantine(worksho
     assert sorted(map(str, resolutions(workshop).values())) == ["None", "replayed", "replayed", "replayed"]
     assert run_of(workshop).work().rows == 0
     assert ids_by_duckdb(workshop) == [1, 2, 3, 5, 6]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("on_data_loss", ["fail", "count"])
+def test_records_of_a_topic_that_was_created_again_do_not_come_from_the_new_one(
+    workshop: Workshop, topic: str, on_data_loss: str
+) -> None:
+    declared = {"on_data_loss": on_data_loss}
+    declare_topic_stream(workshop, topic, on_unknown_field="quarantine", **declared)
+    for number in (1, 2, 3):
+        send_unknown(workshop, topic, number)
+    workshop.run_supervised(name_in(workshop))
+    recreate(workshop, topic)
+    send(workshop, topic, [row(number, day=5) for number in (10, 11, 12, 13)])
+    send_unknown(workshop, topic, 14)  # at the place of record 3
+    if on_data_loss == "fail":
+        go_on(workshop, name_in(workshop))
+    workshop.run_supervised(name_in(workshop))
+    assert ids_by_duckdb(workshop) == [10, 11, 12, 13]
+    declare_topic_stream(workshop, topic, **declared)
+
+    done = run_of(workshop).work()
+
+    assert ids_by_duckdb(workshop) == [1, 2, 10, 11, 12, 13]
+    assert (done.open, done.by_source, done.by_stored, sum(done.left.values())) == (4, 0, 2, 2)
+    rows = workshop.rows(f"quarantine.{name_in(workshop)}")
+    assert sorted(str(one["resolution"]) for one in rows) == ["None", "None", "replayed", "replayed"]
+
+
+@pytest.mark.full
+def test_rows_of_a_table_that_was_created_again_are_not_taken_for_the_rejected_ones(dividing: Workshop) -> None:
+    dividing.catalog.drop_table(dividing.table_name("source"))
+    dividing.declare_table("source", COLUMNS)
+    dividing.append("source", [{"id": number, "word": "again"} for number in (2, 3)])
+    go_on(dividing, name_in(dividing))
+    dividing.run_supervised(name_in(dividing))
+    assert ids_by_duckdb(dividing) == [2, 3, 11, 12, 13]
+
+    done = run_of(dividing).work()
+
+    assert ids_by_duckdb(dividing) == [2, 3, 11, 12, 13]
+    assert done.left == {"its table was created again since, and holds other rows": 4}

@@ -22,6 +22,7 @@ from sluice.declarations.quarantine_table import quarantine_declaration
 from sluice.errors import IntervalChangedError, UnpublishableError
 from sluice.publication.checked_commit import commit_checked
 from sluice.publication.crash_points import CrashPoint
+from sluice.publication.resolved_rejections import RejectedAt
 from sluice.publication.staged_batch import StagedOutput
 from sluice.tables.declared_tables import create_or_evolve_table
 
@@ -62,7 +63,7 @@ class Scene:
     def replay(self, *ids: int) -> None:
         """The steps of a replay up to its commit, for the records that are open."""
         key, head = self.begin()
-        self.lane.claim(key, {str(one) for one in ids} & self.open())
+        self.lane.claim(key, claimed({str(one) for one in ids} & self.open()))
         self.publish(key, head, *sorted(map(int, self.open() & {str(one) for one in ids})))
 
     def ids(self) -> list[int]:
@@ -73,6 +74,11 @@ class Scene:
         """The positions of the rows that are open."""
         rows = self.catalog.load_table(STREAM.quarantine_table).scan().to_arrow().to_pylist()
         return {row["position"] for row in rows if row["resolved_at"] is None}
+
+
+def claimed(places: set[str], *, batch: int = 1) -> set[RejectedAt]:
+    """The rows of these positions, of one batch."""
+    return {RejectedAt(place=place, generation=1, batch=batch) for place in places}
 
 
 @pytest.fixture
@@ -103,7 +109,7 @@ def test_what_a_replay_published_before_it_died_is_marked_by_the_next_fence(scen
 
 def test_what_a_replay_did_not_publish_before_it_died_stays_open(scene: Scene) -> None:
     key, _ = scene.begin()
-    scene.lane.claim(key, {"7"})
+    scene.lane.claim(key, claimed({"7"}))
 
     assert scene.lane.settle(at=scene.now) == 0
     scene.replay(7, 8)
@@ -114,7 +120,7 @@ def test_what_a_replay_did_not_publish_before_it_died_stays_open(scene: Scene) -
 
 def test_an_older_replay_that_was_paused_is_refused(scene: Scene) -> None:
     key, head = scene.begin()
-    scene.lane.claim(key, {"7", "8"})
+    scene.lane.claim(key, claimed({"7", "8"}))
     scene.replay(7, 8)
 
     with pytest.raises(IntervalChangedError, match="another replay"):
@@ -126,7 +132,7 @@ def test_an_older_replay_that_was_paused_is_refused(scene: Scene) -> None:
 
 def test_a_replay_that_another_overtakes_at_its_commit_is_refused(scene: Scene) -> None:
     key, head = scene.begin()
-    scene.lane.claim(key, {"7", "8"})
+    scene.lane.claim(key, claimed({"7", "8"}))
     overtaken: list[CrashPoint] = []
 
     def reached(step: CrashPoint) -> None:
@@ -145,7 +151,7 @@ def test_a_fence_does_not_pass_over_what_becomes_visible_while_it_settles(
 ) -> None:
     scene.replay(8)
     key, head = scene.begin()
-    scene.lane.claim(key, {"7"})
+    scene.lane.claim(key, claimed({"7"}))
     published = commit_checked
 
     def late(*given: Any, **more: Any) -> Any:
@@ -163,7 +169,7 @@ def test_a_fence_does_not_pass_over_what_becomes_visible_while_it_settles(
 
 def test_a_repeated_commit_of_a_replay_adds_nothing(scene: Scene) -> None:
     key, head = scene.begin()
-    scene.lane.claim(key, {"7"})
+    scene.lane.claim(key, claimed({"7"}))
     made_visible = scene.publish(key, head, 7)
 
     assert scene.publish(key, head, 7) == made_visible
@@ -173,7 +179,7 @@ def test_a_repeated_commit_of_a_replay_adds_nothing(scene: Scene) -> None:
 
 def test_what_another_has_written_into_the_target_meanwhile_refuses_a_replay(scene: Scene) -> None:
     key, head = scene.begin()
-    scene.lane.claim(key, {"7"})
+    scene.lane.claim(key, claimed({"7"}))
     scene.catalog.load_table(TARGET).append(pa.table({"id": pa.array([7], pa.int64())}))
 
     with pytest.raises(IntervalChangedError, match="another writer's"):
@@ -190,3 +196,12 @@ def test_rows_that_do_not_fit_the_target_any_more_are_refused(scene: Scene) -> N
         scene.publish(key, head, 7, schema=as_text)
 
     assert scene.ids() == [1]
+
+
+def test_a_row_of_another_batch_at_the_same_place_stays_open(scene: Scene) -> None:
+    key, head = scene.begin()
+    scene.lane.claim(key, claimed({"7"}) | claimed({"8"}, batch=2))
+    scene.publish(key, head, 7)
+
+    assert scene.lane.settle(at=scene.now) == 1
+    assert scene.open() == {"8"}

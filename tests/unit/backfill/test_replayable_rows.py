@@ -34,10 +34,14 @@ def reading(**value: Any) -> InputDeclaration:
     return InputDeclaration.model_validate({"stream": source})
 
 
-def rejected(position: str | None = PLACE, payload: str | None = "{}", *, kind: str | None = "lacking") -> OpenRow:
+def rejected(
+    position: str | None = PLACE, payload: str | None = "{}", *, kind: str | None = "lacking", batch: int = 5
+) -> OpenRow:
     """A row of generation 2."""
     place = place_of({"position": position, "payload": payload})
-    return OpenRow(generation=2, kind=kind, position=position, payload=payload, refused_at=NOON, place=place)
+    return OpenRow(
+        generation=2, batch=batch, kind=kind, position=position, payload=payload, refused_at=NOON, place=place
+    )
 
 
 @pytest.mark.parametrize(
@@ -52,7 +56,7 @@ def rejected(position: str | None = PLACE, payload: str | None = "{}", *, kind: 
     ],
 )
 def test_a_row_is_replayed_when_its_record_has_a_place(row: OpenRow, generations: set[int], why: str | None) -> None:
-    found = replayable([row], reading(), generations=generations)
+    found = replayable([row], reading(), generations=generations, is_present=lambda _: True)
     assert dict(found.left) == ({why: 1} if why else {})
     assert list(found.rows) == ([] if why else [PLACE])
 
@@ -72,6 +76,16 @@ def test_a_value_is_taken_from_the_quarantine_only_as_it_came(
     row: OpenRow, value: dict[str, Any], stored: bytes | None
 ) -> None:
     assert stored_value(row, reading(**value)) == stored
+
+
+def test_a_position_at_which_records_of_two_topics_were_rejected_is_left() -> None:
+    alone = rejected(PLACE.replace("7", "8"), batch=3)
+    rows = [rejected(batch=3), rejected(), alone]
+
+    found = replayable(rows, reading(), generations={2}, is_present=lambda row: row.batch >= 4)
+
+    assert list(found.rows) == [alone.place]
+    assert list(found.left.values()) == [2]
 
 
 def test_rows_are_chosen_by_kind_position_and_time() -> None:
@@ -102,7 +116,9 @@ def test_what_a_backfill_may_have_published_without_marking_it_is_left(state: Ba
     until = may_have_published_until([attempt(BackfillState.UNCHANGED, ended_hour=15), attempt(state)])
     later = replace(rejected('{"topic":"t","partition":0,"offset":8}'), refused_at=NOON.replace(hour=14))
 
-    found = replayable([rejected(), later], reading(), generations={2}, backfilled_until=until)
+    found = replayable(
+        [rejected(), later], reading(), generations={2}, is_present=lambda _: True, backfilled_until=until
+    )
 
     assert list(found.rows) == [later.place]
     ((why, count),) = found.left.items()

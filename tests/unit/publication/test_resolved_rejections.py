@@ -20,6 +20,7 @@ from sluice.declarations.quarantine_table import quarantine_declaration
 from sluice.errors import UnpublishableError
 from sluice.publication.resolved_rejections import (
     PAYLOAD_PLACE,
+    RejectedAt,
     Resolution,
     ResolvedRows,
     claim_rows,
@@ -74,6 +75,11 @@ def reject(table: Table, *rows: tuple[Any, ...], at: datetime = NOON) -> None:
 def resolved(*places: str, resolution: Resolution = Resolution.CORRECTED) -> ResolvedRows:
     """What is marked."""
     return ResolvedRows(stream=STREAM.stream, places=set(places), resolution=resolution, by="somebody", at=LATER)
+
+
+def at(*places: str) -> set[RejectedAt]:
+    """What rows are known by."""
+    return {RejectedAt(place=place, generation=1, batch=1) for place in places}
 
 
 def rows_of(catalog: Catalog) -> list[tuple[Any, ...]]:
@@ -187,11 +193,11 @@ def test_a_claim_leaves_rows_open_and_a_younger_one_is_kept(catalog: Catalog, ta
     def claims() -> dict[str, tuple[Any, ...]]:
         return {row[1]: row[3:] for row in rows_of(catalog) if row[0] and row[1] in ("a", "b", "c")}
 
-    assert claim_rows(catalog, NAME, stream=STREAM.stream, places={"b", "c"}, key="s/replay/2") == 3
+    assert claim_rows(catalog, NAME, stream=STREAM.stream, claimed=at("b", "c"), key="s/replay/2") == 3
     assert claims() == {"a": (None,) * 3, "b": (None, None, "s/replay/2"), "c": (None, None, "s/replay/2")}
 
-    assert claim_rows(catalog, NAME, stream=STREAM.stream, places={"a", "b"}, key="s/replay/1") == 1
-    assert claim_rows(catalog, NAME, stream=STREAM.stream, places={"c"}, key="s/replay/3") == 1
+    assert claim_rows(catalog, NAME, stream=STREAM.stream, claimed=at("a", "b"), key="s/replay/1") == 1
+    assert claim_rows(catalog, NAME, stream=STREAM.stream, claimed=at("c"), key="s/replay/3") == 1
 
     assert mark_replayed(catalog, NAME, stream=STREAM.stream, key="s/replay/2", at=LATER) == 2
     assert mark_replayed(catalog, NAME, stream=STREAM.stream, key="s/replay/2", at=LATER) == 0
