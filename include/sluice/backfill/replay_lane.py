@@ -26,7 +26,7 @@ from sluice.errors import IntervalChangedError
 from sluice.publication.checked_commit import NothingToCommit, PlanChange, TableChange, commit_checked, snapshot_of
 from sluice.publication.crash_points import Reached, unnoticed
 from sluice.publication.file_preparation import fit_files, refuse_unfit_rows
-from sluice.publication.marks import refuse_unpublishable
+from sluice.publication.marks import history_of_main, refuse_unpublishable
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.publication.replace_interval import foreign_change_since
 from sluice.publication.resolved_rejections import RejectedAt, claim_rows, mark_replayed
@@ -74,7 +74,19 @@ class ReplayLane:
         ------
         UnpublishableError, DeliveryError, LakehouseError: as `mark_replayed` raises them.
         """
-        return self._settle(self._newest(require_table(self.catalog, self.output.target)), at=at)
+        target = require_table(self.catalog, self.output.target)
+        return self._settle(target, self._newest(target), at=at)
+
+    def close(self, *, stream: str, at: datetime) -> None:
+        """Settle the newest replay, and let none that is under way publish, before the content of both tables is
+        exchanged: what comes back of it one day has to be marked where it is visible.
+
+        Raises
+        ------
+        IntervalChangedError, UnpublishableError, DeliveryError, LakehouseError: as `fence` raises them.
+        """
+        if self._newest(require_table(self.catalog, self.output.target)).key:
+            self.fence(replay_key(stream, now=at), at=at)
 
     def fence(self, key: str, *, at: datetime) -> int:
         """Settle the newest replay and make another one the newest: whatever older ones still send is refused.
@@ -89,8 +101,11 @@ class ReplayLane:
             settled.
         UnpublishableError, DeliveryError, LakehouseError: as `mark_replayed` and `commit_checked` raise them.
         """
-        settled = self._newest(require_table(self.catalog, self.output.target))
-        self._settle(settled, at=at)  # what becomes visible behind this look differs from it, and is refused below
+        before = require_table(self.catalog, self.output.target)
+        settled = self._newest(before)
+        self._settle(
+            before, settled, at=at
+        )  # what becomes visible behind this look differs from it, and is refused below
 
         def plan(target: Table) -> TableChange:
             refuse_unpublishable(target)
@@ -151,8 +166,8 @@ class ReplayLane:
     def _property(self) -> str:
         return f"{REPLAY_PROPERTY_PREFIX}{self.output.stream}.{self.output.output}"
 
-    def _settle(self, newest: NewestReplay, *, at: datetime) -> int:
-        if not newest.is_visible:
+    def _settle(self, target: Table, newest: NewestReplay, *, at: datetime) -> int:
+        if not newest.is_visible or _is_rolled_back(target, newest.key):
             return 0
         return mark_replayed(self.catalog, self.quarantine, stream=self.output.stream, key=newest.key, at=at)
 
@@ -174,6 +189,12 @@ class ReplayLane:
         named = f"{what} into {self.output.target}"
         landed = commit_checked(PyIcebergCommitter(self.catalog), self.output.target, plan, what=named, reached=reached)
         return snapshot_of(landed, what=named)
+
+
+def _is_rolled_back(target: Table, key: str) -> bool:
+    """Whether main does not lead back to the snapshot of a replay any more, while that is still listed."""
+    made = _newest_of(target, key)
+    return made is not None and all(one.snapshot_id != made for one in history_of_main(target))
 
 
 def _newest_of(target: Table, key: str) -> int | None:

@@ -200,7 +200,7 @@ def replayable(
 def _left_because(row: OpenRow, declared: InputDeclaration, generations: Collection[int]) -> str | None:
     source = declared.declared_source.source
     if row.generation not in generations:
-        return "a later generation has read its record again"
+        return "a later generation reads its record again, or has not begun"
     if not row.fields:
         return "its position does not say where its record stood"
     if isinstance(source, KafkaSource) and not _is_of_topic(row.fields):

@@ -7,7 +7,7 @@ have the name of the shadow. Maintenance respects them as long as that is possib
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from pyiceberg.catalog import Catalog
@@ -15,9 +15,10 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
 
+from sluice.backfill.replay_lane import ReplayLane
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import UnpublishableError, UsageError
-from sluice.ledger.connection import Ledger
+from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.refreshes import OPEN_STATES, RefreshObservation, begin_swap, newest_refresh, record_swap
 from sluice.maintenance.pin_commit import commit_pins
 from sluice.maintenance.pin_plan import plan_own_pins
@@ -31,7 +32,7 @@ from sluice.publication.publish_batches import live_files
 from sluice.publication.staged_batch import StagedOutput
 from sluice.refresh.observe_refresh import delete_files_of, rows_of
 from sluice.refresh.settle_refresh import content_of_shadow, exchange_all
-from sluice.refresh.shadow_stream import OUTPUTS, exchanged_outputs
+from sluice.refresh.shadow_stream import OUTPUTS, Exchanged, exchanged_outputs
 from sluice.settings import ObjectStoreSettings
 from sluice.sources.iceberg_positions import history_of
 from sluice.tables.declared_tables import require_table
@@ -96,6 +97,7 @@ def swap_shadow(
     end = _end_of(shadow, built)
     for one in exchanged:
         take_over(catalog, one.output, token=token)
+    _close_replays(catalog, ledger, exchanged)
     target = load_target_state(catalog, output)
     before = target.position(output)
     _refuse_empty(shadow.table, target.table)
@@ -122,6 +124,14 @@ def swap_shadow(
     reached(CrashPoint.COMMITTED)
     rows = rows_of(shadow.table) or 0
     return record_swap(ledger, refresh.number, batch=end.batch, snapshot_ids=landed, rows=rows)
+
+
+def _close_replays(catalog: Catalog, ledger: Ledger, exchanged: Sequence[Exchanged]) -> None:
+    """A replay that died behind its commit is marked in the content that the refresh keeps, in which its rows are."""
+    output, *quarantines = (one.output for one in exchanged)
+    for quarantine in quarantines:
+        lane = ReplayLane(catalog=catalog, output=output, quarantine=quarantine.target)
+        lane.close(stream=output.stream, at=database_time(ledger))
 
 
 def _end_of(shadow: TargetState, output: StagedOutput) -> MarkPosition:

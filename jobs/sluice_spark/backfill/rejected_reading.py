@@ -6,10 +6,12 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from operator import and_
 
 from pyiceberg.catalog import Catalog
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as fn
+from pyspark.sql.types import StructField, TimestampNTZType, TimestampType
 
 from sluice.backfill.present_source import PresentSource
 from sluice.backfill.read_bounds import OffsetRange
@@ -144,8 +146,10 @@ class RejectedReading:
             kinds = table.select(*map(quoted, columns)).schema
             chosen = self.spark.createDataFrame([(place,) for place in places], f"{_PLACE} string")
             keys = chosen.select(_PLACE, fn.from_json(_PLACE, kinds).alias("_sluice_keys"))
-            keys = keys.select(_PLACE, *(fn.col("_sluice_keys").getField(one).alias(one) for one in columns))
-            parts.append(table.join(fn.broadcast(keys), list(columns)).select(*map(quoted, table.columns), _PLACE))
+            same = [_comparable(fn.col(quoted(kind.name)), kind) for kind in kinds]
+            wanted = [_comparable(fn.col("_sluice_keys").getField(kind.name), kind) for kind in kinds]
+            is_there = reduce(and_, (left_one == right_one for left_one, right_one in zip(same, wanted, strict=True)))
+            parts.append(table.join(fn.broadcast(keys), is_there).select(*map(quoted, table.columns), _PLACE))
         if not parts:
             return RecordsAgain(rows=table.limit(0), by_source=frozenset(), by_stored=frozenset(), left=left)
         read = reduce(DataFrame.unionByName, parts).persist()
@@ -159,6 +163,13 @@ class RejectedReading:
         chosen = self.spark.createDataFrame([(place,) for place in sorted(good)], f"{_PLACE} string")
         kept = read.join(fn.broadcast(chosen), _PLACE, "left_semi").select(*map(quoted, table.columns))
         return RecordsAgain(rows=kept, by_source=frozenset(good), by_stored=frozenset(), left=left, kept=(read,))
+
+
+def _comparable(value: Column, kind: StructField) -> Column:
+    """A value as a position has it: `to_json` writes times to the millisecond. Rows that it cannot tell apart are all
+    found, so that their number says it."""
+    is_time = isinstance(kind.dataType, TimestampType | TimestampNTZType)
+    return fn.date_trunc("millisecond", value) if is_time else value
 
 
 def _fit(value: object) -> object:

@@ -44,6 +44,7 @@ from sluice.ledger.backfill_attempts import BackfillAttemptObservation, Backfill
 from sluice.ledger.batches import continued_generations
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.events import REQUESTED, Actor, Event, EventAction, record_event
+from sluice.ledger.generations import find_generation
 from sluice.ledger.refreshes import OPEN_STATES, newest_refresh
 from sluice.operations import OperationPlan, OperationVerb
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
@@ -98,8 +99,9 @@ class ReplayEffect:
 
     open: the rows that were meant. by_source, by_stored: how many records were found in the source, and in the
     quarantine alone. left: how many rows cannot be replayed, by the reason. rejected: how many records are rejected
-    again, by the kind. rows: of the target. digest: of the records. marked: how many rows are resolved; 0 in a trial.
-    snapshot_id: that made the rows visible; none in a trial, and where nothing was to be published.
+    again, by the kind. rows: of the target. digest: of the records and of what they give. marked: how many rows are
+    resolved; 0 in a trial. snapshot_id: that made the rows visible; none in a trial, and where nothing was to be
+    published.
     """
 
     key: str
@@ -227,15 +229,17 @@ class ReplayRun:
     def _require_planned(self, effect: ReplayEffect) -> None:
         if self.planned is not None and self.planned != effect.digest:
             raise UsageError(
-                f"The plan is out of date: other records of {self.stream.name} are open than were shown.",
-                next_step="Look at the plan again; nothing was published.",
+                f"The plan is out of date: other records of {self.stream.name} are open than were shown, or they give "
+                "something else.",
+                next_step="Look at the plan again. Nothing was published by this attempt; what an interrupted one has "
+                "published is marked.",
             )
 
     @contextmanager
     def _computed(self, catalog: Catalog, key: str) -> Iterator[tuple[Computed, ReplayEffect, frozenset[RejectedAt]]]:
         """What the records give, the effect of a replay, and the rows that it resolves."""
         spark = self.open_session()
-        _require_one_by_one(spark, self.stream, self.settings)
+        joins = _require_one_by_one(spark, self.stream, self.settings)
         found = arriving_input(self.stream.declaration)
         assert found is not None  # noqa: S101  # refused before
         chosen = self.selection.of(read_open_rows(catalog, self.stream.declaration))
@@ -251,6 +255,12 @@ class ReplayRun:
             spark=spark, stream=self.stream, settings=self.settings, catalog=catalog, present=present
         )
         again = reading.read(usable.rows)
+        if joins and len(again.by_source | again.by_stored) > 1:
+            raise UnpublishableError(
+                f"{self.stream.name} joins its records with other rows. Whether one gives several is only seen when it "
+                "is replayed alone. Nothing was published.",
+                next_step="Replay one record at a time by `--position`, or backfill their interval.",
+            )
         places, kept = again.by_source | again.by_stored, [*again.kept]
         try:
             with _computing(self.stream.name):
@@ -270,7 +280,7 @@ class ReplayRun:
                 left=dict(Counter(usable.left) + Counter(again.left)),
                 rejected=dict(Counter(computed.again.values())),
                 rows=computed.count,
-                digest=hashlib.sha256(json.dumps(sorted(places)).encode()).hexdigest(),
+                digest=_digest(again, computed),
             )
             yield computed, effect, usable.at(done)
         finally:
@@ -280,9 +290,10 @@ class ReplayRun:
     def _generations(self, catalog: Catalog) -> frozenset[int]:
         output = replayed_output(self.stream.declaration)
         state = load_target_state(catalog, output)
-        if state.mark is None:
+        newest = find_generation(self.ledger, self.stream.name)
+        if state.mark is None or newest is None:
             return frozenset()
-        generation = state.position(output).generation
+        generation = max(state.position(output).generation, newest.generation)  # one may have published nothing yet
         return continued_generations(self.ledger, self.stream.name, generation=generation) | {generation}
 
     def _compute(self, spark: SparkSession, arriving: str, again: RecordsAgain, kept: list[DataFrame]) -> Computed:
@@ -316,9 +327,15 @@ class ReplayRun:
             actor=Actor.person(self.asked_by),
             action=EventAction.REPLAY,
             reason=REQUESTED,
-            explanation=f"{effect.by_source + effect.by_stored} rejected records are published as {effect.rows} rows.",
+            explanation=f"{effect.by_source + effect.by_stored} rejected records give {effect.rows} rows to publish.",
             evidence={"key": effect.key, "rejected_again": sum(effect.rejected.values())},
         )
+
+
+def _digest(again: RecordsAgain, computed: Computed) -> str:
+    """Of the records, from where each comes, and what they give: a record that its source has lost since lacks more."""
+    seen = [sorted(again.by_source), sorted(again.by_stored), sorted(computed.again.items()), computed.count]
+    return hashlib.sha256(json.dumps(seen).encode()).hexdigest()
 
 
 def _records_of(rows: Mapping[str, tuple[OpenRow, ...]], places: frozenset[str]) -> int:
@@ -326,8 +343,12 @@ def _records_of(rows: Mapping[str, tuple[OpenRow, ...]], places: frozenset[str])
     return sum(len(rows[place]) for place in places)
 
 
-def _require_one_by_one(spark: SparkSession, stream: LoadedStream, settings: Settings) -> None:
+def _require_one_by_one(spark: SparkSession, stream: LoadedStream, settings: Settings) -> bool:
     """Refuse a stream whose rows depend on more than one record.
+
+    Returns
+    -------
+    Whether a record may give several rows, because it is joined with others.
 
     Raises
     ------
@@ -335,8 +356,9 @@ def _require_one_by_one(spark: SparkSession, stream: LoadedStream, settings: Set
     """
     plan = plan_stream(spark, stream, settings)
     found = list(stateful_operators(plan.rows))
-    for rows in transform(spark, stream, plan.inputs).values():
-        found += [name for name in _streaming_operators(analyzed_plan(rows)) if name not in _ONE_BY_ONE]
+    made = transform(spark, stream, plan.inputs).values()
+    names = [name for rows in made for name in _streaming_operators(analyzed_plan(rows))]
+    found += [name for name in names if name not in _ONE_BY_ONE]
     if found:
         raise UnpublishableError(
             f"Records of {stream.name} cannot be replayed one by one: {found[0]} makes rows of several records, or "
@@ -344,6 +366,7 @@ def _require_one_by_one(spark: SparkSession, stream: LoadedStream, settings: Set
             next_step="Backfill the interval of these records, or refresh the table "
             f"(`sluice stream refresh {stream.name}`).",
         )
+    return "Join" in names
 
 
 def _streaming_operators(plan: JavaObject) -> Iterator[str]:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from textwrap import dedent
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
-from confluent_kafka.cimpl import NewTopic
 from tests.fixtures.backfills import (
     TRANSFORM,
     at_step,
@@ -17,40 +14,23 @@ from tests.fixtures.backfills import (
     declare_read_stream,
     ids_by_duckdb,
     marks,
-    row,
     staging_tables,
 )
-from tests.fixtures.continuations import go_on
 from tests.fixtures.drill import sampled
+from tests.fixtures.replays import COLUMNS, REPLAYED, declare, divide, name_in, resolutions, run_of
 from tests.fixtures.stack import Stack
 from tests.fixtures.work import applications_of, ask_for, await_killed, queue_of, serve, start, waited_for
 from tests.fixtures.workshop import Workshop
-from tests.spark.backfill.test_backfilled_topics import _admin, declare_topic_stream, recreate, send, send_bytes
 
 from sluice.backfill.replayable_rows import Selection
 from sluice.cli.app import main
 from sluice.cli.cli_context import CliContext
 from sluice.errors import UnpublishableError, UsageError, VerificationError
 from sluice.ledger.events import EventAction, EventSubject, recent_events
-from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
+from sluice.publication.crash_points import CrashPoint
 from sluice.work.requests import ReplayRecords
-from sluice_spark.backfill.replay_run import ReplayEffect, ReplayRun
+from sluice_spark.backfill.replay_run import ReplayEffect
 
-COLUMNS = {"id": "long", "word": "string"}
-DIVIDING = """
-    from pyspark.sql import functions as fn
-
-    def transform(rows):
-        rejected = rows.where("id < {limit}")
-        return {{
-            "main": rows.where("id >= {limit}"){more},
-            "quarantine": rejected.select(
-                fn.lit("id below {limit}").alias("reason"),
-                fn.to_json(fn.struct({position})).alias("position"),
-                fn.col("word").alias("payload"),
-            ),
-        }}
-"""
 FULL = pytest.mark.full
 TOGETHER = (CrashPoint.COMPUTED, CrashPoint.CHECKED)
 STEPS = (
@@ -66,60 +46,8 @@ STEPS = (
 
 @pytest.fixture
 def dividing(workshop: Workshop) -> Workshop:
-    """A stream that has rejected rows of ids below 10, and whose code is right now: it rejects below 0."""
-    for table in ("source", "target"):
-        workshop.declare_table(table, COLUMNS)
-    declare(workshop, limit=10)
-    workshop.append("source", [{"id": number, "word": f"w{number}"} for number in (-7, 1, 2, 11, 12)])
-    workshop.run_supervised(name_in(workshop))
-    workshop.append("source", [{"id": number, "word": f"w{number}"} for number in (3, 13)])
-    workshop.run_supervised(name_in(workshop))
-    assert ids_by_duckdb(workshop) == [11, 12, 13]
-    declare(workshop, limit=0)
-    return workshop
-
-
-def name_in(workshop: Workshop) -> str:
-    """The stream of the test."""
-    return f"s{workshop.namespace}"
-
-
-def declare(workshop: Workshop, *, limit: int | str, position: str = '"id"', more: str = "") -> None:
-    """Declare the stream, which rejects what is below a limit."""
-    source = {"table": workshop.table_name("source"), "on_overwrite": "skip"}
-    workshop.declare_stream(
-        name_in(workshop),
-        python=DIVIDING.format(limit=limit, position=position, more=more),
-        inputs={"rows": {"stream": {"iceberg": source}}},
-        outputs={"main": {"iceberg": {"table": workshop.table_name("target")}}},
-        quarantine=True,
-    )
-
-
-def run_of(workshop: Workshop, *, reached: Reached = unnoticed, **parts: Any) -> ReplayRun:
-    """A replay of all open rows."""
-    run = ReplayRun(
-        settings=workshop.settings,
-        ledger=workshop.ledger,
-        stream=workshop.stream(name_in(workshop)),
-        selection=Selection(),
-        asked_by="a test",
-        open_session=lambda: workshop.spark,
-        reached=reached,
-    )
-    return replace(run, **parts)
-
-
-def resolutions(workshop: Workshop) -> dict[str, str | None]:
-    """How each rejected row is resolved, by its position."""
-    rows = workshop.rows(f"quarantine.{name_in(workshop)}")
-    found = {str(row["position"]): row["resolution"] for row in rows}
-    assert len(found) == len(rows), "no record is twice in the quarantine"
-    assert all((row["resolution"] is None) == (row["resolved_at"] is None) for row in rows)
-    return found
-
-
-REPLAYED = {'{"id":-7}': None, '{"id":1}': "replayed", '{"id":2}': "replayed", '{"id":3}': "replayed"}
+    """A stream that has rejected rows of ids below 10, and whose code is right now."""
+    return divide(workshop)
 
 
 def test_a_fixed_transformation_replays_everything_once_and_a_repetition_changes_nothing(dividing: Workshop) -> None:
@@ -348,83 +276,3 @@ def test_a_person_replays_what_was_shown_through_an_application(
     assert (code, done["result"]["rows"], done["result"]["marked"]) == (0, 3, 3)
     assert ids_by_duckdb(deployed) == [1, 2, 3, 11, 12, 13]
     assert resolutions(deployed) == REPLAYED
-
-
-@pytest.fixture
-def topic(workshop: Workshop) -> str:
-    """A topic with two partitions that keeps records of the past."""
-    name = f"t{workshop.namespace}"
-    created = NewTopic(name, num_partitions=2, config={"retention.ms": "-1"})
-    admin = _admin(workshop)  # what it answers ends with it
-    admin.create_topics([created])[name].result()
-    return name
-
-
-def send_unknown(workshop: Workshop, topic: str, number: int) -> None:
-    """Send a record with a field that is not declared, into partition 1."""
-    one = row(number, day=number)
-    value = {**one, "at": one["at"].isoformat(), "more": number}
-    send_bytes(workshop, topic, json.dumps(value).encode(), at=one["at"])
-
-
-@pytest.mark.full
-def test_records_of_a_topic_come_from_there_and_else_from_the_quarantine(workshop: Workshop, topic: str) -> None:
-    declare_topic_stream(workshop, topic, on_unknown_field="quarantine")
-    for number in (1, 2, 3):
-        send_unknown(workshop, topic, number)
-    send_bytes(workshop, topic, b"{broken", at=row(4, day=4)["at"])
-    send(workshop, topic, [row(5, day=5), row(6, day=6)])
-    workshop.run_supervised(name_in(workshop))
-    assert ids_by_duckdb(workshop) == [5, 6]
-    _admin(workshop).delete_records([TopicPartition(topic, 1, 2)])[TopicPartition(topic, 1)].result()
-    declare_topic_stream(workshop, topic)
-
-    done = run_of(workshop).work()
-
-    assert (done.open, done.by_source, done.by_stored, done.rejected) == (4, 2, 2, {"not_json": 1})
-    assert ids_by_duckdb(workshop) == [1, 2, 3, 5, 6]
-    assert sorted(map(str, resolutions(workshop).values())) == ["None", "replayed", "replayed", "replayed"]
-    assert run_of(workshop).work().rows == 0
-    assert ids_by_duckdb(workshop) == [1, 2, 3, 5, 6]
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("on_data_loss", ["fail", "count"])
-def test_records_of_a_topic_that_was_created_again_do_not_come_from_the_new_one(
-    workshop: Workshop, topic: str, on_data_loss: str
-) -> None:
-    declared = {"on_data_loss": on_data_loss}
-    declare_topic_stream(workshop, topic, on_unknown_field="quarantine", **declared)
-    for number in (1, 2, 3):
-        send_unknown(workshop, topic, number)
-    workshop.run_supervised(name_in(workshop))
-    recreate(workshop, topic)
-    send(workshop, topic, [row(number, day=5) for number in (10, 11, 12, 13)])
-    send_unknown(workshop, topic, 14)  # at the place of record 3
-    if on_data_loss == "fail":
-        go_on(workshop, name_in(workshop))
-    workshop.run_supervised(name_in(workshop))
-    assert ids_by_duckdb(workshop) == [10, 11, 12, 13]
-    declare_topic_stream(workshop, topic, **declared)
-
-    done = run_of(workshop).work()
-
-    assert ids_by_duckdb(workshop) == [1, 2, 10, 11, 12, 13]
-    assert (done.open, done.by_source, done.by_stored, sum(done.left.values())) == (4, 0, 2, 2)
-    rows = workshop.rows(f"quarantine.{name_in(workshop)}")
-    assert sorted(str(one["resolution"]) for one in rows) == ["None", "None", "replayed", "replayed"]
-
-
-@pytest.mark.full
-def test_rows_of_a_table_that_was_created_again_are_not_taken_for_the_rejected_ones(dividing: Workshop) -> None:
-    dividing.catalog.drop_table(dividing.table_name("source"))
-    dividing.declare_table("source", COLUMNS)
-    dividing.append("source", [{"id": number, "word": "again"} for number in (2, 3)])
-    go_on(dividing, name_in(dividing))
-    dividing.run_supervised(name_in(dividing))
-    assert ids_by_duckdb(dividing) == [2, 3, 11, 12, 13]
-
-    done = run_of(dividing).work()
-
-    assert ids_by_duckdb(dividing) == [2, 3, 11, 12, 13]
-    assert done.left == {"its table was created again since, and holds other rows": 4}

@@ -205,3 +205,33 @@ def test_a_row_of_another_batch_at_the_same_place_stays_open(scene: Scene) -> No
 
     assert scene.lane.settle(at=scene.now) == 1
     assert scene.open() == {"8"}
+
+
+def test_what_was_published_and_rolled_back_since_stays_open(scene: Scene) -> None:
+    before = scene.catalog.load_table(TARGET).metadata.current_snapshot_id
+    scene.replay(7)
+    assert before is not None
+    scene.catalog.load_table(TARGET).manage_snapshots().set_current_snapshot(before).commit()
+
+    scene.replay(7)
+
+    assert scene.lane.settle(at=scene.now) == 1
+    assert (scene.ids(), scene.open()) == ([1, 7], {"8"})
+
+
+def test_a_closed_lane_has_marked_what_is_visible_and_refuses_what_is_under_way(scene: Scene) -> None:
+    scene.replay(7)
+    key, head = scene.begin()
+    scene.lane.claim(key, claimed({"8"}))
+
+    scene.lane.close(stream=STREAM.stream, at=scene.now + timedelta(seconds=1))
+
+    assert scene.open() == {"8"}
+    with pytest.raises(IntervalChangedError, match="another replay"):
+        scene.publish(key, head, 8)
+
+
+def test_a_lane_without_a_replay_is_closed_without_a_commit(scene: Scene) -> None:
+    before = scene.catalog.load_table(TARGET).metadata.current_snapshot_id
+    scene.lane.close(stream=STREAM.stream, at=scene.now)
+    assert scene.catalog.load_table(TARGET).metadata.current_snapshot_id == before

@@ -48,7 +48,7 @@ def rejected(
     ("row", "generations", "why"),
     [
         (rejected(), {2}, None),
-        (rejected(), {3}, "a later generation has read its record again"),
+        (rejected(), {3}, "a later generation reads its record again, or has not begun"),
         (rejected(None), {2}, "its position does not say where its record stood"),
         (rejected("[1]"), {2}, "its position does not say where its record stood"),
         (rejected('{"id":7}'), {2}, "its position is not a topic, a partition and an offset"),
