@@ -76,6 +76,13 @@ def read_open_rows(catalog: Catalog, declaration: StreamDeclaration) -> list[Ope
     return sorted((OpenRow(**row, place=place_of(row)) for row in found), key=lambda row: row.refused_at)
 
 
+def shown_position(row: OpenRow, declaration: StreamDeclaration) -> str | None:
+    """The position of a row for a terminal: one that consists of columns is hidden where a stream masks some."""
+    if declaration.masked_columns and row.fields.keys() not in (_TOPIC_PLACE, _SHARD_PLACE):
+        return "hidden, because columns are masked" if row.position is not None else None
+    return row.position
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
     """Which open rows are meant. kinds, positions: empty for all. until: rejected up to then; unset for all."""

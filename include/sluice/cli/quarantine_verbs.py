@@ -15,12 +15,20 @@ from pyiceberg.catalog import Catalog
 from rich.table import Table
 
 from sluice.backfill.replay_lane import ReplayLane, replay_key
-from sluice.backfill.replayable_rows import OpenRow, Selection, read_open_rows, refusals_of, replayed_output
+from sluice.backfill.replayable_rows import (
+    OpenRow,
+    Selection,
+    read_open_rows,
+    refusals_of,
+    replayed_output,
+    shown_position,
+)
 from sluice.cli.cli_context import open_cli_context, person
 from sluice.cli.operation import may_act, print_done
 from sluice.cli.terminal import AsJson, DryRun, StreamName, Yes, console, print_json
 from sluice.cli.work_requests import have_done
 from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.ledger.connection import database_time
 from sluice.ledger.events import EventAction, record_event
 from sluice.operations import OperationPlan, OperationVerb, Stake, steps_of
@@ -44,12 +52,13 @@ _BY_TRANSFORMATION = "by the transformation"
 def show(name: StreamName, as_json: AsJson = False) -> None:
     """Show how many rejected records of a stream are open, by their kind. Values are on the page in Airflow."""
     with open_cli_context() as ctx:
-        rows = read_open_rows(open_catalog(ctx.settings), ctx.declarations.stream(name).declaration)
+        declaration = ctx.declarations.stream(name).declaration
+        rows = read_open_rows(open_catalog(ctx.settings), declaration)
     groups: dict[str, list[OpenRow]] = {}
     for row in rows:
         groups.setdefault(row.kind or _BY_TRANSFORMATION, []).append(row)
     if as_json:
-        shown = {kind: _group_json(found) for kind, found in sorted(groups.items())}
+        shown = {kind: _group_json(found, declaration) for kind, found in sorted(groups.items())}
         print_json({"stream": name, "open": len(rows), "kinds": shown})
         return
     table = Table(box=None, padding=(0, 2, 0, 0))
@@ -57,7 +66,7 @@ def show(name: StreamName, as_json: AsJson = False) -> None:
         table.add_column(heading)
     for kind, found in sorted(groups.items()):
         first, last = (f"{row.refused_at:%Y-%m-%d %H:%M:%S}" for row in (found[0], found[-1]))
-        table.add_row(kind, f"{len(found):,}", first, last, found[-1].position or "unknown")
+        table.add_row(kind, f"{len(found):,}", first, last, shown_position(found[-1], declaration) or "unknown")
     console().print(table)
     typer.echo(f"{len(rows):,} rejected rows of {name} are open.")
     if rows:
@@ -138,12 +147,12 @@ def _fence(catalog: Catalog, stream: LoadedStream, now: datetime) -> None:
         lane.fence(replay_key(stream.name, now=now), at=now)
 
 
-def _group_json(rows: list[OpenRow]) -> dict[str, Any]:
+def _group_json(rows: list[OpenRow], declaration: StreamDeclaration) -> dict[str, Any]:
     return {
         "open": len(rows),
         "first": rows[0].refused_at.isoformat(),
         "last": rows[-1].refused_at.isoformat(),
-        "newest_position": rows[-1].position,
+        "newest_position": shown_position(rows[-1], declaration),
     }
 
 

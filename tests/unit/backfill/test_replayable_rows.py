@@ -15,6 +15,7 @@ from sluice.backfill.replayable_rows import (
     may_have_published_until,
     refusals_of,
     replayable,
+    shown_position,
     stored_value,
 )
 from sluice.declarations.input_declaration import InputDeclaration
@@ -86,6 +87,22 @@ def test_a_position_at_which_records_of_two_topics_were_rejected_is_left() -> No
 
     assert list(found.rows) == [alone.place]
     assert list(found.left.values()) == [2]
+
+
+@pytest.mark.parametrize(
+    ("masked", "position", "shown"),
+    [
+        (["id"], '{"id":7}', "hidden, because columns are masked"),
+        (["id"], PLACE, PLACE),
+        (["id"], None, None),
+        ([], '{"id":7}', '{"id":7}'),
+    ],
+)
+def test_a_terminal_shows_no_position_that_may_hold_a_masked_value(
+    masked: list[str], position: str | None, shown: str | None
+) -> None:
+    declaration = continuous_stream(masked_columns=masked, quarantine=True).declaration
+    assert shown_position(rejected(position), declaration) == shown
 
 
 def test_rows_are_chosen_by_kind_position_and_time() -> None:
