@@ -166,8 +166,8 @@ class RejectedReading:
 
 
 def _comparable(value: Column, kind: StructField) -> Column:
-    """A value as a position has it: `to_json` writes times to the millisecond. Rows that it cannot tell apart are all
-    found, so that their number says it."""
+    """A value as a position has it: `to_json` writes times to the millisecond. Rows that it writes alike are all found,
+    so that their number says it."""
     is_time = isinstance(kind.dataType, TimestampType | TimestampNTZType)
     return fn.date_trunc("millisecond", value) if is_time else value
 
