@@ -33,7 +33,7 @@ pytestmark = [
 ]
 
 FAB = "airflow.providers.fab.auth_manager.fab_auth_manager.FabAuthManager"
-FAB_PASSWORDS = {name: f"{name}-of-tests" for name in ("admin", "viewer", "of_form")}
+FAB_PASSWORDS = {name: f"{name}-of-tests" for name in ("admin", "viewer", "of_form", "of_flights", "of_weather")}
 SIMPLE_PASSWORDS = PASSWORDS | {"user": "user-of-tests", "op": "op-of-tests"}
 CHANGES = ("post", "patch", "put", "delete")
 STOP = {"stream": "weather", "verb": "stop", "dry_run": False}
@@ -229,9 +229,14 @@ def check_allowed(matrix: Matrix, person: str) -> None:
     assert {detail for detail in refused.values() if "name one run" not in detail} == set()
 
 
-@pytest.mark.parametrize("person", ["viewer", "of_form"])
+@pytest.mark.parametrize("person", ["viewer", "of_form", "of_flights"])
 def test_who_may_not_edit_the_dag_of_the_stream_reaches_no_run_about_it(of_fab: Matrix, person: str) -> None:
     check_refused(of_fab, person)
+
+
+@pytest.mark.parametrize("person", ["of_weather", "admin"])
+def test_who_may_edit_the_dag_of_the_stream_reaches_one_run_at_a_time(of_fab: Matrix, person: str) -> None:
+    check_allowed(of_fab, person)
 
 
 def test_a_viewer_of_the_simple_auth_manager_reaches_no_run(of_simple: Matrix) -> None:
@@ -251,3 +256,12 @@ def test_who_is_not_logged_in_learns_of_no_run(of_simple: Matrix, run: str) -> N
 @pytest.mark.parametrize("person", ["user", "op", "admin"])
 def test_other_roles_of_the_simple_auth_manager_edit_every_dag(of_simple: Matrix, person: str) -> None:
     check_allowed(of_simple, person)
+
+
+def test_the_pages_ask_fab_about_plugins_and_about_the_dag_of_the_stream(of_fab: Matrix) -> None:
+    """FAB's own role of viewers does not have *can read on Plugins*."""
+    plan, page = "/sluice/streams/weather/plan/stop", "/sluice/streams/weather"
+    plans = {person: of_fab.client(person).get(plan).status_code for person in FAB_PASSWORDS}
+    assert plans == {"admin": 200, "viewer": 403, "of_form": 403, "of_flights": 403, "of_weather": 200}
+    pages = {person: of_fab.client(person).get(page).status_code for person in FAB_PASSWORDS}
+    assert pages == {"admin": 200, "viewer": 403, "of_form": 200, "of_flights": 200, "of_weather": 200}
