@@ -44,6 +44,11 @@ class Credentials:
         secret = hmac.new(self.secret_access_key.encode(), b"reader", hashlib.sha256).hexdigest()
         return f"{self.access_key_id}reader", secret
 
+    @property
+    def ledger_driver_password(self) -> str:
+        """The password of the role of continuous drivers. It follows from that of the ledger as the reader's does."""
+        return hmac.new(self.ledger_password.encode(), b"drivers", hashlib.sha256).hexdigest()
+
 
 _NAMES = tuple(field.name for field in fields(Credentials))
 

@@ -56,17 +56,22 @@ SPARK_POOL_SLOTS = 2
 drivers leave of two cores, and stay within 10 GB together with these."""
 
 
-def database_url(plan: StackPlan, *, driver: str, role: str, password: str) -> str:
-    """The SQLAlchemy URL of a role's own database of the same name.
+DRIVERS_ROLE = "sluice_drivers"
+"""The role of continuous drivers in the ledger's database, which writes the rows of their own stream alone."""
+
+
+def database_url(plan: StackPlan, *, driver: str, role: str, password: str, database: str = "") -> str:
+    """The SQLAlchemy URL of a database.
 
     Parameters
     ----------
     plan: the stack.
     driver: the dialect and driver, for example postgresql+psycopg.
-    role: the role; its database has the same name.
+    role: the role.
     password: the role's password.
+    database: its name; that of the role when not given.
     """
-    return f"{driver}://{role}:{quote(password, safe='')}@{plan.address('postgres')}/{role}"
+    return f"{driver}://{role}:{quote(password, safe='')}@{plan.address('postgres')}/{database or role}"
 
 
 def airflow_environment(plan: StackPlan) -> dict[str, str]:
@@ -163,6 +168,13 @@ def _sluice_environment(plan: StackPlan, *, pipelines: Path | None) -> dict[str,
         "SLUICE_CHECKPOINTS": (plan.folder.data / "checkpoints").as_uri(),
         "SLUICE_LEDGER_URL": database_url(
             plan, driver="postgresql+psycopg", role="sluice", password=secret.ledger_password
+        ),
+        "SLUICE_LEDGER_DRIVER_URL": database_url(
+            plan,
+            driver="postgresql+psycopg",
+            role=DRIVERS_ROLE,
+            password=secret.ledger_driver_password,
+            database="sluice",
         ),
         "SLUICE_CATALOG__NAME": CATALOG_NAME,
         "SLUICE_CATALOG__URI": catalog,

@@ -41,6 +41,12 @@ def test_every_setting_of_a_deployment_is_there(plan: StackPlan, monkeypatch: py
     assert settings.ledger_url.get_secret_value() == (
         f"postgresql+psycopg://sluice:{plan.credentials.ledger_password}@127.0.0.1:{plan.ports['postgres']}/sluice"
     )
+    assert settings.ledger_driver_url is not None
+    assert settings.ledger_driver_url.get_secret_value() == (
+        f"postgresql+psycopg://sluice_drivers:{plan.credentials.ledger_driver_password}"
+        f"@127.0.0.1:{plan.ports['postgres']}/sluice"
+    )
+    assert plan.credentials.ledger_driver_password != plan.credentials.ledger_password
     assert settings.catalog.warehouse == "s3://lakehouse"
     assert settings.object_store.endpoint == f"http://127.0.0.1:{plan.ports['s3']}"
     kafka = KafkaConnection(

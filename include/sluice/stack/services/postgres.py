@@ -29,6 +29,7 @@ from psycopg.conninfo import make_conninfo
 from psycopg.rows import TupleRow
 
 from sluice.errors import StackError
+from sluice.stack.environment import DRIVERS_ROLE
 from sluice.stack.folder import write_private
 from sluice.stack.stack_plan import HEALTHY, Command, Health, Preparation, RunTool, Service, StackPlan
 from sluice.stack.tcp_ports import LOOPBACK, PortRequest
@@ -233,18 +234,26 @@ def _create_databases(plan: StackPlan, run_tool: RunTool) -> None:
     try:
         with psycopg.connect(_superuser_dsn(plan), autocommit=True) as connection:
             for name in DATABASES:
-                _create_database(connection, name, passwords[name])
+                _create_role(connection, name, passwords[name])
+                _create_database(connection, name)
+            _create_role(connection, DRIVERS_ROLE, secret.ledger_driver_password)
     except psycopg.Error as error:
         raise StackError(f"The databases cannot be created: {error}".strip()) from error
 
 
-def _create_database(connection: psycopg.Connection[TupleRow], name: str, password: str) -> None:
-    """Create a role and its database where they are missing."""
+def _create_role(connection: psycopg.Connection[TupleRow], name: str, password: str) -> None:
+    """Create a role that may log in, where it is missing."""
+    if connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (name,)).fetchone():
+        return
+    # Hashed here, so that the server, which logs statements that fail, never sees the password.
+    verifier = connection.pgconn.encrypt_password(password.encode(), name.encode(), b"scram-sha-256").decode()
+    statement = sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}")
+    connection.execute(statement.format(sql.Identifier(name), sql.Literal(verifier)))
+
+
+def _create_database(connection: psycopg.Connection[TupleRow], name: str) -> None:
+    """Create a database where it is missing."""
     role = sql.Identifier(name)
-    if not connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (name,)).fetchone():
-        # Hashed here, so that the server, which logs statements that fail, never sees the password.
-        verifier = connection.pgconn.encrypt_password(password.encode(), name.encode(), b"scram-sha-256").decode()
-        connection.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(role, sql.Literal(verifier)))
     if not connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,)).fetchone():
         connection.execute(sql.SQL("CREATE DATABASE {}").format(role))
     owner = sql.Identifier(_SUPERUSER) if name == LEDGER_DATABASE else role
@@ -267,7 +276,7 @@ def _migrate_ledger(plan: StackPlan, run_tool: RunTool) -> None:
         raise StackError(f"The ledger cannot be given to its owner: {error}".strip()) from error
     password = quote(plan.credentials.postgres_password, safe="")
     owner = f"postgresql+psycopg://{_SUPERUSER}:{password}@{plan.address('postgres')}/{LEDGER_DATABASE}"
-    upgrade(owner, worker=LEDGER_DATABASE)
+    upgrade(owner, worker=LEDGER_DATABASE, drivers=DRIVERS_ROLE)
 
 
 STEPS = (
