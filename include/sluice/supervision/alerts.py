@@ -12,8 +12,9 @@
 | silent, unknown, without its driver, to be started           | after a minute                   |
 | never started                                                | after a minute, once a person    |
 |                                                              | has unpaused its DAG             |
-| given up                                                     | after a minute, unless its own   |
-|                                                              | task is red for that very run    |
+| given up                                                     | at once beside a paused DAG, and |
+|                                                              | else after a minute, unless its  |
+|                                                              | own task is red for that very run|
 | restarting, stopping, queued                                 | after ten minutes                |
 | an increment that failed                                     | at once, by its task             |
 | an increment that is overdue                                 | at once                          |
@@ -79,6 +80,8 @@ def is_alert_due(trouble: StreamTrouble, dag: DagObservation | None) -> bool:
     is_red = dag is not None and dag.is_paused and dag.has_failed
     if trouble.reason == StreamState.GIVEN_UP and is_red and trouble.by_its_task:
         return False
+    if trouble.reason == StreamState.GIVEN_UP and dag is not None and dag.is_paused:
+        return True  # it has no task that could report it
     if is_of_increment(trouble) and trouble.by_its_task:
         return False
     if trouble.reason == StreamState.NEVER_STARTED and (dag is None or dag.is_paused):

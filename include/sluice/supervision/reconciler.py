@@ -205,7 +205,7 @@ def _reconcile(supervisor: Supervisor, stream: LoadedStream, known: StreamRecord
     """Reconcile one stream, and record whether it is healthy; not when its DAG could not be looked at, which is a
     trouble of its own."""
     dag = looks.dags[stream.name]
-    done = look_after(supervisor, stream, known, is_known=dag is not None)
+    done = look_after(supervisor, stream, known, dag=dag)
     decision = done.supervised.decision
     log = _log.info if decision.is_healthy or done.acted else _log.warning
     log("stream=%s acted=%s reason=%s %s", stream.name, done.acted, decision.reason, decision.explanation)
@@ -330,13 +330,15 @@ class Reconciliation:
     progress: ProgressJudgement | None = None
 
 
-def look_after(supervisor: Supervisor, wanted: LoadedStream, known: StreamRecords, *, is_known: bool) -> Reconciliation:
+def look_after(
+    supervisor: Supervisor, wanted: LoadedStream, known: StreamRecords, *, dag: DagObservation | None
+) -> Reconciliation:
     """Reconcile the driver of a stream, then watch its progress.
 
     Parameters
     ----------
     known: its records, read a moment ago; what is due is decided again by newer ones.
-    is_known: whether Airflow knows the DAG of the stream.
+    dag: the DAG of the stream; unset when Airflow does not know it.
 
     Raises
     ------
@@ -345,28 +347,32 @@ def look_after(supervisor: Supervisor, wanted: LoadedStream, known: StreamRecord
     judged = None if supervisor.heads is None else watch_progress(supervisor.ledger, supervisor.heads, wanted, known)
     has_asked = judged is not None and judged.restarts
     planned = plan_from(_read(supervisor, wanted) if has_asked else known, wanted, launcher=supervisor.launcher)
-    is_due = _is_due(planned, is_known=is_known)
+    is_due = _is_due(planned, dag)
     supervised = supervise(supervisor, wanted) if is_due else planned
     if not is_due and planned.decision.action is SupervisionAction.GIVE_UP:
         save_decision(supervisor, planned)  # its task may be unable to: a paused DAG has none
     return Reconciliation(supervised=supervised, acted=is_due, progress=judged)
 
 
-def _is_due(planned: SupervisionResult, *, is_known: bool) -> bool:
+def _is_due(planned: SupervisionResult, dag: DagObservation | None) -> bool:
     """Whether an action is due that the stream's own task has not taken in its time.
 
-    A paused DAG has no task that takes it. When a person paused it, the stream is suspended and no start is decided.
+    A paused DAG has no task that takes it: only the command of a request is waited for. When a person paused it, the
+    stream is suspended and no start is decided.
 
     Parameters
     ----------
-    is_known: whether Airflow knows the DAG of the stream.
+    dag: the DAG of the stream; unset when Airflow does not know it.
     """
     decision, seen = planned.decision, planned.seen
     if decision.action in _DUE_AT_ONCE:
         return True
     is_start = decision.action is SupervisionAction.LAUNCH and decision.reason is not SupervisionReason.NEVER_STARTED
-    if not is_start or not is_known:
+    if not is_start or dag is None:
         return False
     ended_at = None if seen.newest_run is None else seen.newest_run.ended_at
-    waiting_since = max((at for at in (ended_at, seen.desired.changed_at) if at is not None), default=None)
-    return waiting_since is not None and seen.observed_at - waiting_since > LEFT_TO_ITS_TASK
+    times = (seen.desired.changed_at,) if dag.is_paused else (ended_at, seen.desired.changed_at)
+    waiting_since = max((at for at in times if at is not None), default=None)
+    if waiting_since is None:
+        return dag.is_paused
+    return seen.observed_at - waiting_since > LEFT_TO_ITS_TASK

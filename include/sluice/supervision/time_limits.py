@@ -45,7 +45,7 @@ LOOK_AGAIN_AFTER = timedelta(seconds=30)
 
 LEFT_TO_ITS_TASK = timedelta(seconds=60)
 """How long after a run's end, or after a request, the next start is left to the stream's own task. Then the reconciler
-starts it."""
+starts it; beside a paused DAG, which has no task, after a run's end at once."""
 
 EXIT_RECORD_SECONDS = 10.0
 """How long the parent of a driver that is gone may take to record its exit, before the run is closed without one."""

@@ -218,6 +218,21 @@ def test_what_no_task_saw_is_done_after_a_while(supervisor: Supervisor, launcher
     assert len(launcher.requests) == 2
 
 
+def test_beside_a_paused_dag_only_the_command_of_a_request_is_waited_for(
+    supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger
+) -> None:
+    launcher.end(process_of(started(supervisor)), exit_code=1)
+    assert reconcile(supervisor, WANTED, dag=PAUSED).acted is True, "a new DAG: no person has paused it, it has no task"
+    launcher.end(process_of(recent_runs(ledger, "flights", limit=1)[0]), exit_code=1)
+    set_desired_state(ledger, "flights", DesiredState.RUNNING, requested_by="ann")
+    assert reconcile(supervisor, WANTED, dag=PAUSED).acted is False
+    with ledger.transaction() as connection:
+        earlier = text("UPDATE sluice.desired_states SET requested_at = requested_at - :by")
+        connection.execute(earlier, {"by": LEFT_TO_ITS_TASK})
+    assert reconcile(supervisor, WANTED, dag=PAUSED).acted is True
+    assert len(launcher.requests) == 3
+
+
 def test_a_driver_that_disappeared_from_a_paused_stream_is_closed(
     supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger
 ) -> None:

@@ -63,6 +63,12 @@ def test_a_dag_that_was_red_before_says_nothing_about_now() -> None:
     assert is_alert_due(trouble("given up", lasted=60 * MINUTE), RED)
 
 
+@pytest.mark.parametrize("dag", [PAUSED, RED])
+def test_beside_a_paused_dag_no_task_is_waited_for_that_could_report_a_stream_given_up(dag: DagObservation) -> None:
+    assert is_alert_due(trouble("given up", lasted=timedelta(0)), dag)
+    assert not is_alert_due(trouble("given up", lasted=timedelta(0)), None)
+
+
 def test_the_trouble_of_a_red_increment_is_its_task_s() -> None:
     assert is_of_increment(trouble("failed", lasted=MINUTE))
     assert not is_of_increment(trouble("given up", lasted=MINUTE))
