@@ -61,6 +61,12 @@ def second_airflow(airflow: RunningAirflow, postgres_url: URL, folder: Path) -> 
     subprocess.run(  # ours
         [sys.executable, "-m", "airflow", "db", "migrate"], env=environment, check=True, capture_output=True
     )
+    subprocess.run(  # ours
+        [sys.executable, "-m", "airflow", "pools", "set", "supervision", "16", "What supervises streams"],
+        env=environment,
+        check=True,
+        capture_output=True,
+    )
     second = Components(folder, environment)
     refused = "This ledger belongs to Airflow"
     try:

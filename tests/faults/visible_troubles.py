@@ -4,7 +4,8 @@
 
 One Airflow on a PostgreSQL and a Kafka of its own; its drivers are fake, everything around them is real. The troubles
 are made one after the other and awaited together. Then the ledger is read-only for a minute, and a second Airflow with
-an empty metadata database runs on the same ledger: nothing stops. Prints a row for each with the words that were seen;
+an empty metadata database runs on the same ledger: nothing stops. So it is beside an upgrade while a dump runs, a slow
+Airflow and a clock that goes back, which come one after the other. Prints a row for each with the words that were seen;
 ends with 1 when one was not seen in time, or something stopped. `--only` chooses among them by name.
 """
 
@@ -12,14 +13,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from confluent_kafka import Producer
@@ -36,102 +35,22 @@ from rich.console import Console
 from rich.table import Table
 from sqlalchemy.engine import URL
 from tests.fakes.behaviour import Behaviour, tell_drivers
-from tests.faults.undisturbed_stream import HEALTHY, RECONCILER, ledger_is_read_only, second_airflow
-from tests.fixtures.airflow import RunningAirflow, running_airflow
+from tests.faults.later_troubles import CLOCK, LATER, SLOW_API, fails, upgrade_beside_a_dump
+from tests.faults.trouble_stage import CONNECTION, LIMIT_SECONDS, PASS_SECONDS, Stage, Trouble, declare
+from tests.faults.undisturbed_stream import HEALTHY, ledger_is_read_only, second_airflow
+from tests.fixtures.airflow import running_airflow
 from tests.fixtures.ledger import running_postgres
 from tests.fixtures.sample_declarations import UNMAINTAINED, write_table
 from tests.fixtures.secured_kafka import inner_servers, secured_kafka
 from tests.fixtures.supervised_streams import TASK, started
+from tests.fixtures.tampering import faulty_proxy
 
 from sluice.ledger.runs import newest_run
 from sluice.settings import KafkaConnection, project_root
 from sluice.stack.tools import find_tools
 
-LIMIT_SECONDS = 120.0
-PASS_SECONDS = 15.0
-"""What the reconciler's task may take on top, on a machine that has other things to do."""
-
 _END_OF_MESSAGE = re.compile("['\"], 'level'")
 """What follows the message in an entry of a log, as Airflow returns it."""
-
-CONNECTION = "flights_kafka"
-
-
-@dataclass(slots=True, kw_only=True)
-class Trouble:
-    """What befalls one stream, and the words that must be seen.
-
-    state: of the stream, as the reconciler and the command line name it. words: some of its sentence.
-    in_own_dag: whether its own DAG is red instead of the reconciler's.
-    airflow_seconds, status_seconds: how long it took; unset: not in time.
-    airflow_words, status_words: the sentences that were seen.
-    """
-
-    stream: str
-    state: str
-    words: str
-    make: Callable[[Stage, str], None]
-    in_own_dag: bool = False
-    began_at: float = 0.0
-    airflow_seconds: float | None = None
-    status_seconds: float | None = None
-    airflow_words: str = ""
-    status_words: str = ""
-
-    @property
-    def is_seen(self) -> bool:
-        """Whether it was seen in both places in time."""
-        both = (self.airflow_seconds, self.status_seconds)
-        return all(seconds is not None and seconds <= LIMIT_SECONDS + PASS_SECONDS for seconds in both)
-
-
-@dataclass(slots=True, kw_only=True)
-class Stage:
-    """The parts of the drill. logs: of the reconciler's runs, by run id, with the time at which each was read."""
-
-    airflow: RunningAirflow
-    admin: AdminClient
-    producer: Producer
-    logs: dict[str, tuple[float, str]] = field(default_factory=dict)
-
-    def declaration(self, stream: str) -> Path:
-        """The file that declares a stream."""
-        return self.airflow.pipelines / f"{stream}.stream.yaml"
-
-    def read_logs(self) -> None:
-        """Read the logs of the reconciler's runs that have failed since."""
-        for run in self.airflow.runs(RECONCILER)[-6:]:
-            if run["state"] == "failed" and run["dag_run_id"] not in self.logs:
-                log = self.airflow.log(RECONCILER, "reconcile", run["dag_run_id"])
-                self.logs[run["dag_run_id"]] = (time.monotonic(), log)
-
-    def status(self) -> tuple[int, dict[str, dict[str, str]]]:
-        """What `sluice stream status` ends with, and what it says of each stream."""
-        command = [str(Path(sys.executable).parent / "sluice"), "stream", "status", "--json"]
-        done = subprocess.run(  # noqa: S603  # ours
-            command, env=self.airflow.environment, capture_output=True, text=True, check=False
-        )
-        return done.returncode, {row["stream"]: row for row in json.loads(done.stdout)["streams"]}
-
-
-def declare(folder: Path, stream: str, *, more: str = "", mode: str = "continuous") -> None:
-    """Declare a stream that reads a topic of its own name."""
-    (folder / "rows.sql").write_text("select key, value from rows\n")
-    trigger = "trigger: {processing_time: 2 seconds}" if mode == "continuous" else "schedule: {cron: '0 0 1 1 *'}"
-    (folder / f"{stream}.stream.yaml").write_text(
-        f"stream: {stream}\ndescription: what {stream} does\nowner: stream-owner\nmode: {mode}\n{trigger}\n{more}"
-        f"inputs:\n  rows:\n    stream:\n      kafka: {{connection: {CONNECTION}, topics: [{stream}]}}\n"
-        f"transformation: {{sql: rows.sql}}\noutputs:\n  main:\n    iceberg: {{table: silver.{stream}}}\n"
-    )
-
-
-def fails(stage: Stage, stream: str) -> None:
-    """The driver fails, and another start would only repeat it."""
-    tell_drivers(stage.airflow.behaviours, stream, Behaviour(fails_with="SchemaError: the table has other columns"))
-    run = newest_run(stage.airflow.ledger, stream)
-    assert run is not None
-    assert run.process is not None
-    os.kill(run.process.pid, 9)
 
 
 def is_deleted(stage: Stage, stream: str) -> None:
@@ -190,10 +109,19 @@ TROUBLES = (
     Trouble(stream="forbidden", state="sources unobserved", words="may not see it", make=loses_its_permission),
     Trouble(stream="wedged", state="stalled", words="has recorded no batch since", make=is_wedged),
 )
-READ_ONLY, SECOND_AIRFLOW = "read_only", "second_airflow"
-"""What must stop nothing: the ledger is read-only for a minute; another Airflow runs on the same ledger."""
+AT_ONCE = (*TROUBLES, *LATER)
+"""The troubles that are made one after the other and awaited together."""
 
-ALL = (*(trouble.stream for trouble in TROUBLES), READ_ONLY, SECOND_AIRFLOW)
+EVERY_TROUBLE = (*AT_ONCE, SLOW_API, CLOCK)
+
+PROGRESS = Console(stderr=True, width=140)
+"""What was seen so far, while the drill runs."""
+
+DUMP, READ_ONLY, SECOND_AIRFLOW = "upgrade_beside_a_dump", "read_only", "second_airflow"
+"""What must stop nothing: an upgrade while a dump runs; the ledger is read-only for a minute; another Airflow runs on
+the same ledger."""
+
+ALL = (*(trouble.stream for trouble in EVERY_TROUBLE), DUMP, READ_ONLY, SECOND_AIRFLOW)
 
 
 def watch(stage: Stage, troubles: Sequence[Trouble]) -> None:
@@ -206,11 +134,13 @@ def watch(stage: Stage, troubles: Sequence[Trouble]) -> None:
             if trouble.airflow_seconds is None and (seen := _seen_in_airflow(stage, trouble)) is not None:
                 at, trouble.airflow_words = seen
                 trouble.airflow_seconds = at - trouble.began_at
+                PROGRESS.print(f"{trouble.stream}: red after {trouble.airflow_seconds:.0f} s", markup=False)
             row = rows.get(trouble.stream, {"state": "", "explanation": ""})
             is_right = exit_code == 1 and row["state"] == trouble.state and trouble.words in row["explanation"]
             if trouble.status_seconds is None and is_right:
                 trouble.status_seconds = time.monotonic() - trouble.began_at
                 trouble.status_words = row["explanation"]
+                PROGRESS.print(f"{trouble.stream}: in the status after {trouble.status_seconds:.0f} s", markup=False)
         time.sleep(1)  # the status commands take most of the time
 
 
@@ -222,7 +152,7 @@ def _seen_in_airflow(stage: Stage, trouble: Trouble) -> tuple[float, str] | None
             return None
         log = stage.airflow.log(trouble.stream, TASK, run["dag_run_id"], attempt=1)
         return _line_of(log, trouble.words, at=time.monotonic())
-    sentence = f"stream={trouble.stream} state={trouble.state} "
+    sentence = f"stream={trouble.subject or trouble.stream} state={trouble.state} "
     since = [(at, log) for at, log in stage.logs.values() if at >= trouble.began_at and sentence in log]
     found = [line for at, log in since if (line := _line_of(log, sentence, trouble.words, at=at)) is not None]
     return min(found, default=None)
@@ -236,14 +166,13 @@ def _line_of(log: str, *words: str, at: float) -> tuple[float, str] | None:
 
 def perform(stage: Stage, postgres_url: URL, folder: Path, *, only: Collection[str]) -> dict[str, str]:
     """Make the chosen troubles and watch them, then what must change nothing. Returns what that changed."""
-    troubles = chosen(only)
-    for stream in (HEALTHY, *(trouble.stream for trouble in troubles)):
-        started(stage.airflow, stream)
-    for trouble in troubles:
-        trouble.began_at = time.monotonic()
-        trouble.make(stage, trouble.stream)
-    watch(stage, troubles)
-    changed = {}
+    started(stage.airflow, HEALTHY)
+    changed = befall(stage, [trouble for trouble in AT_ONCE if trouble.stream in only])
+    changed |= befall(stage, [trouble for trouble in (SLOW_API,) if trouble.stream in only])
+    stage.proxy.delay_seconds = 0
+    changed |= befall(stage, [trouble for trouble in (CLOCK,) if trouble.stream in only])
+    if DUMP in only:
+        changed[DUMP] = upgrade_beside_a_dump(stage.airflow)
     if READ_ONLY in only:
         changed[READ_ONLY] = ledger_is_read_only(stage.airflow, seconds=60)
     if SECOND_AIRFLOW in only:
@@ -253,9 +182,34 @@ def perform(stage: Stage, postgres_url: URL, folder: Path, *, only: Collection[s
     return changed
 
 
+def befall(stage: Stage, troubles: Sequence[Trouble]) -> dict[str, str]:
+    """Make troubles and watch them. Returns what else they have stopped, by the stream that had to go on."""
+    for trouble in troubles:
+        if trouble.mode == "continuous":
+            started(stage.airflow, trouble.stream)
+    for trouble in troubles:
+        if trouble.prepare is not None:
+            PROGRESS.print(f"{trouble.stream}: is prepared", markup=False)
+            trouble.prepare(stage, trouble.stream)
+    stage.read_logs()  # what was red before is no sign of these
+    going_on = [HEALTHY, *(trouble.stream for trouble in troubles if trouble.stays)]
+    runs = {stream: newest_run(stage.airflow.ledger, stream) for stream in going_on}
+    for trouble in troubles:
+        trouble.began_at = time.monotonic()
+        trouble.make(stage, trouble.stream)
+    watch(stage, troubles)
+    names = ", ".join(trouble.stream for trouble in troubles)
+    after = {stream: newest_run(stage.airflow.ledger, stream) for stream in going_on}
+    return {
+        f"{stream} beside {names}": f"it has stopped: {run}"
+        for stream, run in after.items()
+        if run is None or not run.is_live or run.run_id != getattr(runs[stream], "run_id", "")
+    }
+
+
 def chosen(only: Collection[str]) -> tuple[Trouble, ...]:
     """The troubles of these names."""
-    return tuple(trouble for trouble in TROUBLES if trouble.stream in only)
+    return tuple(trouble for trouble in EVERY_TROUBLE if trouble.stream in only)
 
 
 def _connection_settings(kafka: KafkaConnection) -> dict[str, str]:
@@ -278,6 +232,8 @@ def show(troubles: Sequence[Trouble], changed: dict[str, str]) -> None:
         table.add_column(heading)
     for one in troubles:
         seconds = ["not seen" if at is None else f"{at:.0f} s" for at in (one.airflow_seconds, one.status_seconds)]
+        if one.subject:
+            seconds[1] = "no stream"
         table.add_row(one.stream, one.state, *seconds, "right" if one.is_seen else "WRONG")
     for what, stopped in changed.items():
         table.add_row(what, "nothing stops", "", "", stopped or "right")
@@ -301,26 +257,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for part in ("postgres", "kafka", "orchestration", "pipelines"):
             (folder / part).mkdir()
         pipelines = folder / "pipelines"
-        for stream in (HEALTHY, *(trouble.stream for trouble in TROUBLES), "renamed_successor"):
+        streams = [HEALTHY, *(trouble.stream for trouble in EVERY_TROUBLE), "renamed_successor"]
+        for stream in streams:
             write_table(pipelines, f"silver.{stream}", more=UNMAINTAINED)
-            if stream != "renamed_successor":
-                declare(pipelines, stream, more=IMPATIENT if stream == "wedged" else "")
+        declare(pipelines, HEALTHY)
+        for trouble in EVERY_TROUBLE:
+            more = IMPATIENT if trouble.stream == "wedged" else ""
+            declare(pipelines, trouble.stream, more=more, mode=trouble.mode, cron="* * * * *")
         with (
             running_postgres(folder / "postgres") as server,
             secured_kafka(folder / "kafka", java=tools.java, jars=tools.jars / "kafka") as kafka,
+            faulty_proxy("") as proxy,
         ):
             admin = AdminClient({"bootstrap.servers": inner_servers(folder / "kafka"), "log_level": 0})
-            streams = [HEALTHY, *(trouble.stream for trouble in TROUBLES), "renamed_successor"]
             for created in admin.create_topics([NewTopic(stream, 1, 1) for stream in streams]).values():
                 created.result()
             producer = Producer({"bootstrap.servers": inner_servers(folder / "kafka"), "log_level": 0})
             with running_airflow(
-                folder / "orchestration", server.url, pipelines=pipelines, settings=_connection_settings(kafka)
+                folder / "orchestration",
+                server.url,
+                pipelines=pipelines,
+                settings=_connection_settings(kafka),
+                proxy=proxy,
             ) as airflow:
-                stage = Stage(airflow=airflow, admin=admin, producer=producer)
+                stage = Stage(airflow=airflow, admin=admin, producer=producer, proxy=proxy)
                 changed = perform(stage, server.url, folder, only=options.only)
     if options.json:
-        rows = [{**asdict(one), "make": one.make.__name__} for one in troubles]
+        rows = [{**asdict(one), "make": one.make.__name__, "prepare": ""} for one in troubles]
         print(json.dumps({"troubles": rows, "changed": changed}, indent=1))  # noqa: T201  # the answer of the program
     else:
         show(troubles, changed)
