@@ -20,6 +20,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # documented,
 from confluent_kafka.cimpl import NewTopic
 from tests.fixtures.backfills import (
     COLUMNS,
+    FIRST_DAY,
     TRANSFORM,
     ask_for_day,
     backfill,
@@ -60,6 +61,11 @@ SENT_AFTER = timedelta(hours=2)
 @pytest.fixture
 def topic(workshop: Workshop) -> str:
     """A topic with two partitions, of the test's own, that keeps records of the past."""
+    return make_topic(workshop)
+
+
+def make_topic(workshop: Workshop) -> str:
+    """Create a topic for `topic`; its name."""
     name = f"t{workshop.namespace}"
     created = NewTopic(name, num_partitions=2, config={"retention.ms": "-1"})
     admin = _admin(workshop)
@@ -247,11 +253,7 @@ def test_a_compacted_topic_is_refused(workshop: Workshop, topic: str, policy: st
     stream = declare_topic_stream(workshop, topic)
     send(workshop, topic, rows_of_days())
     workshop.run(stream)
-    resource = ConfigResource(ResourceType.TOPIC, topic)
-    changed = ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET)
-    resource.add_incremental_config(changed)
-    admin = _admin(workshop)
-    admin.incremental_alter_configs([resource])[resource].result()
+    compact(workshop, topic, policy)
 
     with pytest.raises(UnpublishableError, match=rf"{topic} is compacted \(`cleanup\.policy`\)") as refused:
         backfill(workshop, stream)
@@ -261,6 +263,15 @@ def test_a_compacted_topic_is_refused(workshop: Workshop, topic: str, policy: st
     topics = KafkaTopics(workshop.settings.connection("flights_kafka", KafkaConnection))
     source = KafkaSource.model_validate({"connection": "flights_kafka", "topics": [topic]})
     assert missing_from_beginning(topics, source).missing[0].startswith(f"{topic} is compacted")
+
+
+def compact(workshop: Workshop, topic: str, policy: str = "compact") -> None:
+    """Let Kafka compact a topic from now on."""
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    changed = ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET)
+    resource.add_incremental_config(changed)
+    admin = _admin(workshop)
+    admin.incremental_alter_configs([resource])[resource].result()
 
 
 def declare_topic_stream(
@@ -286,8 +297,9 @@ def send(workshop: Workshop, topic: str, rows: Sequence[Mapping[str, Any]]) -> N
     """Send rows, each a while after its time, to two partitions in turn."""
     producer = Producer(dict(_clients(workshop)))
     for number, one in enumerate(rows):
-        value = json.dumps({**one, "at": one["at"].isoformat()})
-        producer.produce(topic, value=value, partition=number % 2, timestamp=_milliseconds(one["at"] + SENT_AFTER))
+        at = one["at"] or FIRST_DAY
+        value = json.dumps({**one, "at": one["at"] and one["at"].isoformat()})
+        producer.produce(topic, value=value, partition=number % 2, timestamp=_milliseconds(at + SENT_AFTER))
     producer.flush()
 
 
@@ -304,6 +316,13 @@ def remove_days(workshop: Workshop, topic: str, *, before: int) -> None:
     places = [TopicPartition(topic, part, (removed + 1 - part) // 2) for part in (0, 1)]
     admin = _admin(workshop)
     for done in admin.delete_records(places).values():
+        done.result()
+
+
+def remove_first(workshop: Workshop, topic: str) -> None:
+    """Remove the first record of each partition, as Kafka's retention does."""
+    admin = _admin(workshop)
+    for done in admin.delete_records([TopicPartition(topic, part, 1) for part in (0, 1)]).values():
         done.result()
 
 
