@@ -92,9 +92,9 @@ def exact_reach(spark: SparkSession, stream: LoadedStream, settings: Settings, s
     windows = [name for name in operators if name not in DEDUPLICATIONS]
     if windows and (seen.published is None or seen.published.watermark is None):
         raise UnpublishableError(
-            f"{stream.name} cannot be backfilled: {windows[0]} has no watermark, so the stream may change every "
-            "interval.",
-            next_step="Declare a watermark for its input.",
+            f"{stream.name} cannot be backfilled: {windows[0]} had no watermark in its newest batch, so the stream may "
+            "change every interval.",
+            next_step="Declare a watermark for its input; the second batch is the first that has one.",
         )
     return derive_reach(spark, stream, plan.inputs)
 
