@@ -99,8 +99,8 @@ def _declare(pipelines: Path) -> None:
     for stream in STREAMS:
         write_table(pipelines, f"silver.{stream}", more=UNMAINTAINED)
         write_continuous_stream(pipelines, stream, writes=f"silver.{stream}", more=IMPATIENT)
-    for stream in ("paged", "acted_on"):
-        write_table(pipelines, f"silver.{stream}", more=UNMAINTAINED)
+    for stream, upkeep in (("paged", UNMAINTAINED), ("acted_on", "maintenance: {compaction: null, expiry: null}\n")):
+        write_table(pipelines, f"silver.{stream}", more=upkeep)
         write_continuous_stream(pipelines, stream, writes=f"silver.{stream}", more=PATIENT)
     write_incremental_stream(pipelines, "by_clock", schedule="{cron: '0 0 1 1 *'}", writes="gold.first")
     write_incremental_stream(
