@@ -261,7 +261,7 @@ class Case:
         is_open = self.open_days() if is_open is None else is_open
         for day in self.chance.sample(days, len(days)):
             if day in is_open:
-                with pytest.raises(UnpublishableError, match="windows and joins of the interval|had no watermark"):
+                with pytest.raises(UnpublishableError, match=r"windows and joins of the interval|had no watermark"):
                     backfill(self.workshop, self.stream, start=_date(day), end=_date(day + 1))
             else:
                 backfill(self.workshop, self.stream, start=_date(day), end=_date(day + 1), allows_fewer=True)
