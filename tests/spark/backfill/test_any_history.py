@@ -267,14 +267,14 @@ class History:
         case.clicked = [one for one in clicks if one["part"] < self.read]
         try:
             held, expected = case.held(), case.expected()
-            told = f"{case.kind.name} after {self.steps}"
+            history = f"{case.kind.name} after {self.steps}"
             if not case.kind.sql:  # which of the repeated rows remains is open when they lie in one batch
-                assert _ids(held) == _ids(expected), told
-                assert not set(held) - {(one["id"], one["word"], one["at"]) for one in case.records}, told
+                assert _ids(held) == _ids(expected), history
+                assert not set(held) - {(one["id"], one["word"], one["at"]) for one in case.records}, history
             else:
                 place = list(case.kind.columns).index("at")
                 both = (of_whole_days(rows, self.lost, place) for rows in (held, expected))
-                assert next(both) == next(both), told
+                assert next(both) == next(both), history
         finally:
             case.records, case.clicked = every, clicks
 
