@@ -118,6 +118,7 @@ def test_a_failed_interval_is_red_with_its_own_words(airflow: RunningAirflow) ->
     assert "the word is no number" in airflow.log(dag, TASK, run["dag_run_id"])
 
 
+@pytest.mark.full
 def test_a_backfill_that_is_called_off_while_it_works_asks_for_nothing_more(airflow: RunningAirflow) -> None:
     """Airflow's own cancel fails the runs that have not begun. A person marks the task that works as failed."""
     dag = "called_off__backfill"

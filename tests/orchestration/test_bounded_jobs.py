@@ -175,6 +175,7 @@ def test_a_broken_declaration_is_a_red_dag_that_shows_file_and_line(airflow: Run
     assert airflow.get("importErrors")["total_entries"] == 0
 
 
+@pytest.mark.full
 def test_a_red_increment_is_an_alert_in_the_ledger_until_one_succeeds(airflow: RunningAirflow) -> None:
     def alerts() -> list[tuple[str, str]]:
         events = recent_events(airflow.ledger, EventSubject.STREAM, "by_clock", limit=9)

@@ -50,6 +50,7 @@ def _goes_on(airflow: RunningAirflow, subject: str) -> None:
     tell_drivers(airflow.behaviours, subject, Behaviour())
 
 
+@pytest.mark.full  # every run: `test_work_operator.py`
 def test_many_tasks_start_one_application_and_hold_no_slot_while_they_wait(airflow: RunningAirflow) -> None:
     for stream in TOGETHER:
         tell_drivers(airflow.behaviours, stream, Behaviour(hangs=True))
@@ -75,6 +76,7 @@ def test_many_tasks_start_one_application_and_hold_no_slot_while_they_wait(airfl
     assert started == [application]
 
 
+@pytest.mark.full
 def test_a_marked_task_withdraws_its_item_and_stops_no_neighbour(airflow: RunningAirflow) -> None:
     neighbour, marked = _begun(airflow, "neighbour"), _begun(airflow, "called_back")
     assert len(applications_of(airflow.ledger, "neighbour", "called_back")) == 1
@@ -94,6 +96,7 @@ def test_a_marked_task_withdraws_its_item_and_stops_no_neighbour(airflow: Runnin
     assert [item.attempt for item in items_of(airflow.ledger, "neighbour")] == [1]
 
 
+@pytest.mark.full  # every run: `test_work_operator.py`
 def test_a_cleared_task_asks_again_and_nothing_is_done_twice(airflow: RunningAirflow) -> None:
     run = _begun(airflow, "asked_for_twice")
     (first,) = items_of(airflow.ledger, "asked_for_twice")
@@ -152,6 +155,7 @@ def test_an_application_and_its_item_outlast_the_workers_and_the_triggerer(airfl
     assert len(items_of(airflow.ledger, "outlasting")) == 1
 
 
+@pytest.mark.full
 def test_an_application_that_cannot_begin_makes_its_task_red_with_its_words(airflow: RunningAirflow) -> None:
     tell_drivers(airflow.behaviours, APPLICATIONS, Behaviour(fails_with="LaunchError: There is no Java."))
     airflow.unpause("never_begun")

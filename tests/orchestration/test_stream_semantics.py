@@ -112,6 +112,7 @@ def test_an_edited_declaration_is_followed_at_a_batch_boundary_or_refused_with_t
     assert find_run(airflow.ledger, refused.run_id).is_live
 
 
+@pytest.mark.full
 def test_the_form_shows_a_plan_and_does_nothing_in_a_dry_run(airflow: RunningAirflow) -> None:
     run, _ = started(airflow, "controlled")
     dag_run = airflow.trigger("stream_control", stream="controlled", verb="stop", dry_run=True)

@@ -185,6 +185,7 @@ def test_a_run_that_was_merely_queued_gives_a_stream_up_again_and_then_unpausing
     assert runs_since(airflow.ledger, run) == 2
 
 
+@pytest.mark.full
 def test_a_stopped_stream_ends_its_run_well_and_the_next_run_waits_for_a_request(airflow: RunningAirflow) -> None:
     run, dag_run = started(airflow, "stopped")
     set_desired_state(airflow.ledger, "stopped", DesiredState.STOPPED, requested_by="a test")
@@ -198,6 +199,7 @@ def test_a_stopped_stream_ends_its_run_well_and_the_next_run_waits_for_a_request
     assert await_running(airflow, "stopped").run_id != run.run_id
 
 
+@pytest.mark.full
 def test_a_stop_whose_task_loses_its_try_ends_the_run_as_well(airflow: RunningAirflow) -> None:
     _, dag_run = started(airflow, "stopped_unseen")
     set_desired_state(airflow.ledger, "stopped_unseen", DesiredState.STOPPED, requested_by="a test")

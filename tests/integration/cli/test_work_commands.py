@@ -87,6 +87,7 @@ def test_a_backfill_prints_each_interval_and_shares_an_application(
     assert (application.state, application.reason) == (ApplicationState.ENDED, "no further work came")
 
 
+@pytest.mark.full
 def test_programs_read_a_line_of_json_for_each_interval(sluice: Sluice, say_answer: SayAnswer) -> None:
     say_answer(STREAM, REPLACED)
 

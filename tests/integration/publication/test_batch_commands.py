@@ -180,10 +180,10 @@ def test_the_next_batch_is_rejected_and_the_one_behind_it_published(
 @pytest.mark.parametrize(
     ("point", "occurrence", "state"),
     [
-        (CrashPoint.RECORDED, 1, "interrupted"),
-        (CrashPoint.CHECKED, 1, "interrupted"),
+        pytest.param(CrashPoint.RECORDED, 1, "interrupted", marks=pytest.mark.full),
+        pytest.param(CrashPoint.CHECKED, 1, "interrupted", marks=pytest.mark.full),
         (CrashPoint.FIRST_OUTPUT_PUBLISHED, 1, "interrupted"),
-        (CrashPoint.CHECKED, 2, "interrupted"),
+        pytest.param(CrashPoint.CHECKED, 2, "interrupted", marks=pytest.mark.full),
         (CrashPoint.PUBLISHED, 1, "complete"),
     ],
     ids=["recorded", "before the first mark", "between the marks", "before the second mark", "after the marks"],

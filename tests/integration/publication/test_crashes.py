@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import signal
+from itertools import product
 
 import pytest
+from tests.fixtures.drill import sampled
 from tests.fixtures.publication import Workbench
 
 from sluice.publication.crash_points import CrashPoint
@@ -18,15 +20,18 @@ PLACES = (
     CrashPoint.PUBLISHED,
     CrashPoint.CLEARED,
 )
+KILLED_AT = (CrashPoint.STAGED, CrashPoint.CHECKED, CrashPoint.PUBLISHED)
+CASES = tuple(product(PLACES, (1, 3)))
 
 
 class DeadDriverError(Exception):
     """Stands for the end of the process."""
 
 
-@pytest.mark.parametrize("together", [1, 3])
-@pytest.mark.parametrize("place", PLACES)
-def test_a_driver_that_dies_at_a_place_and_the_next_one(bench: Workbench, place: CrashPoint, together: int) -> None:
+@pytest.mark.parametrize("case", sampled(CASES, [*CASES[::4], *CASES[3::4]], full=CASES))
+def test_a_driver_that_dies_at_a_place_and_the_next_one(bench: Workbench, case: tuple[CrashPoint, int]) -> None:
+    place, together = case
+
     def die(point: CrashPoint) -> None:
         if point is place and bench.mark().token == dying.run:
             raise DeadDriverError
@@ -41,7 +46,7 @@ def test_a_driver_that_dies_at_a_place_and_the_next_one(bench: Workbench, place:
     assert bench.staged() == ()
 
 
-@pytest.mark.parametrize("place", [CrashPoint.STAGED, CrashPoint.CHECKED, CrashPoint.PUBLISHED])
+@pytest.mark.parametrize("place", sampled(KILLED_AT, [CrashPoint.CHECKED], full=KILLED_AT))
 def test_a_driver_that_is_killed_and_the_next_one(bench: Workbench, place: CrashPoint) -> None:
     with bench.as_run(2).driver_process(BATCHES, die_at=place, time=2) as driver:
         exit_code, _ = driver.result()

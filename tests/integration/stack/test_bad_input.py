@@ -46,6 +46,7 @@ def test_a_requested_port_that_is_not_a_number(tmp_path: Path) -> None:
     assert "SLUICE_S3_PORT is 'http'" in result.errors
 
 
+@pytest.mark.full
 def test_a_recorded_port_that_was_taken_while_the_stack_was_down(new_stack: Stack) -> None:
     new_stack.up(("seaweedfs",))
     new_stack.run("down")

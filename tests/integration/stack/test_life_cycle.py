@@ -145,6 +145,7 @@ def test_up_repairs_a_half_dead_stack(running: Stack, victim: str) -> None:
     assert running.run("status").exit_code == 0
 
 
+@pytest.mark.full
 def test_up_replaces_a_service_that_hangs(running: Stack) -> None:
     before = running.status()["seaweedfs"]["pid"]
     os.kill(before, signal.SIGSTOP)
@@ -217,6 +218,7 @@ def test_down_ends_everything_and_the_data_stays(new_stack: Stack) -> None:
         assert connection.execute("SELECT answer FROM kept").fetchone() == (1,)
 
 
+@pytest.mark.full
 def test_down_ends_what_lost_its_parent(new_stack: Stack) -> None:
     """A driver that was started detached, and the children of a server that was killed."""
     new_stack.up(PAIR)
@@ -232,6 +234,7 @@ def test_down_ends_what_lost_its_parent(new_stack: Stack) -> None:
     assert_nothing_is_left(new_stack)
 
 
+@pytest.mark.full
 def test_down_finds_the_processes_of_a_deleted_folder(new_stack: Stack) -> None:
     new_stack.up(("seaweedfs",))
     shutil.rmtree(new_stack.data)

@@ -13,7 +13,6 @@ from playwright.sync_api import Browser, Page, expect
 from tests.fakes.behaviour import Behaviour, tell_drivers
 from tests.fixtures.airflow import RunningAirflow
 from tests.fixtures.browser import logged_in, screenshot, with_cookie
-from tests.fixtures.drill import sampled
 from tests.fixtures.supervised_streams import await_running, kill_driver, started
 
 from sluice.ledger.quality_checks import (
@@ -162,7 +161,8 @@ def test_the_pages_can_be_read_by_everybody(airflow: RunningAirflow, browser: Br
     page.context.close()
 
 
-@pytest.mark.parametrize("width", sampled([1400, 500], [1400], full=[500]))  # phones: above
+@pytest.mark.full  # every run: each page alone, and some on a phone
+@pytest.mark.parametrize("width", [1400, 500])
 def test_nothing_is_cut_off_inside_airflow(
     airflow: RunningAirflow, browser: Browser, checked: None, width: int
 ) -> None:
@@ -223,6 +223,7 @@ def test_an_analyst_sees_what_the_catalog_has_and_copies_a_query(airflow: Runnin
     page.context.close()
 
 
+@pytest.mark.full
 def test_a_paused_dag_is_said_where_its_result_is_missed_and_unpaused_there(
     airflow: RunningAirflow, browser: Browser
 ) -> None:

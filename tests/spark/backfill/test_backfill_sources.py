@@ -67,6 +67,7 @@ def test_a_stream_that_follows_is_replaced_in_the_same_run(workshop: Workshop, s
     assert [again.state, *(one.state for one in again.followers)] == [BackfillState.UNCHANGED] * 2
 
 
+@pytest.mark.full
 def test_rows_ahead_of_the_clock_are_part_of_the_balance(workshop: Workshop) -> None:
     name = f"s{workshop.namespace}"
     source = workshop.declare_table("source", COLUMNS)
@@ -145,6 +146,7 @@ def test_a_correction_of_the_source_meanwhile_is_computed_too(workshop: Workshop
     assert ids_by_duckdb(workshop) == [one["id"] for one in expected() if not 60 <= one["id"] < 70]
 
 
+@pytest.mark.full
 def test_a_correction_of_the_source_is_waited_for(workshop: Workshop, stream: str) -> None:
     """It lies behind rows that the stream has not read yet: the source as the stream has read it is still wrong."""
     workshop.append("source", [row(700, day=1)])

@@ -73,6 +73,7 @@ def test_an_interval_is_read_from_the_files_that_the_stream_had_read(
     assert ids_by_duckdb(files) == sorted([*read, 999])
 
 
+@pytest.mark.full
 def test_files_that_are_gone_are_named(files: Workshop, folder: Path) -> None:
     rows, stream = rows_of_days(), declare_file_stream(files, {})
     write(folder / "a.json", rows[:12])

@@ -22,6 +22,7 @@ def declare_target(workshop: Workshop, on_failure: str) -> str:
     return workshop.declare_table("target", COLUMNS, rules=[rule])
 
 
+@pytest.mark.full
 def test_the_same_rows_are_rejected_and_a_batch_that_fails_replaces_nothing(workshop: Workshop) -> None:
     stream = f"s{workshop.namespace}"
     source, target = workshop.declare_table("source", COLUMNS), declare_target(workshop, "quarantine")

@@ -130,6 +130,7 @@ def test_a_rejected_record_is_known_by_its_place_and_kept_with_why_it_was_reject
     }
 
 
+@pytest.mark.full
 def test_records_that_a_person_rejected_stay_out_of_gaps_and_backfills(workshop: Workshop, topic: str) -> None:
     stream = declare_topic_stream(workshop, topic, reads={"records": "at"})
     send(workshop, topic, rows_of_days())

@@ -49,6 +49,7 @@ def stream(workshop: Workshop) -> str:
     return declare_read_stream(workshop)
 
 
+@pytest.mark.full  # every run: the demo deletes one
 def test_deleted_days_come_back_and_a_second_run_changes_nothing(workshop: Workshop, stream: str) -> None:
     before, quarantined = marks(workshop, "target"), workshop.rows(f"quarantine.{stream}")
     delete_days(workshop, "target")
@@ -172,6 +173,7 @@ def test_a_batch_of_the_stream_meanwhile_is_neither_lost_nor_doubled(
     assert backfill(workshop, stream).state is BackfillState.UNCHANGED
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("step", sampled(BEFORE_PUBLISHED, CHANGED_AT[1:], full=CHANGED_AT), ids=str)
 def test_a_foreign_row_in_the_interval_meanwhile_is_replaced_too(
     step: CrashPoint, workshop: Workshop, stream: str
@@ -190,6 +192,7 @@ def test_a_foreign_row_in_the_interval_meanwhile_is_replaced_too(
     assert states == [BackfillState.PUBLISHED, BackfillState.CHANGED_MEANWHILE]
 
 
+@pytest.mark.full
 def test_a_foreign_row_beside_the_interval_does_not_matter(workshop: Workshop, stream: str) -> None:
     delete_days(workshop, "target")
 
@@ -202,6 +205,7 @@ def test_a_foreign_row_beside_the_interval_does_not_matter(workshop: Workshop, s
     assert sorted(one["id"] for one in workshop.rows("target")) == sorted([7, *(one["id"] for one in expected())])
 
 
+@pytest.mark.full
 def test_a_compaction_meanwhile_is_survived(workshop: Workshop, stream: str) -> None:
     workshop.append("target", [row(7, day=6, word="forged")])
     name = f"{workshop.settings.catalog.name}.system.rewrite_data_files"
@@ -217,6 +221,7 @@ def test_a_compaction_meanwhile_is_survived(workshop: Workshop, stream: str) -> 
     assert result.key.endswith("/2")
 
 
+@pytest.mark.full
 def test_what_is_newly_rejected_is_quarantined_once(workshop: Workshop, stream: str) -> None:
     text = (workshop.folder / f"{stream}.py").read_text()
     (workshop.folder / f"{stream}.py").write_text(
@@ -287,6 +292,7 @@ def test_one_run_works_on_an_interval_at_a_time(workshop: Workshop, stream: str)
         backfill(workshop, stream)
 
 
+@pytest.mark.full
 def test_the_windows_of_a_merged_table_are_replaced_when_they_are_closed(workshop: Workshop) -> None:
     name = f"s{workshop.namespace}"
     source = workshop.declare_table("source", COLUMNS)
@@ -339,6 +345,7 @@ def merged_stream_without_its_days(workshop: Workshop) -> tuple[str, str]:
     return name, target
 
 
+@pytest.mark.full
 def test_a_merge_of_the_stream_meanwhile_is_never_doubled(workshop: Workshop) -> None:
     """The stream inserts a key that was deleted from the table, and the backfill has staged the same key. It computes
     the interval again, and then a batch has both rows: which of them counts, only the stream knows."""

@@ -109,6 +109,7 @@ def states(workshop: Workshop, stream: str) -> dict[int, list[BackfillState]]:
     return {day: [one.state for one in of_day] for day, of_day in attempts(workshop, stream).items()}
 
 
+@pytest.mark.full
 def test_touching_days_are_computed_once_and_published_one_by_one(workshop: Workshop, stream: str) -> None:
     steps = Counter[CrashPoint]()
 
@@ -140,11 +141,7 @@ def test_only_days_that_differ_are_published(workshop: Workshop, stream: str) ->
     assert states_of(workshop, items) == [DONE, DONE, DONE]
     assert workshop.rows("target") == expected()
     ended = {day: of_day[-1] for day, of_day in attempts(workshop, stream).items()}
-    assert {day: one.state for day, one in ended.items()} == {
-        5: BackfillState.UNCHANGED,
-        6: PUBLISHED,
-        7: PUBLISHED,
-    }
+    assert {day: one.state for day, one in ended.items()} == {5: BackfillState.UNCHANGED, 6: PUBLISHED, 7: PUBLISHED}
     assert {day: one.rows["replaced"] for day, one in ended.items()} == {5: 3, 6: 1, 7: 0}
 
 
@@ -159,7 +156,7 @@ def test_days_that_do_not_touch_are_computed_apart(workshop: Workshop, stream: s
     assert [one["id"] for one in workshop.rows("target")] == [number for number in IDS if not 60 <= number < 70]
 
 
-@pytest.mark.parametrize("seed", sampled([1, 2], [1]))
+@pytest.mark.parametrize("seed", sampled([1, 2], [], full=[1]))  # every run: `test_any_backfill.py`
 def test_whatever_days_are_wrong_and_asked_for_the_table_holds_what_its_source_gives(
     seed: int, workshop: Workshop
 ) -> None:
@@ -180,6 +177,7 @@ def test_whatever_days_are_wrong_and_asked_for_the_table_holds_what_its_source_g
     assert staging_tables(workshop, stream) == []
 
 
+@pytest.mark.full
 def test_a_day_that_changes_meanwhile_is_computed_again_alone(workshop: Workshop, stream: str) -> None:
     items = ask_for_days(workshop, stream, 5, 6, 7)
 
@@ -293,6 +291,7 @@ def test_a_day_that_another_run_works_on_fails_alone(workshop: Workshop, stream:
     assert [one["id"] for one in workshop.rows("target")] == [number for number in IDS if not 60 <= number < 70]
 
 
+@pytest.mark.full
 def test_two_runs_that_want_the_same_day_take_turns(workshop: Workshop, stream: str) -> None:
     items = [
         ask_for_day(workshop, stream, 5),

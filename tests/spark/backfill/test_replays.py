@@ -109,6 +109,7 @@ def test_when_an_application_is_killed_at_a_step_the_next_completes_its_replay(
     assert resolutions(dividing) == REPLAYED
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("step", sampled(TOGETHER, [CrashPoint.CHECKED], full=TOGETHER))
 def test_of_two_replays_at_the_same_time_one_publishes(dividing: Workshop, step: CrashPoint) -> None:
     other: list[ReplayEffect] = []
@@ -262,6 +263,7 @@ def test_a_person_discards_what_was_shown_and_no_replay_under_way_publishes_it(
     assert resolutions(deployed) == REPLAYED | {'{"id":2}': "discarded"}
 
 
+@pytest.mark.full  # every run: the same replay without the application
 def test_a_person_replays_what_was_shown_through_an_application(
     deployed: Workshop, services: Stack, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,6 +90,7 @@ def test_a_window_that_ends_behind_its_interval_is_never_published_twice(worksho
     assert no.value.next_step == "Declare `margin: 1 day` in `backfill`, or a longer one."
 
 
+@pytest.mark.full
 def test_an_unmatched_row_of_an_outer_join_is_never_published_twice(workshop: Workshop) -> None:
     name = f"j{workshop.namespace}"
     source = workshop.declare_table("source", {"id": "long", "at": "timestamptz"})
@@ -123,6 +124,7 @@ def test_an_unmatched_row_of_an_outer_join_is_never_published_twice(workshop: Wo
     assert backfill(workshop, name, start=DAY_5, end=DAY_6).state is BackfillState.UNCHANGED
 
 
+@pytest.mark.full
 def test_of_repeated_rows_in_two_intervals_that_one_stays_which_the_target_holds(workshop: Workshop) -> None:
     """A comes first and lies in the 6th, B comes second and lies in the 5th. By its columns B is the lower one."""
     name = f"d{workshop.namespace}"
@@ -307,6 +309,7 @@ def test_rows_of_a_follower_move_to_an_interval_that_follows_another_one(worksho
     assert ids == Counter(one["id"] for one in [*expected(), row(119, day=6)])
 
 
+@pytest.mark.full
 def test_rows_beside_the_interval_get_a_column_that_was_added_since(workshop: Workshop) -> None:
     """The snapshot that holds them has the columns of its own time; the month is one partition."""
     stream = declare_read_stream(workshop)

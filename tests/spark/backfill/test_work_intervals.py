@@ -117,6 +117,7 @@ def test_a_day_that_fails_is_reported_to_its_run_and_the_others_are_replaced(wor
     assert ids_by_duckdb(workshop) == [number for number in IDS if not 60 <= number < 70]
 
 
+@pytest.mark.full
 def test_after_an_error_by_which_the_process_may_be_damaged_it_takes_no_further_day(
     workshop: Workshop, stream: str
 ) -> None:
@@ -131,6 +132,7 @@ def test_after_an_error_by_which_the_process_may_be_damaged_it_takes_no_further_
     assert observe_item(workshop.ledger, items[2]).needs_application
 
 
+@pytest.mark.full
 def test_a_day_that_nobody_wants_any_more_is_stopped_between_two_steps(
     workshop: Workshop, stream: str, caplog: pytest.LogCaptureFixture
 ) -> None:

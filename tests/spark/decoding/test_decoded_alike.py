@@ -127,6 +127,7 @@ def found_in_topic(workshop: Workshop, topic: str, value: Mapping[str, Any], nam
     )
 
 
+@pytest.mark.full  # every run: csv, and bytes of every format
 def test_json_of_the_table_and_at_random(workshop: Workshop) -> None:
     exact = [*EXACT, *((kind, encode(one)) for kind, encode, one in _encoded())]
     other = drawn(st.tuples(ANY_KIND, ANY_SENT), 200)

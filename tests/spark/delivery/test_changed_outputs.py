@@ -100,6 +100,7 @@ def test_a_renamed_output_gets_a_visible_batch_once(workshop: Workshop, stream: 
     assert ids(workshop) == [1]
 
 
+@pytest.mark.full
 def test_rows_of_a_quarantine_that_was_switched_off_are_not_lost_silently(workshop: Workshop, stream: str) -> None:
     """A query that reads its input once with and without a quarantine; otherwise Spark refuses the checkpoint."""
     workshop.declare_table("changes", {**COLUMNS, "op": "string"})

@@ -207,6 +207,7 @@ def test_an_output_without_rows_moves_its_mark_and_gets_none(dividing: Workshop,
     assert set(batch.snapshot_ids) == {"copies", "words", "quarantine"}
 
 
+@pytest.mark.full  # every run: staged and unknown
 def test_after_a_crash_between_two_outputs_only_the_missing_ones_are_written(
     dividing: Workshop, stream_name: str
 ) -> None:

@@ -140,7 +140,7 @@ CASES = [(decision, point) for decision, points in POINTS.items() for point in p
 HARDEST = [(one, CrashPoint.FIRST_OUTPUT_PUBLISHED) for one in POINTS]
 
 
-@pytest.mark.parametrize("point", [CrashPoint.STAGED, CrashPoint.HELD])
+@pytest.mark.parametrize("point", [pytest.param(CrashPoint.STAGED, marks=pytest.mark.full), CrashPoint.HELD])
 def test_a_crash_while_a_batch_is_held_publishes_nothing_of_it(workshop: Workshop, point: CrashPoint) -> None:
     stream = declare(workshop)
     workshop.append("source", [BAD])
@@ -203,7 +203,7 @@ def _beside(work: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-@pytest.mark.parametrize("decision", list(HeldDecision))
+@pytest.mark.parametrize("decision", sampled(HeldDecision, [HeldDecision.RELEASED], full=list(HeldDecision)))
 def test_a_decision_while_spark_runs_the_held_batch_again_is_carried_out_once(
     workshop: Workshop, decision: HeldDecision
 ) -> None:

@@ -64,6 +64,7 @@ def require_rejected(workshop: Workshop, stream: str) -> None:
     assert all(row["payload"].startswith('{"id":') for row in rejected)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("distinct", ["", ".distinct()"], ids=["stateless", "stateful"])
 def test_with_a_quarantine_the_rows_go_there(workshop: Workshop, distinct: str) -> None:
     stream = declare(workshop, {"id": "long", "v": "string"}, python=PYTHON.format(distinct=distinct), quarantine=True)

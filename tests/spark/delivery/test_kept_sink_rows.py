@@ -101,6 +101,7 @@ def test_a_sink_gets_the_rows_of_its_table_wherever_the_driver_died(
     assert batch.published_rows == {"found": len(rows), "sent": len(rows)}
 
 
+@pytest.mark.full
 def test_the_rows_of_one_batch_alone_are_kept(looking: Looking) -> None:
     looking.declare()
     looking.workshop.run(looking.stream)

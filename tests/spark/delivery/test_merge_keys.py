@@ -54,7 +54,13 @@ def test_a_null_in_a_key_is_a_value_like_any_other(workshop: Workshop, stream_na
 @pytest.mark.parametrize(
     ("kind", "transform", "first", "again"),
     [
-        ("uuid", "bucket", ["ffffffff-0000-4000-8000-00000000000a", "00000000-0000-0000-0000-000000000001"], []),
+        pytest.param(
+            "uuid",
+            "bucket",
+            ["ffffffff-0000-4000-8000-00000000000a", "00000000-0000-0000-0000-000000000001"],
+            [],
+            marks=pytest.mark.full,
+        ),
         pytest.param(
             "uuid",
             "identity",

@@ -104,6 +104,7 @@ def test_a_merge_that_is_run_again_changes_nothing(merging: Workshop, stream_nam
     assert len(merges) == 1
 
 
+@pytest.mark.full
 def test_a_merge_without_the_mark_ends_in_the_same_rows(merging: Workshop, stream_name: str) -> None:
     """The merge itself is re-runnable: the same batch leaves the same rows, whichever way it was split into tasks."""
     merging.append("source", [{"order": 1, "at": at, "word": word} for at, word in ((4, "x"), (5, "y"), (5, "y"))])
@@ -133,6 +134,7 @@ def test_different_rows_that_tie_stop_the_batch(merging: Workshop, stream_name: 
     assert merging.rows("target") == []
 
 
+@pytest.mark.full
 def test_a_column_that_is_added_while_a_stream_merges_keeps_its_values(merging: Workshop, stream_name: str) -> None:
     merging.append("source", [{"order": 1, "at": 1, "word": "a"}])
     merging.run(stream_name)
@@ -219,7 +221,7 @@ def test_rows_that_others_add_to_the_same_partition_refuse_a_merge_and_it_is_don
     ]
 
 
-@pytest.mark.parametrize("guard", [None, Guard.HELD_TABLE])
+@pytest.mark.parametrize("guard", [None, pytest.param(Guard.HELD_TABLE, marks=pytest.mark.full)])
 def test_a_garbage_collection_after_the_check_does_not_open_the_fence(
     by_region: Workshop, stream_name: str, guard: Guard | None
 ) -> None:
@@ -238,6 +240,7 @@ def test_a_garbage_collection_after_the_check_does_not_open_the_fence(
     assert [(row["id"], row["word"]) for row in by_region.rows("target")] == [(1, "new"), (91, "theirs")]
 
 
+@pytest.mark.full
 def test_the_rows_are_read_before_the_check(by_region: Workshop, stream_name: str) -> None:
     """What is read between the check and the commit is time for others to commit in: not even the files are needed."""
     names = StagedOutput(stream=stream_name, output="copies", target=by_region.table_name("target"))
@@ -254,6 +257,7 @@ def test_the_rows_are_read_before_the_check(by_region: Workshop, stream_name: st
     assert [(row["id"], row["word"]) for row in by_region.rows("target")] == [(1, "new")]
 
 
+@pytest.mark.full
 def test_rows_that_others_add_elsewhere_do_not_disturb_a_merge(by_region: Workshop, stream_name: str) -> None:
     rival = Rival(by_region, "there")
 
@@ -346,6 +350,7 @@ def test_without_the_fence_the_older_driver_would_win(by_region: Workshop, strea
     assert rival.places == 1  # the rows that came after the check refused nothing
 
 
+@pytest.mark.full
 def test_a_table_that_never_rests_starves_a_merge(by_region: Workshop, stream_name: str) -> None:
     rival = Rival(by_region, "here", times=100)
     impatient = patch(f"{MERGE}.MERGE_RACES", RacePolicy(attempts=2, longest_wait_seconds=0.1))

@@ -167,6 +167,7 @@ def test_partitions_of_a_uuid_are_found_and_replaced(workshop: Workshop, stream_
     assert [row["id"] for row in workshop.rows("target")] == [10, 11]
 
 
+@pytest.mark.full
 def test_after_a_change_of_the_partitioning_one_rewrite_lets_partitions_be_replaced(
     workshop: Workshop, stream_name: str
 ) -> None:

@@ -67,6 +67,7 @@ def test_the_next_run_completes_a_rejection(staged: Workshop, stream_name: str, 
     assert (counted.batches, counted.refused_rows) == (2, 2)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("point", sampled((*HARDEST, None), HARDEST, full=[None]))
 def test_a_ledger_that_forgot_a_rejection_learns_it_from_the_tables(
     staged: Workshop, stream_name: str, point: CrashPoint | None

@@ -226,7 +226,7 @@ def test_expiry_is_refused_while_the_position_of_a_reader_is_unknown(copying: tu
     assert run.after.snapshots == run.before.snapshots
 
 
-@pytest.mark.parametrize("expires", ["the platform", "a stranger"])
+@pytest.mark.parametrize("expires", [pytest.param("the platform", marks=pytest.mark.full), "a stranger"])
 def test_a_batch_that_was_not_noted_is_known_by_its_mark(copying: tuple[Workshop, str, str, str], expires: str) -> None:
     """The stream is idle on a table that others write: expiry cuts the history short of its newest batch."""
     workshop, stream, source, target = copying
@@ -288,6 +288,7 @@ def test_a_compaction_beside_a_running_writer_loses_nothing(workshop: Workshop, 
     assert ids(workshop, table) == [*range(12), *written]
 
 
+@pytest.mark.full
 def test_a_compaction_gives_way_to_a_writer_that_always_comes_first(workshop: Workshop) -> None:
     """The writer replaces one file after the other, so something that the compaction has read is always gone."""
     table = declare(workshop, "rows", properties=BY_SPARK, **COMPACTION, **NO_EXPIRY)

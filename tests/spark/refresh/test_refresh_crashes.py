@@ -103,6 +103,7 @@ def test_an_error_before_the_commit_leaves_the_table_as_it_was(workshop: Worksho
     _goes_on(workshop, name)
 
 
+@pytest.mark.full
 def test_a_batch_of_the_shadow_that_was_planned_and_not_run_is_run_by_the_next_try(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,6 +165,7 @@ def test_what_the_ledger_missed_is_recorded_by_the_next_run_of_the_stream(step: 
     assert (completed.rows, shadow_tables(workshop, name)) == (len(ROWS), [])
 
 
+@pytest.mark.full
 def test_an_interrupted_way_back_is_completed(workshop: Workshop) -> None:
     name = run_wrong_copy(workshop)
     refresh(workshop, name)

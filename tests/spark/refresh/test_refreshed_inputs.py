@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from tests.fixtures.refreshes import refresh
 from tests.fixtures.workshop import Workshop
 
@@ -52,6 +53,7 @@ def test_files_that_the_stream_has_not_read_come_after_the_refresh(workshop: Wor
     assert files.rows("target") == [{"id": number, "word": "w"} for number in (1, 2, 3, 4)]
 
 
+@pytest.mark.full
 def test_files_whose_entries_spark_has_compacted_are_found(workshop: Workshop, tmp_path: Path) -> None:
     folder, name = tmp_path / "in", f"s{workshop.namespace}"
     folder.mkdir()
@@ -82,6 +84,7 @@ def test_files_whose_entries_spark_has_compacted_are_found(workshop: Workshop, t
     assert files.rows("target") == [{"id": number, "word": "w"} for number in range(4)]
 
 
+@pytest.mark.full
 def test_the_windows_that_the_stream_has_closed_are_closed_in_the_shadow(workshop: Workshop) -> None:
     name = f"s{workshop.namespace}"
     source = workshop.declare_table("source", {"id": "long", "at": "timestamptz"})

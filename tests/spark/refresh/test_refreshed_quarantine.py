@@ -128,6 +128,7 @@ def test_what_a_refresh_has_exchanged_returns_whatever_is_declared_since(dividin
     assert (ids(dividing), rejected(dividing)) == ([2, 3], ['{"id":-7}', '{"id":1}'])
 
 
+@pytest.mark.full
 def test_what_a_person_has_discarded_stays_so_after_a_refresh_and_after_its_way_back(dividing: Workshop) -> None:
     name = name_in(dividing)
     discard(dividing, '{"id":-7}')
@@ -161,6 +162,7 @@ def test_a_refresh_that_was_killed_between_its_two_tables_is_completed(dividing:
     assert (ids(dividing), rejected(dividing)) == ([1, 2, 3, 4], ['{"id":-7}', '{"id":-8}'])
 
 
+@pytest.mark.full
 def test_a_refresh_that_ended_between_its_two_tables_is_completed_by_the_next_run(dividing: Workshop) -> None:
     name = name_in(dividing)
     dividing.table("source").delete(EqualTo(term="id", value=3))  # the shadow begins with a scan, planned as one batch

@@ -106,6 +106,7 @@ def test_iceberg_may_expire_the_swap_after_it_was_taken_back(workshop: Workshop)
     assert workshop.rows("target") == wrong(ROWS)
 
 
+@pytest.mark.full
 def test_a_refresh_that_is_kept_no_more_is_not_taken_back(workshop: Workshop) -> None:
     name = run_wrong_copy(workshop)
     run = refresh_run(workshop, name)
@@ -180,6 +181,7 @@ def test_a_stream_that_was_reset_meanwhile_is_not_swapped(workshop: Workshop) ->
     assert workshop.rows("target") == wrong(ROWS)
 
 
+@pytest.mark.full
 def test_batches_that_wait_to_be_published_come_first(workshop: Workshop) -> None:
     name = run_wrong_copy(workshop)
     workshop.append("source", [NEW])
@@ -218,6 +220,7 @@ def test_a_refresh_that_would_lose_rows_waits_for_the_word_of_a_person(workshop:
     assert workshop.rows("target") == right(left)
 
 
+@pytest.mark.full
 def test_a_source_that_was_emptied_does_not_empty_the_table(workshop: Workshop) -> None:
     name = run_wrong_copy(workshop)
     workshop.table("source").delete()

@@ -39,6 +39,7 @@ def declare_counting(
     )
 
 
+@pytest.mark.full
 def test_a_stateful_checkpoint_is_bound_to_its_sources_operators_and_keys(workshop: Workshop) -> None:
     name = f"s{workshop.namespace}"
     for table in ("source", "elsewhere"):
@@ -92,6 +93,7 @@ def declare_sums(workshop: Workshop, name: str, first: str, second: str, **parts
     )
 
 
+@pytest.mark.full
 def test_a_checkpoint_is_bound_to_what_its_state_means(workshop: Workshop) -> None:
     """Two sums that change places have the same types: Spark would go on with each other's totals."""
     name = f"s{workshop.namespace}"

@@ -85,6 +85,7 @@ def test_an_increment_survives_the_expiry_of_all_that_was_read(workshop: Worksho
     assert len(workshop.table("source").snapshots()) <= 2  # the newest one, and perhaps a pinned one
 
 
+@pytest.mark.full
 def test_an_increment_ends_at_the_head_that_was_there_beside_a_steady_writer(workshop: Workshop, name: str) -> None:
     declare_copying(workshop, name, max_files_per_batch=1)
     append(workshop, 0, 1, 2)
@@ -144,6 +145,7 @@ def test_a_first_increment_with_nothing_to_read_ends_and_the_next_one_reads(
     assert ids(workshop) == [1]
 
 
+@pytest.mark.full
 def test_an_input_without_news_keeps_no_other_input_from_being_read(workshop: Workshop, name: str) -> None:
     source, other, target = (workshop.declare_table(table, COLUMNS) for table in ("source", "other", "target"))
     append(workshop, 0)

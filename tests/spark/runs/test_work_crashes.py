@@ -152,6 +152,7 @@ def test_whenever_an_application_is_killed_the_next_completes_its_item(
     assert asked.is_done_once()
 
 
+@pytest.mark.full
 def test_an_item_that_kills_its_process_takes_its_neighbours_along_once(workshop: Workshop, services: Stack) -> None:
     """Its transformation does. It is between two others, and all of them are claimed at the same moment."""
     names = ("first", "poison", "last")

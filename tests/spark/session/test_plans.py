@@ -131,6 +131,7 @@ def test_a_preview_applies_the_transformation_to_a_few_rows_and_writes_nothing(w
     assert cut.differences[0] == "records: the first 2 rows only; there may be more."
 
 
+@pytest.mark.full
 def test_tables_that_are_not_created_yet_are_planned_as_declared(workshop: Workshop, services: Stack) -> None:
     good, bad = f"good{workshop.namespace}", f"bad{workshop.namespace}"
     there = workshop.declare_table("there", COLUMNS)

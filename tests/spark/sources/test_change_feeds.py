@@ -99,6 +99,7 @@ def test_rows_come_change_and_go_and_a_late_change_changes_nothing(workshop: Wor
     assert staging == [*COLUMNS, OPERATION_COLUMN]
 
 
+@pytest.mark.full
 def test_without_the_guard_a_late_change_would_win(workshop: Workshop, stream_name: str) -> None:
     declare(workshop, stream_name)
     feed(workshop, [(1, 5, "new", "c")])
@@ -111,6 +112,7 @@ def test_without_the_guard_a_late_change_would_win(workshop: Workshop, stream_na
     assert rows(workshop) == [(1, 4, "late")]
 
 
+@pytest.mark.full
 def test_what_is_staged_keeps_its_meaning_for_the_driver_that_recovers_it(workshop: Workshop, stream_name: str) -> None:
     """The first driver dies with a batch staged; the next one has another declaration of what operations are called."""
     declare(workshop, stream_name, operations={"insert": ["I"], "update": ["U"], "delete": ["D"]})
@@ -181,6 +183,7 @@ def test_an_unknown_operation_stops_the_batch_by_name(
     assert rows(workshop) == []
 
 
+@pytest.mark.full
 def test_an_unknown_operation_goes_to_the_quarantine_of_a_stream_that_has_one(
     workshop: Workshop, stream_name: str
 ) -> None:
@@ -217,6 +220,7 @@ def test_unknown_operations_are_beside_the_rows_that_the_transformation_rejects_
     ]
 
 
+@pytest.mark.full
 def test_the_newest_change_of_a_group_counts_whichever_batch_brought_it(workshop: Workshop, stream_name: str) -> None:
     declare(workshop, stream_name, source={"max_files_per_batch": 1}, publish_every="1 hour")
     feed(workshop, [(1, 9, "newest", "c"), (2, 1, "b", "c"), (3, 1, "c", "c")])

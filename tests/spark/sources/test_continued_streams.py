@@ -115,6 +115,7 @@ def test_state_is_not_continued_without_the_watermark_of_its_newest_batch(worksh
         plan_of(workshop, counting.cut)
 
 
+@pytest.mark.full
 def test_of_two_inputs_only_the_one_that_is_cut_is_moved(workshop: Workshop) -> None:
     stream = f"s{workshop.namespace}"
     inputs = {name: workshop.declare_table(name, COLUMNS) for name in ("other", "records")}

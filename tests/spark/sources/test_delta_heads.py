@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 from tests.fixtures.streaming import drained, open_declared
 
@@ -14,6 +15,7 @@ from sluice.settings import FilesConnection, Settings
 from sluice.sources.delta_commits import unread_commits
 
 
+@pytest.mark.full
 def test_files_that_no_batch_has_read(spark: SparkSession, settings: Settings, tmp_path: Path) -> None:
     lake = FilesConnection(kind="files", root=(tmp_path / "lake").as_uri())
     settings = settings.model_copy(update={"connections": {"lake": lake}})

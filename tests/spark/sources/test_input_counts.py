@@ -106,6 +106,7 @@ def test_offsets_are_those_of_the_input_whatever_the_plan_looks_like(
     assert (batch.input_rows, batch.published_rows) == (3, {"copies": 3})
 
 
+@pytest.mark.full
 def test_late_rows_above_a_common_table_expression_are_counted(workshop: Workshop) -> None:
     """The plan check describes the same query that a run starts."""
     name = f"s{workshop.namespace}"

@@ -105,6 +105,7 @@ def test_a_gap_is_named_and_the_stream_continues_with_exactly_the_missing_rows(c
     assert copying.ids() == each_twice(*range(15))
 
 
+@pytest.mark.full
 def test_a_merged_output_gets_the_newest_row_of_each_key_of_the_gap(workshop: Workshop) -> None:
     copying = Copying(workshop, mode="merge", keys=["id"], ordering_column="word")
     copying.append(0, 3)

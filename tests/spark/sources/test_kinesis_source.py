@@ -41,6 +41,7 @@ def texts(reader: Workshop, stream: str) -> list[str]:
     return sorted(row["text"] for row in reader.rows(stream))
 
 
+@pytest.mark.full  # every run: Kinesis in the matrix
 def test_records_arrive_once_across_limits_restarts_a_reshard_and_a_replay(reader: Workshop, kinesis: Kinesis) -> None:
     name = kinesis.create_stream(shards=1)
     limited, latest = declare(reader, name, max_records_per_batch=3), declare(reader, name, starting="latest")

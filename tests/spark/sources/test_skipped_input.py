@@ -58,6 +58,7 @@ def ids(workshop: Workshop, table: str) -> list[int]:
     return [row["id"] for row in workshop.rows(table)]
 
 
+@pytest.mark.full
 def test_records_that_were_gone_before_they_were_read_are_counted(workshop: Workshop) -> None:
     topic = Topic(workshop)
     counting, failing = f"c{uuid4().hex[:12]}", f"f{uuid4().hex[:12]}"

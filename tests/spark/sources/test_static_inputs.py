@@ -223,6 +223,7 @@ def counted(workshop: Workshop, jdbc_settings: Settings, numbers_table: str) -> 
     run_sql(jdbc_settings, f"DROP SEQUENCE {name}_readings")
 
 
+@pytest.mark.full
 def test_all_outputs_of_a_batch_see_one_state_of_a_database(counted: Counted) -> None:
     counted.declare()
     for id_ in (1, 2):
@@ -233,6 +234,7 @@ def test_all_outputs_of_a_batch_see_one_state_of_a_database(counted: Counted) ->
     assert counted.readings(2) == [2, 2]
 
 
+@pytest.mark.full
 def test_a_batch_that_runs_again_sees_what_it_saw_the_first_time(counted: Counted) -> None:
     counted.declare()
     counted.ask(1)
@@ -246,6 +248,7 @@ def test_a_batch_that_runs_again_sees_what_it_saw_the_first_time(counted: Counte
     assert counted.readings(2) == [2, 2]
 
 
+@pytest.mark.full
 def test_a_copy_that_was_not_written_to_its_end_is_made_again(counted: Counted) -> None:
     counted.declare()
     counted.ask(1)
@@ -313,6 +316,7 @@ def test_csv_files_that_may_be_reused_are_copied_as_they_are_decoded(workshop: W
     assert own.rows("found") == [{"id": 1, "word": "one"}, {"id": 2, "word": "two"}]
 
 
+@pytest.mark.full
 def test_a_database_that_fails_within_a_batch_ends_the_run_with_its_own_error(counted: Counted) -> None:
     counted.declare()
     counted.ask(1)

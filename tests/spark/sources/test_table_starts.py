@@ -128,6 +128,7 @@ def test_a_start_that_cannot_be_reached_is_refused(workshop: Workshop) -> None:
         assert stream.got() == []
 
 
+@pytest.mark.full
 def test_a_stream_begins_after_a_snapshot_a_tag_a_time_or_now(workshop: Workshop) -> None:
     source = PastTable.declare(workshop, "source", appends=2)
     source.merge(3, word="merged")

@@ -128,6 +128,7 @@ EXPIRING = """
 """
 
 
+@pytest.mark.full
 def test_state_expires_after_its_time_to_live(workshop: Workshop) -> None:
     """A millisecond later, that is: the second run finds nothing of the first."""
     name = f"s{workshop.namespace}"

@@ -122,6 +122,7 @@ def test_a_stateful_batch_that_runs_again_counts_the_same_and_keeps_its_state(
     assert (after.published_rows, after.duplicate_rows) == ({"flights": 1}, 1)
 
 
+@pytest.mark.full
 def test_windows_are_updated_until_they_are_closed(workshop: Workshop, name: str) -> None:
     source = workshop.declare_table("source", {"id": "long", "at": "timestamptz"})
     target = workshop.declare_table("target", {"window_start": "timestamptz", "flights": "long"})
@@ -153,6 +154,7 @@ def test_windows_are_updated_until_they_are_closed(workshop: Workshop, name: str
     assert third.late_rows == 1
 
 
+@pytest.mark.full
 def test_a_row_that_the_transformation_drops_moves_the_watermark(workshop: Workshop, name: str) -> None:
     """Spark would push both the filter and the join below the watermark."""
     source = workshop.declare_table("source", {"id": "long", "at": "timestamptz"})
@@ -181,6 +183,7 @@ def test_a_row_that_the_transformation_drops_moves_the_watermark(workshop: Works
     assert (second.watermark, second.late_rows) == (NOON + timedelta(hours=7), 1)
 
 
+@pytest.mark.full
 def test_nothing_is_late_where_every_group_is_kept(workshop: Workshop, name: str) -> None:
     source = workshop.declare_table("source", {"id": "long", "at": "timestamptz"})
     target = workshop.declare_table("target", {"window_start": "timestamptz", "flights": "long"})
