@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from sluice.errors import StackError
-from sluice.stack.compose_secrets import compose_secrets
+from sluice.stack.compose_secrets import compose_secrets, driver_password
 from sluice.stack.folder import StackFolder, write_private
 
 AIRFLOW_USER = "admin"
@@ -46,8 +46,8 @@ class Credentials:
 
     @property
     def ledger_driver_password(self) -> str:
-        """The password of the role of continuous drivers. It follows from that of the ledger as the reader's does."""
-        return hmac.new(self.ledger_password.encode(), b"drivers", hashlib.sha256).hexdigest()
+        """The password of the role of continuous drivers, which follows from that of the ledger."""
+        return driver_password(self.ledger_password)
 
 
 _NAMES = tuple(field.name for field in fields(Credentials))
@@ -55,7 +55,8 @@ _NAMES = tuple(field.name for field in fields(Credentials))
 
 def generate_credentials() -> Credentials:
     """New credentials; all of them are safe inside a URL."""
-    return Credentials(**{variable.lower(): secret for variable, secret in compose_secrets().items()})
+    generated = {variable.lower(): secret for variable, secret in compose_secrets().items()}
+    return Credentials(**{name: generated[name] for name in _NAMES})
 
 
 def read_credentials(path: Path) -> Credentials:

@@ -17,12 +17,16 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
+from sqlalchemy import make_url
 
 from sluice.launching import drained_command
 from sluice.settings import project_root
-from sluice.stack.compose_secrets import compose_secrets, write_secrets
+from sluice.stack import compose_databases
+from sluice.stack.compose_databases import OWNER, ROLES
+from sluice.stack.compose_secrets import compose_secrets, driver_password, write_secrets
 from sluice.stack.credentials import Credentials
 from sluice.stack.environment import (
+    DRIVERS_ROLE,
     FIXED_SETTINGS,
     LANDING_BUCKET,
     SPARK_POOL,
@@ -33,7 +37,7 @@ from sluice.stack.environment import (
 )
 from sluice.stack.services import all_services
 from sluice.stack.services.kafka_broker import AUTHENTICATION, SINGLE_BROKER_SETTINGS, TOPIC_SETTINGS
-from sluice.stack.services.postgres import DATABASES, LEDGER_DATABASE, SERVER_SETTINGS
+from sluice.stack.services.postgres import LEDGER_DATABASE, SERVER_SETTINGS
 from sluice.stack.stack_plan import StackPlan
 from sluice.stack.surroundings import SPARK_CONNECTION
 from sluice.stack.tools import package_folder
@@ -153,6 +157,16 @@ def test_no_process_gains_privileges(compose: dict[str, Any]) -> None:
     }
 
 
+def test_where_the_image_says_what_it_writes_nothing_else_is_writable(compose: dict[str, Any]) -> None:
+    closed = {name: service for name, service in services(compose).items() if service.get("read_only")}
+
+    assert set(closed) == {"postgres", "seaweedfs-security"}
+    assert closed["postgres"]["tmpfs"] == ["/run", "/tmp"]  # noqa: S108  # of a container
+    assert [name for name, service in closed.items() if not service["volumes"]] == []
+    # Compose copies the content of a config into a container, which it cannot do into one that is read only.
+    assert [name for name, service in closed.items() if "configs" in service] == []
+
+
 def test_no_command_line_holds_a_secret(compose: dict[str, Any]) -> None:
     """A variable that Compose or a shell puts in: every user of the machine can read the arguments of processes."""
     lines = [
@@ -160,14 +174,8 @@ def test_no_command_line_holds_a_secret(compose: dict[str, Any]) -> None:
         for service in services(compose).values()
         for word in (*service.get("command", []), *service.get("healthcheck", {}).get("test", []))
     ]
-    script = compose["configs"]["databases"]["content"]
 
     assert [line for line in lines if re.search(r"(?<!\$)\$\{", line)] == []
-    assert "$" not in script.replace("set -eu", "")
-    assert re.findall(r"^\\getenv (\w+) (\w+)$", script, re.MULTILINE) == [
-        ("airflow", "AIRFLOW_DATABASE_PASSWORD"),
-        ("sluice", "LEDGER_PASSWORD"),
-    ]
 
 
 def test_services_wait_for_the_health_of_existing_services(compose: dict[str, Any]) -> None:
@@ -192,7 +200,8 @@ def test_every_secret_is_required_and_has_no_default() -> None:
 
     assert {variable.partition(":?")[0] for variable in variables} == set(compose_secrets())
     assert all(":?run python3 include/sluice/stack/compose_secrets.py" in variable for variable in variables)
-    assert len(compose_secrets()) == len(fields(Credentials))
+    of_drivers = {"ledger_driver_password"}  # follows from another one in the local stack
+    assert {name.lower() for name in compose_secrets()} == {field.name for field in fields(Credentials)} | of_drivers
 
 
 def test_the_secrets_are_written_once_and_privately(tmp_path: Path) -> None:
@@ -218,6 +227,16 @@ def test_an_existing_file_is_closed_to_others_and_stays(tmp_path: Path) -> None:
     assert stat.S_IMODE(env.stat().st_mode) == 0o600
 
 
+def test_a_file_of_an_earlier_version_gets_the_password_of_drivers_once(tmp_path: Path) -> None:
+    env = tmp_path / ".env"
+    env.write_text("LEDGER_PASSWORD=kept=")
+
+    assert write_secrets(env)
+    assert not write_secrets(env)
+
+    assert env.read_text() == f"LEDGER_PASSWORD=kept=\nLEDGER_DRIVER_PASSWORD={driver_password('kept=')}\n"
+
+
 def test_airflow_has_the_local_stack_s_settings(compose: dict[str, Any], plan: StackPlan) -> None:
     environment = services(compose)["airflow-scheduler"]["environment"]
 
@@ -229,8 +248,7 @@ def test_airflow_has_the_local_stack_s_settings(compose: dict[str, Any], plan: S
 
 def test_sluice_has_the_local_stack_s_settings(compose: dict[str, Any], plan: StackPlan) -> None:
     environment = services(compose)["airflow-scheduler"]["environment"]
-    only_local = {"SLUICE_DATA", "SLUICE_LEDGER_DRIVER_URL"}  # a role of drivers needs a password in an existing .env
-    ours = {name for name in plan.environment if name.startswith("SLUICE_")} - only_local
+    ours = {name for name in plan.environment if name.startswith("SLUICE_")} - {"SLUICE_DATA"}
     same = ["SLUICE_CATALOG__NAME", "SLUICE_CATALOG__WAREHOUSE", "SLUICE_OBJECT_STORE__REGION"]
     own = ("SERVERS", "__PASSWORD")
     same += [name for name in ours if name.startswith("SLUICE_CONNECTIONS__") and not name.endswith(own)]
@@ -283,16 +301,20 @@ def test_kafka_asks_everybody_for_the_password(compose: dict[str, Any]) -> None:
 
 
 def test_postgres_has_the_local_stack_s_databases_and_settings(compose: dict[str, Any]) -> None:
-    script = compose["configs"]["databases"]["content"]
     command = services(compose)["postgres"]["command"]
     settings = dict(word.split("=", 1) for word in command if "=" in word)
+    environment = services(compose)["airflow-init"]["environment"]
+    urls = [re.sub(r"\$\{(\w+)[^}]*\}", r"\1", environment[name]) for name in (OWNER, *ROLES)]
 
-    assert tuple(re.findall(r"CREATE DATABASE (\w+) OWNER \w+;", script)) == DATABASES
-    assert dict(re.findall(r"CREATE DATABASE (\w+) OWNER (\w+);", script)) == {
-        "airflow": "airflow",
-        LEDGER_DATABASE: "postgres",  # the role of the drivers owns nothing
-    }
-    assert tuple(re.findall(r"CREATE ROLE (\w+) LOGIN PASSWORD :'\1';", script)) == DATABASES
+    assert [(url.username, url.password, url.database) for url in map(make_url, urls)] == [
+        ("postgres", "POSTGRES_PASSWORD", LEDGER_DATABASE),
+        ("airflow", "AIRFLOW_DATABASE_PASSWORD", "airflow"),
+        (LEDGER_DATABASE, "LEDGER_PASSWORD", LEDGER_DATABASE),
+        (DRIVERS_ROLE, "LEDGER_DRIVER_PASSWORD", LEDGER_DATABASE),
+    ]
+    steps = services(compose)["airflow-init"]["command"][-1]
+    first, then = steps.index(f"python -m {compose_databases.__name__}"), steps.index("airflow db migrate")
+    assert first < then < steps.index("sluice ledger upgrade")
     network = {"listen_addresses", "unix_socket_directories"}  # in a container the network is the boundary
     assert settings == {name: value for name, value in SERVER_SETTINGS.items() if name not in network}
 

@@ -17,7 +17,7 @@ import pwd
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -231,12 +231,27 @@ def _create_databases(plan: StackPlan, run_tool: RunTool) -> None:
     del run_tool
     secret = plan.credentials
     passwords = dict(zip(DATABASES, (secret.airflow_database_password, secret.ledger_password), strict=True))
+    create_databases(_superuser_dsn(plan), passwords=passwords | {DRIVERS_ROLE: secret.ledger_driver_password})
+
+
+def create_databases(superuser: str, *, passwords: Mapping[str, str]) -> None:
+    """Create the databases and their roles where they are missing, and give the ledger's to the superuser.
+
+    Parameters
+    ----------
+    superuser: how the superuser of the server connects.
+    passwords: of the roles: those that have a database of their name, and that of drivers.
+
+    Raises
+    ------
+    StackError: when the server refuses it.
+    """
     try:
-        with psycopg.connect(_superuser_dsn(plan), autocommit=True) as connection:
-            for name in DATABASES:
-                _create_role(connection, name, passwords[name])
-                _create_database(connection, name)
-            _create_role(connection, DRIVERS_ROLE, secret.ledger_driver_password)
+        with psycopg.connect(superuser, autocommit=True) as connection:
+            for role, password in passwords.items():
+                _create_role(connection, role, password)
+                if role in DATABASES:
+                    _create_database(connection, role)
     except psycopg.Error as error:
         raise StackError(f"The databases cannot be created: {error}".strip()) from error
 
