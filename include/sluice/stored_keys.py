@@ -1,4 +1,5 @@
-"""Every key that Sluice writes onto users' tables, snapshots and staging tables: what other programs must leave alone.
+"""Every key that Sluice writes onto users' tables, snapshots and staging tables: what other programs must leave alone;
+and the names under which refreshes run.
 
 They are a stored format. A snapshot keeps the entries of its summary as long as it exists, so a key is never given
 another meaning, and one that is no longer written is still read as long as snapshots with it may be there.
@@ -6,6 +7,8 @@ another meaning, and one that is no longer written is still read as long as snap
 """
 
 from __future__ import annotations
+
+import re
 
 MARK_PROPERTY_PREFIX = "sluice.mark."
 """Properties of a table with this prefix are marks, `sluice.mark.<stream>.<output>`; only publication writes them."""
@@ -95,3 +98,19 @@ REFRESH_TAG_PREFIX = "sluice_before_refresh_"
 DELTA_APPLICATION_PREFIX = "sluice/"
 """Delta tables know each stream's output as an application, `sluice/<stream>/<generation>/<output>`, whose version is
 the number of the batch."""
+
+
+def shadow_name(number: int, identity: str, stream: str) -> str:
+    """The name under which a refresh runs its stream, of its tables and its checkpoint: no declared stream may have it.
+
+    Parameters
+    ----------
+    identity: of the refresh. A ledger that was restored gives its numbers again, and tables and checkpoints of the name
+        may be left.
+    """
+    return f"refresh_{number}_{identity}_of_{stream}"[:63].rstrip("_")  # the longest name of a stream
+
+
+def is_shadow_name(name: str) -> bool:
+    """Whether a name has the form of those under which refreshes run."""
+    return re.fullmatch(r"refresh_[0-9]+_[0-9a-f]+_of_.*", name) is not None

@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "sluice.operations": ("sluice.errors",),
     "sluice.settings": ("sluice.messages", "sluice.errors", "sluice.processes"),
     "sluice.project_file": ("sluice.errors",),
-    "sluice.declarations": ("sluice.messages", "sluice.errors"),
+    "sluice.declarations": ("sluice.messages", "sluice.errors", "sluice.stored_keys"),
     "sluice.setup": ("sluice.errors",),
     "sluice.ledger": (
         "sluice.messages",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from datetime import timedelta
 from typing import Literal, Self
 
@@ -32,6 +31,7 @@ from sluice.declarations.scalar_types import (
 from sluice.declarations.source_declarations import IcebergSource
 from sluice.declarations.supervision_declaration import SupervisionDeclaration
 from sluice.declarations.transformation_declaration import BackfillDeclaration, TransformationDeclaration
+from sluice.stored_keys import is_shadow_name
 
 RECORD_TRIGGERS = frozenset({"continuous_processing", "real_time"})
 """The triggers with which Spark hands records on one by one. Spark's own Kafka sink writes them. There is no batch, so
@@ -74,9 +74,6 @@ MOST_MASKED = 100
 
 QUARANTINE_OUTPUT = "quarantine"
 """The name of the output under which a transformation returns the rows it rejects."""
-
-REFRESH_NAME = re.compile(r"refresh_[0-9]+_([0-9a-f]+_)?of_.*")
-"""Under such a name a refresh runs a stream into a shadow of its table."""
 
 PLATFORM_DAGS = frozenset(
     {
@@ -143,7 +140,7 @@ class StreamDeclaration(Declared):
     def _name_is_free(self) -> Self:
         if self.stream in PLATFORM_DAGS:
             raise wrong("this is the name of a DAG of the platform", "stream")
-        if REFRESH_NAME.fullmatch(self.stream):
+        if is_shadow_name(self.stream):
             raise wrong("names of this form belong to refreshes, as `refresh_7_1a2b3c4d_of_silver_flights`", "stream")
         if QUARANTINE_OUTPUT in self.outputs:
             raise wrong("this output's name is the platform's: write `quarantine: true`", "outputs", QUARANTINE_OUTPUT)

@@ -28,9 +28,8 @@ from sluice.ledger.generations import Generation
 from sluice.ledger.leases import Lease
 from sluice.ledger.ledger_table import LedgerTable, is_one_of
 from sluice.ledger.refreshed_generations import HandedOver, hand_over_generation
-from sluice.ledger.run_values import shadow_name
 from sluice.ledger.stored_values import record_of
-from sluice.stored_keys import REFRESH_TAG_PREFIX
+from sluice.stored_keys import REFRESH_TAG_PREFIX, shadow_name
 
 _IDENTITY_LENGTH = 8
 """So many digits of a random number: names are short, and two refreshes meet only when their numbers are equal too."""

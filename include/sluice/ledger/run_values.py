@@ -11,9 +11,6 @@ from pathlib import Path
 from sluice.failure_reasons import Failure
 from sluice.processes.process_identity import ProcessIdentity
 
-_SHADOW = re.compile(r"refresh_[0-9]+_[0-9a-f]+_of_.*")
-_LONGEST_NAME = 63
-
 
 class RunState(StrEnum):
     """The state of a run. LOST: its driver exited without reporting a status."""
@@ -114,19 +111,3 @@ def version_numbers(version: str) -> tuple[int, ...]:
     """The numbers of a version, so that 0.10 is newer than 0.9; none of an unknown one, which is older than all."""
     found = re.match(r"\d+(\.\d+)*", version)
     return () if found is None else tuple(int(number) for number in found[0].split("."))
-
-
-def shadow_name(number: int, identity: str, stream: str) -> str:
-    """The name under which a refresh runs its stream: no declared stream may have it.
-
-    Parameters
-    ----------
-    identity: of the refresh. A ledger that was restored gives its numbers again, and tables and checkpoints of the name
-        may be left.
-    """
-    return f"refresh_{number}_{identity}_of_{stream}"[:_LONGEST_NAME].rstrip("_")
-
-
-def is_shadow_name(name: str) -> bool:
-    """Whether a name has the form of those under which refreshes run."""
-    return _SHADOW.fullmatch(name) is not None

@@ -31,10 +31,10 @@ from sluice.ledger.run_values import (
     HeartbeatAnswer,
     RunObservation,
     RunState,
-    is_shadow_name,
 )
 from sluice.ledger.stored_values import record_of, values_of
 from sluice.processes.process_identity import ProcessIdentity
+from sluice.stored_keys import is_shadow_name
 
 _log = logging.getLogger(__name__)
 
