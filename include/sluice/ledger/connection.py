@@ -100,8 +100,7 @@ def open_ledger(ledger_url: str | SecretStr, *, is_brief: bool = False) -> Ledge
     ------
     SettingsError: when it is not such a URL.
     """
-    url = ledger_url.get_secret_value() if isinstance(ledger_url, SecretStr) else ledger_url
-    checked = checked_url(url)
+    checked = checked_url(ledger_url)
     options = engine_options(is_brief=is_brief, more=str(checked.query.get("options", "")))
     engine = create_engine(checked, pool_size=2, max_overflow=3, **options)
     event.listen(engine, "connect", _begin_connection)
@@ -137,7 +136,7 @@ def database_time(ledger: Ledger) -> datetime:
         return connection.execute(select(func.now())).scalar_one()
 
 
-def checked_url(ledger_url: str) -> URL:
+def checked_url(ledger_url: str | SecretStr) -> URL:
     """Read the ledger's URL.
 
     Raises
@@ -146,7 +145,7 @@ def checked_url(ledger_url: str) -> URL:
     """
     wanted = "Allowed is postgresql+psycopg://user:password@host:port/database."
     try:
-        url = make_url(ledger_url)
+        url = make_url(ledger_url.get_secret_value() if isinstance(ledger_url, SecretStr) else ledger_url)
     except (ArgumentError, ValueError):
         # `from None`: the cause repeats the URL, and with it the password.
         raise SettingsError(f"SLUICE_LEDGER_URL is not a URL. {wanted}") from None

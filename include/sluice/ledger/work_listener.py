@@ -10,6 +10,7 @@ import time
 from collections.abc import Collection
 
 import psycopg
+from pydantic import SecretStr
 
 from sluice.ledger.connection import CONNECT_TIMEOUT_SECONDS, checked_url
 from sluice.ledger.work_tables import CHANNEL
@@ -25,11 +26,11 @@ class WorkListener:
 
     Parameters
     ----------
-    ledger_url: SQLAlchemy URL of the ledger.
+    ledger_url: as `open_ledger` takes it.
     names: the pools and the ids of items whose announcements count.
     """
 
-    def __init__(self, ledger_url: str, names: Collection[str]) -> None:
+    def __init__(self, ledger_url: str | SecretStr, names: Collection[str]) -> None:
         url = checked_url(ledger_url).set(drivername="postgresql")
         self._conninfo = url.render_as_string(hide_password=False)
         self._names = frozenset(names)

@@ -51,7 +51,7 @@ def await_item(
     SettingsError: when the Spark connection is missing or wrong.
     """
     log = FollowedLog(item=item, on_line=on_line)
-    with WorkListener(queue.settings.ledger_url.get_secret_value(), [item]) as listener:
+    with WorkListener(queue.settings.ledger_url, [item]) as listener:
         while True:
             seen = observe_items(queue.ledger, [item, *beside])[item]
             if seen.needs_application and (pool := find_pool(queue.ledger, item)) is not None:

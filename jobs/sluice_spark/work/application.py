@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+from pydantic import SecretStr
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from sluice.backfill.intervals import together
@@ -50,11 +51,11 @@ class News:
 
     Parameters
     ----------
-    ledger_url: SQLAlchemy URL of the ledger.
+    ledger_url: as `open_ledger` takes it.
     pool: whose items are announced.
     """
 
-    def __init__(self, ledger_url: str, *, pool: str) -> None:
+    def __init__(self, ledger_url: str | SecretStr, *, pool: str) -> None:
         self._listener = WorkListener(ledger_url, [pool])
         self._has_come, self._ended = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._listen, name="news", daemon=True)

@@ -102,4 +102,4 @@ async def _in_thread(work: Callable[[], _Found]) -> _Found:
 @cache
 def _ledger() -> Ledger:
     """The ledger of this process; it connects with the first query."""
-    return open_ledger(load_settings().ledger_url.get_secret_value())
+    return open_ledger(load_settings().ledger_url)
