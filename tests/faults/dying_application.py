@@ -19,13 +19,13 @@ from itertools import count
 import psutil
 from tests.fixtures.spark_submit import submit_arguments
 
+from run_work import run_work
 from sluice.launching.spark_submit import RunWork, parse_arguments
 from sluice.ledger.work_values import WorkItem
 from sluice.publication.crash_points import CrashPoint
 from sluice.settings import load_settings
 from sluice_spark.run.job import run_job
 from sluice_spark.work.item_work import ReachedOfItem
-from sluice_spark.work.work_job import run_work
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -21,7 +21,7 @@ from sluice.ledger.work_values import NewItem, Pool, WorkState
 from sluice.work.requests import CheckTable, Increment, MaintainTable, RefreshTable, WorkRequest
 from sluice_spark.run.stop_request import StopReason, StopRequest
 from sluice_spark.session.item_sessions import ItemSessions
-from sluice_spark.work import work_job
+from sluice_spark.work import application_health
 from sluice_spark.work.application import News, WorkApplication
 from sluice_spark.work.item_work import _WORK, ItemWork
 
@@ -161,12 +161,12 @@ def test_an_application_whose_loop_hangs_does_not_report_itself_alive(
     ledger: Ledger, application: Callable[..., WorkApplication], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: SimpleQueue[str] = SimpleQueue()
-    monkeypatch.setattr(work_job, "_end_process", ended.put)
-    monkeypatch.setattr(work_job, "DEAD_AFTER", timedelta(seconds=1))
-    monkeypatch.setattr(work_job, "BEAT_SECONDS", 0.2)
+    monkeypatch.setattr(application_health, "_end_process", ended.put)
+    monkeypatch.setattr(application_health, "DEAD_AFTER", timedelta(seconds=1))
+    monkeypatch.setattr(application_health, "BEAT_SECONDS", 0.2)
     (item,) = ask(ledger, wanted(CheckTable(table="t")))
 
-    with work_job.reporting(application(item, stop=StopRequest())):
+    with application_health.reporting(application(item, stop=StopRequest())):
         assert "its loop hangs" in ended.get(timeout=60)
 
 

@@ -27,6 +27,7 @@ from tests.fixtures.work import (
 )
 from tests.fixtures.workshop import Workshop
 
+from run_work import run_work
 from sluice.errors import LaunchError
 from sluice.launching.spark_submit import RunWork
 from sluice.ledger.applications import begin_application, find_application
@@ -40,7 +41,6 @@ from sluice.work.pools import EngineProfile
 from sluice.work.requests import Increment, ReplaceInterval
 from sluice_spark.run.stop_request import StopReason, StopRequest
 from sluice_spark.work.item_work import ReachedOfItem
-from sluice_spark.work.work_job import run_work
 
 DONE, FAILED, WAITING, WITHDRAWN = WorkState.DONE, WorkState.FAILED, WorkState.WAITING, WorkState.WITHDRAWN
 FAILING = "SELECT id, CAST(CAST(word AS INT) AS STRING) AS word FROM records"

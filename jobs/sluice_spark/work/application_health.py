@@ -1,4 +1,9 @@
-"""The process of an application: it reports to the ledger, obeys signals, does work items, and ends."""
+"""Whether the process of an application may continue: it reports to the ledger, and looks at what it has worn out.
+
+The ledger counts an application as dead that has not reported for a while, and others may have its items from then on:
+so it ends at once when its reports do not arrive, and when its loop hangs. A process whose threads, open files or heap
+have grown does no further item; the next item gets a new one.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +18,17 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from sluice.declarations.engine_declaration import EngineDeclaration
-from sluice.declarations.load_declarations import load_declarations
 from sluice.errors import LaunchError, LedgerError
-from sluice.launching.spark_submit import RunWork
-from sluice.ledger.applications import DEAD_AFTER, beat, end_application, find_application
-from sluice.ledger.connection import open_ledger
-from sluice.ledger.work_items import hand_back
-from sluice.publication.crash_points import unnoticed
-from sluice.settings import load_settings
-from sluice.work.pools import LINGER_SECONDS, EngineProfile, files_digest
-from sluice_spark.run.driver_ui import new_ui_key
-from sluice_spark.run.stop_request import SIGNALS, StopRequest
-from sluice_spark.session.item_context import hand_context_on
+from sluice.ledger.applications import DEAD_AFTER, beat
 from sluice_spark.session.item_sessions import ItemSessions
 from sluice_spark.session.jvm import jvm_of
-from sluice_spark.work.application import News, WorkApplication
-from sluice_spark.work.item_work import ReachedOfItem
+from sluice_spark.work.application import WorkApplication
+
+_log = logging.getLogger(__name__)
+
+BEAT_SECONDS = 2.0
+LOST_EXIT_CODE = 70
+"""The exit code of an application that ended itself because the ledger counts it as dead, as in sysexits.h."""
 
 MOST_SHARE_OF_DESCRIPTORS = 0.5
 """Of the limit of open files, which a process may reach at any moment above what it has when it is idle."""
@@ -92,70 +91,6 @@ def _processes() -> list[psutil.Process]:
     own = psutil.Process(os.getpid())
     parent = own.parent()
     return [own, parent] if parent is not None and parent.name() == "java" else [own]
-
-
-_log = logging.getLogger(__name__)
-
-BEAT_SECONDS = 2.0
-LOST_EXIT_CODE = 70
-"""The exit code of an application that ended itself because the ledger counts it as dead, as in sysexits.h."""
-
-
-def run_work(command: RunWork, *, reached: ReachedOfItem = unnoticed) -> None:
-    """Do the items of a pool until there is none for a while.
-
-    Parameters
-    ----------
-    reached: is called at each step of each item.
-
-    Raises
-    ------
-    LaunchError: when the files of the deployment have changed since the application was asked for.
-    LedgerError: when the ledger does not know the application, or cannot be reached at its start.
-    """
-    settings = load_settings()
-    url = settings.ledger_url.get_secret_value()
-    stop = StopRequest()
-    hand_context_on()
-    SIGNALS.take_in_python()
-    SIGNALS.add(stop)
-    with open_ledger(url) as ledger:
-        pool = find_application(ledger, command.application_id).pool
-        declarations = load_declarations(settings.pipelines)
-        # What was imported until now was there when the application was asked for, if the files are still the same.
-        if not pool.digest.startswith(f"{files_digest(settings)}-"):
-            end_application(ledger, command.application_id, reason="the files of the deployment have changed")
-            raise LaunchError(
-                f"Application {command.application_id} does nothing: the files of the deployment have changed since it "
-                "was asked for.",
-                next_step="Nothing is to be done: who waits for it starts another one.",
-            )
-        profile = EngineProfile(
-            engine=EngineDeclaration(cores=int(command.cores) if command.cores else None),
-            with_delta=command.with_delta == "yes",
-            repeats_tasks=command.repeats_tasks == "yes",
-        )
-        ui_key = new_ui_key(is_declared=command.ui == "yes")
-        sessions = ItemSessions(profile, name=f"sluice {pool.name}", ui_key=ui_key, opened=SIGNALS.take_in_jvm)
-        with News(url, pool=pool.name) as news:
-            application = WorkApplication(
-                application=command.application_id,
-                settings=settings,
-                declarations=declarations,
-                ledger=ledger,
-                sessions=sessions,
-                news=news,
-                is_worn=Wear(sessions=sessions).reason,
-                stop=stop,
-                linger_seconds=LINGER_SECONDS,
-                reached=reached,
-            )
-            with reporting(application):
-                reason = application.serve()
-                hand_back(ledger, command.application_id)
-        end_application(ledger, command.application_id, reason=reason)
-        _log.info("the application ends: %s", reason)
-        sessions.stop()
 
 
 @contextmanager
