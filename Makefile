@@ -8,8 +8,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 SELECTION := # of tests, where it is not the one of pyproject.toml
-CHECKS := lint test-spark-write test-spark-read test-integration test-orchestration test-unit
-CHECKS_AT_ONCE := 3
+CHECKS := lint test-orchestration test-spark-write test-spark-read test-integration test-unit
+CHECKS_AT_ONCE := 4
 
 # The subjects of the two processes that test Spark. Both take about as long.
 SPARK_READ := $(addprefix tests/spark/,session sources decoding state refresh maintenance)
@@ -48,9 +48,8 @@ test-full: ## Run the same with all cases but those of `make drill`
 	@$(MAKE) --no-print-directory test SELECTION='-m "not drill"'
 
 # The whole platform is tested first and alone: beside other rings its stacks, which also cost when they wait, would run
-# for several times as long. Of the other rings three at a time use two cores well; four took more processor time for
-# the same tests. The longest start first; the longest of all, Spark's, runs as two processes, each with services and a
-# session of its own.
+# for several times as long. Of the other rings four at a time keep two cores at work until the end; Airflow's, which
+# waits most, is the first of them. Spark's runs as two processes, each with services and a session of its own.
 test-side-by-side: setup
 	@$(MAKE) --no-print-directory --jobs=$(CHECKS_AT_ONCE) checks
 
