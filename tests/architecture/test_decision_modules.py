@@ -24,6 +24,7 @@ DECISION_MODULES = (
     "sluice.supervision.progress_decision",
     "sluice.supervision.reset_effects",
     "sluice.supervision.class_policies",
+    "sluice.supervision.replacements",
     "sluice.supervision.restart_policy",
     "sluice.supervision.stream_verdict",
     "sluice.supervision.supervision_decision",

@@ -26,7 +26,7 @@ The whole table:
 | running | live       | alive       | no heartbeat yet             | ADOPT         | STARTING               |
 | running | live       | alive, ?    | heard, declaration changed   | REPLACE       | DECLARATION_CHANGED    |
 | running | live       | alive, ?    | heard, and it cannot follow  | ADOPT         | CHANGE_REFUSED         |
-| running | live       | alive, ?    | heard, changed back and forth| ADOPT         | FILES_DIFFER           |
+| running | live       | alive, ?    | heard, hosts' files differ   | ADOPT         | FILES_DIFFER           |
 | running | live       | alive, ?    | heard lately                 | ADOPT         | HEARTBEAT_FRESH        |
 | running | live       | alive       | silent for long              | ADOPT         | HEARTBEAT_OVERDUE      |
 | running | live       | queued      | never heard, for long        | WAIT          | AWAITS_CLUSTER         |
@@ -53,6 +53,7 @@ from sluice.messages.durations import in_words
 from sluice.processes.process_identity import ProcessState
 from sluice.supervision.class_policies import share_of, tries_of
 from sluice.supervision.restart_policy import RestartHistory, RestartVerdict, history_of, judge_restart, wait_after
+from sluice.supervision.stream_states import StreamState
 from sluice.supervision.supervision_decision import (
     StreamObservation,
     SupervisionAction,
@@ -73,7 +74,8 @@ from sluice.supervision.time_limits import (
 
 def decide(wanted: LoadedStream, seen: StreamObservation) -> SupervisionDecision:
     """Decide about a declared stream as it was observed, with as many of its runs as count."""
-    history = history_of(seen.runs, wanted, reset_at=seen.desired.changed_at, now=seen.observed_at)
+    differ = seen.trouble is not None and seen.trouble.reason == StreamState.FILES_DIFFER
+    history = history_of(seen.runs, wanted, reset_at=seen.desired.changed_at, now=seen.observed_at, files_differ=differ)
     return decide_supervision(
         wanted=wanted.declaration, digest=wanted.digest, seen=seen, history=history, now=seen.observed_at
     )
@@ -121,8 +123,14 @@ def _decide(
     refused = refused_changes(seen.fingerprint, fingerprint_of(wanted))
     if run is not None and run.is_live:
         decided = decide_about_live_run(seen, run, now)
-        is_changed = run.declaration_digest != digest and decided.reason is SupervisionReason.HEARTBEAT_FRESH
-        return _decide_about_change(run, refused, history) if is_changed else decided
+        if decided.reason is not SupervisionReason.HEARTBEAT_FRESH:
+            return decided
+        if run.declaration_digest != digest and refused:
+            text = f"Run {run.run_id} continues with its previous declaration. {_refusal(run.stream, refused)}"
+            return decision(SupervisionAction.ADOPT, SupervisionReason.CHANGE_REFUSED, text, LOOK_AGAIN_AFTER)
+        if history.is_back_and_forth:
+            return _files_differ(seen, run)
+        return decided if run.declaration_digest == digest else _replacement(run)
     if seen.desired.effective_state is DesiredState.STOPPED:
         return decision(SupervisionAction.FINISH, SupervisionReason.STOPPED_AS_REQUESTED, _stopped_text(seen))
     if refused:
@@ -130,17 +138,18 @@ def _decide(
     return _decide_about_start(wanted, run, history, now)
 
 
-def _decide_about_change(run: RunObservation, refused: tuple[str, ...], history: RestartHistory) -> SupervisionDecision:
-    if refused:
-        text = f"Run {run.run_id} continues with its previous declaration. {_refusal(run.stream, refused)}"
-        return decision(SupervisionAction.ADOPT, SupervisionReason.CHANGE_REFUSED, text, LOOK_AGAIN_AFTER)
-    if history.is_back_and_forth:
-        text = (
-            f"The declaration of {run.stream} was changed back and forth, and its run replaced each time: the hosts of "
-            f"Airflow probably hold different files. Run {run.run_id} continues. Bring the same files to every host; "
-            f"`sluice stream restart {run.stream}` then follows them at once."
-        )
-        return decision(SupervisionAction.ADOPT, SupervisionReason.FILES_DIFFER, text, LOOK_AGAIN_AFTER)
+def _files_differ(seen: StreamObservation, run: RunObservation) -> SupervisionDecision:
+    text = (
+        f"The declaration of {run.stream} was changed back and forth, and its run replaced each time: the hosts of "
+        f"Airflow probably hold different files. Run {run.run_id} continues. Bring the same files to every host; "
+        f"`sluice stream restart {run.stream}` then follows them at once."
+    )
+    decided = decision(SupervisionAction.ADOPT, SupervisionReason.FILES_DIFFER, text, LOOK_AGAIN_AFTER)
+    asked_at = seen.desired.changed_at
+    return replace(decided, occasion="" if asked_at is None else asked_at.isoformat())
+
+
+def _replacement(run: RunObservation) -> SupervisionDecision:
     text = f"The declaration has changed since run {run.run_id} was started: it ends after its batch and is replaced."
     return decision(SupervisionAction.REPLACE, SupervisionReason.DECLARATION_CHANGED, text)
 

@@ -17,9 +17,6 @@ A new declaration resets the count once: when one returns that has failed before
 together with those of the others. So hosts with different files, of which each sees only failures of the other's
 declaration, spend one budget.
 
-Workers of Airflow whose files differ see a changed declaration in each other's runs: one replaces the run, the next one
-replaces it back, without end. A person who edits a file does not return to the same one again and again.
-
 The breaker counts differently: all failures within its window before the newest one, whatever stayed up in between. A
 run that stays up for the whole window, or a person's request, empties its count.
 
@@ -41,21 +38,13 @@ from sluice.failure_reasons import Failure, FailureClass, FailureReason
 from sluice.failures.classification import failure_of_run
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.supervision.class_policies import helps_to_restart, restart_wait, tries_of
+from sluice.supervision.replacements import REPLACED_WITHIN, is_back_and_forth
 
 UNEXPLAINED = Failure.of(FailureReason.UNEXPLAINED)
 
 MOST_RUNS_READ = 2_000
 """How many runs are read at most to count failures. A stream that failed so often in a row is given up, whatever is
 declared."""
-
-BECAUSE_CHANGED = "its declaration has changed"
-"""Why a run was asked to end, as the ledger stores it."""
-
-MOST_REPLACEMENTS = 3
-"""Of runs within `REPLACED_WITHIN`, when the declaration returns to one that was replaced: an edit, its correction and
-a return to the first are work of a person."""
-
-REPLACED_WITHIN = timedelta(hours=1)
 
 MOST_CHANGES = 5
 """Changes of the declaration between failures in a row, within `REPLACED_WITHIN`, of which each may be the repair."""
@@ -78,7 +67,7 @@ class RestartHistory:
     newest_run_id, newest_ended_at, newest_reason, newest_failure: of the newest of them.
     of_class: those in a row that have the class of the newest; unset: all.
     ends: when every failure since the count was reset ended, newest first, whatever stayed up in between.
-    is_back_and_forth: whether another replacement of the live run would only continue to replace runs back and forth.
+    is_back_and_forth: whether hosts with different files have replaced each other's runs.
     crashes: how many failures make the stream crash looping, also while another run of it is up for a moment; 0: it is
         not.
     """
@@ -216,26 +205,13 @@ def _last_sign(run: RunObservation) -> datetime:
     return run.heartbeat_at or run.launched_at
 
 
-def is_back_and_forth(runs: Sequence[RunObservation], *, digest: str, reset_at: datetime | None, now: datetime) -> bool:
-    """Whether another replacement would only continue to change a declaration back and forth.
-
-    Parameters
-    ----------
-    runs: the newest of the stream.
-    digest: of the declaration as it is read now.
-    reset_at: when a person last asked something of the stream; what was replaced before does not count.
-    """
-    since = max(at for at in (now - REPLACED_WITHIN, reset_at) if at is not None)
-    replaced = [
-        run.declaration_digest
-        for run in runs
-        if run.end_asked_because == BECAUSE_CHANGED and run.end_asked_at is not None and run.end_asked_at > since
-    ]
-    return len(replaced) >= MOST_REPLACEMENTS and digest in replaced
-
-
 def history_of(
-    runs: Sequence[RunObservation], wanted: LoadedStream, *, reset_at: datetime | None, now: datetime
+    runs: Sequence[RunObservation],
+    wanted: LoadedStream,
+    *,
+    reset_at: datetime | None,
+    now: datetime,
+    files_differ: bool = False,
 ) -> RestartHistory:
     """What earlier runs of a stream say about the next decision.
 
@@ -243,10 +219,11 @@ def history_of(
     ----------
     runs: the newest of the stream, as many as `runs_that_count`.
     reset_at: when a person last asked something of the stream.
+    files_differ: whether a host has recorded that hosts have different files.
     """
     stable_after = wanted.declaration.supervision.restart.stable_after
     history = count_failures(runs, digest=wanted.digest, stable_after=stable_after, reset_at=reset_at)
-    returns = is_back_and_forth(runs, digest=wanted.digest, reset_at=reset_at, now=now)
+    returns = is_back_and_forth(runs, digest=wanted.digest, reset_at=reset_at, now=now, is_known=files_differ)
     crashes = count_crashes(runs, digest=wanted.digest, stable_after=stable_after, reset_at=reset_at, now=now)
     return replace(history, is_back_and_forth=returns, crashes=crashes)
 

@@ -93,7 +93,8 @@ class SupervisionDecision:
     failure: the newest failure that still counts, for RESTART_LATER, GIVE_UP and a LAUNCH that follows one.
     failures: how many of them there were in a row.
     crashes: as `RestartHistory`: how many failures make the stream crash looping; 0 when it is not.
-    occasion: for GIVE_UP the run that it is about: a stream may be given up again, for another one.
+    occasion: for GIVE_UP the run that it is about: a stream may be given up again, for another one. For FILES_DIFFER
+        when a person last asked something of the stream, which starts the count again.
     """
 
     action: SupervisionAction

@@ -9,8 +9,11 @@ from tests.fixtures.supervised_runs import deliver_first_batch, process_of
 
 from sluice.ledger.airflow_owner import DagObservation
 from sluice.ledger.connection import Ledger
+from sluice.ledger.desired_states import set_desired_state
+from sluice.ledger.run_values import DesiredState
 from sluice.ledger.runs import beat, newest_run, recent_runs
-from sluice.supervision.stream_verdict import verdict_of
+from sluice.supervision.stream_status import observe_row
+from sluice.supervision.stream_verdict import StreamState, verdict_of
 from sluice.supervision.supervision_decision import SupervisionAction, SupervisionReason
 from sluice.supervision.supervisor import Supervisor, plan_supervision, supervise
 
@@ -45,3 +48,27 @@ def test_workers_with_different_files_do_not_replace_each_other_without_end(
     )
     edited = continuous_stream(digest="edited", restart={"first_delay": "1 millisecond"})
     assert plan_supervision(edited, ledger=ledger, launcher=launcher).decision.action is SupervisionAction.REPLACE
+
+
+def test_a_host_that_only_replaces_stops_too_and_the_one_that_starts_reports_it(
+    supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger
+) -> None:
+    other = continuous_stream(digest="other", restart={"first_delay": "1 millisecond"})
+    for _ in range(20):
+        run = supervise(supervisor, WANTED).run  # it wins every start
+        assert run is not None
+        beat(ledger, run.run_id)
+        if (replaced := supervise(supervisor, other)).decision.reason is SupervisionReason.FILES_DIFFER:
+            break
+        assert replaced.decision.reason is SupervisionReason.STOPPING
+        launcher.end(process_of(run), exit_code=0)
+    assert len(recent_runs(ledger, "flights", limit=99)) == 3
+    alert = reconcile(supervisor, WANTED, dag=UNPAUSED).supervised.decision
+    assert (alert.action, alert.reason) == (SupervisionAction.ADOPT, SupervisionReason.FILES_DIFFER)
+    for wanted in (WANTED, other):
+        verdict = observe_row(wanted, ledger=ledger, launcher=launcher, heads=None).verdict
+        assert (verdict.state, verdict.is_healthy) == (StreamState.FILES_DIFFER, False)
+    asked = set_desired_state(ledger, "flights", DesiredState.RUNNING, requested_by="ann")
+    assert asked.changed_at is not None
+    again = plan_supervision(other, ledger=ledger, launcher=launcher).decision
+    assert again.action is SupervisionAction.REPLACE, "a person's request starts the count again"

@@ -21,8 +21,8 @@ from sluice.ledger.stream_troubles import StreamTrouble
 from sluice.messages.location import Location
 from sluice.supervision.orphaned_runs import OrphanedRun, OrphanReason, find_orphaned_runs
 from sluice.supervision.progress_decision import BECAUSE_LATE, BECAUSE_STALLED, ProgressState, judge_known
+from sluice.supervision.replacements import BECAUSE_CHANGED
 from sluice.supervision.restart_policy import (
-    BECAUSE_CHANGED,
     CRASH_LOOP_LAUNCHES,
     CRASH_LOOP_WITHIN,
     history_of,

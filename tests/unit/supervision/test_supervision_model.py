@@ -21,6 +21,7 @@ from tests.fixtures.supervision_world import World
 
 from sluice.failure_reasons import FailureReason
 from sluice.ledger.run_values import DesiredState
+from sluice.supervision.stream_states import StreamState
 
 SLICE = 15
 SEQUENCES = int(os.environ.get("SLUICE_MODEL_SEQUENCES", SLICE))
@@ -34,6 +35,9 @@ STOPPED_BY_THEN = 9 * MINUTE
 
 UNDONE_FOR = 17 * MINUTE
 """The window of a run without a batch, and two passes of the reconciler."""
+
+MOST_REPLACED = 4
+"""Runs within an hour, for three files: two that take turns, and one for the third file that somebody edits then."""
 
 
 THEN_SECONDS = st.sampled_from([2, 10, 90, 300, 1200])
@@ -311,6 +315,11 @@ class Supervision(RuleBasedStateMachine):
         assert self.world.launches_while_poisoned <= (self.world.causes + 1) * (attempts + 1)
 
     @invariant()
+    def hosts_with_different_files_stop_to_replace(self) -> None:
+        """However they take turns in looking and in starting."""
+        assert len(self.world.replaced_lately()) <= MOST_REPLACED
+
+    @invariant()
     def nothing_undone_is_healthy(self) -> None:
         """Input that waits for longer than the window is seen."""
         assert self.undone_for <= UNDONE_FOR, f"{self.world.health}"
@@ -336,6 +345,19 @@ def test_a_pause_before_a_pass_has_seen_the_dag_unpaused_stops_the_stream() -> N
     state.a_person_pauses_or_unpauses_the_dag(is_paused=True, then_seconds=1200)
     assert not list(state.world.working())
     state.it_stops_when_it_is_asked_to()
+
+
+def test_hosts_with_different_files_stop_to_replace_and_a_person_is_alerted() -> None:
+    """One host replaced and the other one started each time: without an end, and without a word."""
+    state = Supervision()
+    state.let_pass(60)
+    state.the_hosts_hold_different_files(differ=True, then_seconds=1200)
+    state.hosts_with_different_files_stop_to_replace()
+    assert state.world.trouble is not None
+    assert (state.world.trouble.reason, state.world.is_alerted) == (StreamState.FILES_DIFFER, True)
+    launches = state.world.launches
+    state.let_pass(1200)
+    assert state.world.launches == launches
 
 
 def test_an_unpausing_that_the_ledger_missed_is_red_when_airflow_has_paused_the_dag_again() -> None:
