@@ -1,4 +1,4 @@
-"""The troubles of a longer life: second occasions, deleted DAGs, overdue increments, slow answers,
+"""The troubles of a longer life: second occasions, deleted DAGs, hosts that differ, overdue increments, slow answers,
 clocks that go back. What befalls one stream may stop no other one."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sqlalchemy import text
 from tests.fakes.behaviour import Behaviour, tell_drivers
-from tests.faults.trouble_stage import Stage, Trouble
+from tests.faults.trouble_stage import Stage, Trouble, declare
 from tests.faults.undisturbed_stream import HEALTHY
 from tests.fixtures.airflow import RunningAirflow
 from tests.fixtures.supervised_streams import DEADLINE_SECONDS, await_running
@@ -23,7 +23,8 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.leases import Lease
 from sluice.ledger.migrations import LOCK_SECONDS, observe_version
 from sluice.ledger.progress_samples import SourceSample
-from sluice.ledger.runs import find_run, newest_run
+from sluice.ledger.runs import find_run, newest_run, recent_runs
+from sluice.supervision.replacements import BECAUSE_CHANGED
 
 SLOW_SECONDS = 2.0
 """Until Airflow's API answers, each time."""
@@ -63,6 +64,34 @@ def loses_its_dag(stage: Stage, stream: str) -> None:
     assert answer.is_success, answer.text
     airflow.parse_again(HEALTHY)
     airflow.wait(lambda: airflow.client.get(f"/api/v2/dags/{stream}").is_success, within_seconds=DEADLINE_SECONDS)
+
+
+def has_other_files_elsewhere(stage: Stage, stream: str) -> None:
+    """A worker on another host, with a home of its own, holds an older file. An edit replaces a run once, too; from the
+    second time on the hosts replace each other's runs."""
+    home = stage.airflow.folder / "other_home"
+    shutil.copytree(stage.airflow.pipelines, home)
+    declare(home, stream, more="engine: {driver_memory: 700m}\n")
+    with (stage.airflow.folder / "other_home.log").open("wb") as log:
+        stage.others.append(
+            subprocess.Popen(  # noqa: S603  # ours
+                [sys.executable, "-m", "tests.faults.other_home", stream],
+                env={**stage.airflow.environment, "SLUICE_PIPELINES": str(home)},
+                stdout=log,
+                stderr=log,
+            )
+        )
+    ledger = stage.airflow.ledger
+
+    def is_replaced_twice() -> bool:
+        runs = recent_runs(ledger, stream, limit=9)
+        return sum(run.end_asked_because == BECAUSE_CHANGED for run in runs) >= 2
+
+    stage.airflow.wait(is_replaced_twice, within_seconds=DEADLINE_SECONDS)
+
+
+def continues(stage: Stage, stream: str) -> None:
+    """Nothing more has to happen."""
 
 
 def ran_once(stage: Stage, stream: str) -> None:
@@ -130,6 +159,13 @@ LATER = (
     ),
     Trouble(
         stream="overdue", state="late", words="is overdue for", make=is_overdue, prepare=ran_once, mode="incremental"
+    ),
+    Trouble(
+        stream="elsewhere",
+        state="files differ",
+        words="the hosts of Airflow probably hold different files",
+        make=continues,
+        prepare=has_other_files_elsewhere,
     ),
 )
 SLOW_API = Trouble(

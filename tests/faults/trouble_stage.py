@@ -63,6 +63,7 @@ class Stage:
     """The parts of the drill. proxy: between Airflow's tasks and its API.
 
     logs: of the reconciler's runs, by run id, with the time at which each was read.
+    others: processes that a trouble has started.
     """
 
     airflow: RunningAirflow
@@ -70,10 +71,18 @@ class Stage:
     producer: Producer
     proxy: FaultyProxy
     logs: dict[str, tuple[float, str]] = field(default_factory=dict)
+    others: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def declaration(self, stream: str) -> Path:
         """The file that declares a stream."""
         return self.airflow.pipelines / f"{stream}.stream.yaml"
+
+    def end_others(self) -> None:
+        """End what troubles have started."""
+        for process in self.others:
+            process.kill()
+            process.wait()
+        self.others.clear()
 
     def read_logs(self) -> None:
         """Read the logs of the reconciler's runs that have failed since."""

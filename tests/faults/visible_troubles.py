@@ -168,6 +168,7 @@ def perform(stage: Stage, postgres_url: URL, folder: Path, *, only: Collection[s
     """Make the chosen troubles and watch them, then what must change nothing. Returns what that changed."""
     started(stage.airflow, HEALTHY)
     changed = befall(stage, [trouble for trouble in AT_ONCE if trouble.stream in only])
+    stage.end_others()
     changed |= befall(stage, [trouble for trouble in (SLOW_API,) if trouble.stream in only])
     stage.proxy.delay_seconds = 0
     changed |= befall(stage, [trouble for trouble in (CLOCK,) if trouble.stream in only])
@@ -281,7 +282,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 proxy=proxy,
             ) as airflow:
                 stage = Stage(airflow=airflow, admin=admin, producer=producer, proxy=proxy)
-                changed = perform(stage, server.url, folder, only=options.only)
+                try:
+                    changed = perform(stage, server.url, folder, only=options.only)
+                finally:
+                    stage.end_others()
     if options.json:
         rows = [{**asdict(one), "make": one.make.__name__, "prepare": ""} for one in troubles]
         print(json.dumps({"troubles": rows, "changed": changed}, indent=1))  # noqa: T201  # the answer of the program
