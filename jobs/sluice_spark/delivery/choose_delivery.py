@@ -1,4 +1,4 @@
-"""Chooses the way in which a stream delivers its batches, once for a run.
+"""Chooses the way in which a stream delivers its batches, once for a run, and hands them over.
 
 The shortest way stands here: record by record, from Kafka to Kafka, for the triggers continuous processing and
 real-time mode. There is no batch to deliver, so Spark's own Kafka sink writes, at least once. Real-time mode still
@@ -12,22 +12,23 @@ fewer cores than partitions Spark never reads some of them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from sluice.declarations.scalar_types import duration_text
 from sluice_spark.delivery.delivery_port import (
-    BatchHandover,
-    BatchWriter,
+    BatchGate,
     DeliveredBatch,
     Delivery,
     DeliveryContext,
     OffsetLog,
+    TurnedAwayError,
 )
 from sluice_spark.delivery.direct_delivery import open_direct_delivery
 from sluice_spark.delivery.sink_delivery import KeptSinkRows, SinkDelivery, may_change
@@ -38,6 +39,64 @@ from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.session.garbage import swept
 from sluice_spark.session.jvm import jvm_of
 from sluice_spark.sinks.kafka import KafkaSink
+
+
+class BatchWriter(Protocol):
+    """Where the batches go: staged tables, or sinks alone or beside such tables."""
+
+    def at_work(self) -> AbstractContextManager[None]:
+        """Recover before the block and finish after it, as `Delivery.at_work` describes."""
+        ...
+
+    def deliver(self, rows: DataFrame, number: int) -> DeliveredBatch:
+        """Write a batch. Spark calls it on a thread of its own, one batch after the other."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class BatchHandover:
+    """Takes the batches that Spark hands over, and keeps what was delivered of each.
+
+    gate: is passed before each batch.
+    failure: the error that ended the query; Spark passes only its text on.
+    """
+
+    gate: BatchGate
+    writer: BatchWriter
+    failure: Exception | None = None
+    _delivered: dict[int, DeliveredBatch] = field(default_factory=dict)
+
+    def __call__(self, rows: DataFrame, number: int) -> None:
+        """Deliver a batch; for `foreachBatch`.
+
+        Raises
+        ------
+        TurnedAwayError: when the gate is closed.
+        """
+        self.gate.enter()
+        try:
+            self._delivered[number] = self.writer.deliver(rows, number)
+        except Exception as error:
+            self.failure = error
+            raise
+
+    def guarded(self, deliver: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
+        """Keep the error of what looks at a batch ahead of this."""
+
+        def keep_failure(rows: DataFrame, number: int) -> None:
+            try:
+                deliver(rows, number)
+            except TurnedAwayError:
+                raise
+            except Exception as error:
+                self.failure = error
+                raise
+
+        return keep_failure
+
+    def take(self, number: int) -> DeliveredBatch | None:
+        """What was delivered of a batch, once; none when this run did not deliver it."""
+        return self._delivered.pop(number, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

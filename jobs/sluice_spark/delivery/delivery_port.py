@@ -9,8 +9,8 @@ There are four ways; `choose_delivery` picks the one that the declaration asks f
 | direct   | Iceberg's own streaming sink                            | while the run may publish | the table          |
 | records  | Spark's own Kafka sink, record by record                | no                       | Spark's report      |
 
-Beside the port stands what they share: what each uses of its run, the hand-over of a batch through the gate, and the
-offsets that a batch covers. The key of a batch and its offsets together identify it.
+Beside the port stands what they share: what each uses of its run, the gate that every batch passes, and the offsets
+that a batch covers. The key of a batch and its offsets together identify it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sluice.errors import CheckpointError
@@ -212,64 +212,6 @@ class DeliveryContext:
     settings: Settings
     ledger: Ledger
     reached: Reached
-
-
-class BatchWriter(Protocol):
-    """Where the batches go: staged tables, or sinks alone or beside such tables."""
-
-    def at_work(self) -> AbstractContextManager[None]:
-        """Recover before the block and finish after it, as `Delivery.at_work` describes."""
-        ...
-
-    def deliver(self, rows: DataFrame, number: int) -> DeliveredBatch:
-        """Write a batch. Spark calls it on a thread of its own, one batch after the other."""
-        ...
-
-
-@dataclass(slots=True, kw_only=True)
-class BatchHandover:
-    """Takes the batches that Spark hands over, and keeps what was delivered of each.
-
-    gate: is passed before each batch.
-    failure: the error that ended the query; Spark passes only its text on.
-    """
-
-    gate: BatchGate
-    writer: BatchWriter
-    failure: Exception | None = None
-    _delivered: dict[int, DeliveredBatch] = field(default_factory=dict)
-
-    def __call__(self, rows: DataFrame, number: int) -> None:
-        """Deliver a batch; for `foreachBatch`.
-
-        Raises
-        ------
-        TurnedAwayError: when the gate is closed.
-        """
-        self.gate.enter()
-        try:
-            self._delivered[number] = self.writer.deliver(rows, number)
-        except Exception as error:
-            self.failure = error
-            raise
-
-    def guarded(self, deliver: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
-        """Keep the error of what looks at a batch ahead of this."""
-
-        def keep_failure(rows: DataFrame, number: int) -> None:
-            try:
-                deliver(rows, number)
-            except TurnedAwayError:
-                raise
-            except Exception as error:
-                self.failure = error
-                raise
-
-        return keep_failure
-
-    def take(self, number: int) -> DeliveredBatch | None:
-        """What was delivered of a batch, once; none when this run did not deliver it."""
-        return self._delivered.pop(number, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,8 @@ from sluice.ledger.batches import PublicationKey, recent_batches, record_batch
 from sluice.settings import FilesConnection, KafkaConnection, Settings
 from sluice.sources.kafka_clients import ClientSettings, client_settings
 from sluice.supervision.held_lease import HeldLease
-from sluice_spark.delivery.delivery_port import BatchGate, BatchHandover, DeliveringRun
+from sluice_spark.delivery.choose_delivery import BatchHandover
+from sluice_spark.delivery.delivery_port import BatchGate, DeliveringRun
 from sluice_spark.delivery.sink_delivery import SinkDelivery
 from sluice_spark.sinks.delta import DeltaSink
 from sluice_spark.sinks.files import FilesSink
