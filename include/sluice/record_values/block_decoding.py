@@ -1,25 +1,180 @@
 """Decodes blocks of Avro and Protobuf values: column by column, and value by value what is doubtful.
 
-The values of a block are decoded schema by schema. `decoding` alone finds why they are rejected.
+The values of a block are decoded schema by schema, and schemas are looked up and parsed once. Why a value is rejected
+is found where it is decoded alone: by its format (`avro`, `protobuf`) or by the types of its columns.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from sluice.declarations.column_types import ColumnType
 from sluice.record_values.arrow_columns import Column, DecodedBlock, arrow_type, lacking_values
+from sluice.record_values.avro import AvroReading
 from sluice.record_values.block_columns import nulls, numbers_of, with_nulls
 from sluice.record_values.block_cursor import BlockCursor, Flags, Numbers, cursor_of
-from sluice.record_values.decoding import Reading, SchemaLookup, ValueDecoder
-from sluice.record_values.rejection import LARGEST_VALUE_BYTES, NO_VALUE, RejectedValueError
-from sluice.record_values.schemas import PREFIX_BYTES, ValueSchema
+from sluice.record_values.column_validation import record_validation
+from sluice.record_values.protobuf import ProtobufReading, incompatible_fields, message_at, unusable_schema
+from sluice.record_values.rejection import LARGEST_VALUE_BYTES, NO_VALUE, RejectedValueError, Rejection, too_large
+from sluice.record_values.schemas import (
+    PREFIX_BYTES,
+    RegisteredSchema,
+    ValueSchema,
+    read_message_indexes,
+    read_schema_id,
+)
+from sluice.record_values.unknown_fields import undeclared_rejection
+
+SchemaLookup = Callable[[int], RegisteredSchema | None]
+"""Returns the schema of an id; None when the registry does not have it. Raises RegistryError when it cannot answer."""
+
+_WrittenAs = tuple[int, tuple[int, ...]]
+"""What a value was written with: the id of a schema and, for Protobuf, the indexes of the message in it."""
+
+Reading = AvroReading | ProtobufReading
+"""What reads the values that were written with one schema."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodedValue:
+    """The values of the columns, or why there are none. undeclared: the fields that no column takes."""
+
+    fields: Mapping[str, Any] | None = None
+    rejection: Rejection | None = None
+    undeclared: Sequence[str] = ()
+
+
+class ValueDecoder:
+    """Decodes the values of one input. Schemas are looked up and parsed once.
+
+    Parameters
+    ----------
+    schema: how the values are read.
+    lookup: the schemas of a registry; None when values do not begin with the id of a schema.
+
+    Raises
+    ------
+    ValueError: when the declared schema cannot be used.
+    """
+
+    def __init__(self, schema: ValueSchema, *, lookup: SchemaLookup | None = None) -> None:
+        self._schema = schema
+        self._lookup = lookup
+        self._validate = record_validation(schema.columns)
+        self._readings: dict[_WrittenAs, Reading] = {}
+        self._unreadable: dict[_WrittenAs, Rejection] = {}
+        self._declared = _declared_reading(schema) if lookup is None or schema.format == "protobuf" else None
+
+    def begin_block(self) -> None:
+        """Ask again for schemas that could not be used in the block before: they may be registered in the meantime. A
+        schema is looked up once per block."""
+        self._unreadable.clear()
+
+    def reading_of(self, value: bytes) -> tuple[Reading, int]:
+        """What reads a value, and how many bytes stand before the content.
+
+        Raises
+        ------
+        RejectedValueError: when nothing does.
+        RegistryError: see `decode`.
+        """
+        if self._lookup is None:
+            return self._require_declared(), 0
+        schema_id, indexes, content = self._split(value)
+        return self._reading((schema_id, indexes)), len(value) - len(content)
+
+    def decode(self, value: bytes) -> DecodedValue:
+        """Decode a value.
+
+        Raises
+        ------
+        RegistryError: when the registry does not return the value's schema. Whether the value is valid is then unknown.
+        """
+        if len(value) > LARGEST_VALUE_BYTES:
+            return DecodedValue(rejection=too_large(len(value)))
+        try:
+            read, undeclared = self._read(value)
+            if undeclared and self._schema.rejects_undeclared:
+                return DecodedValue(rejection=undeclared_rejection(undeclared, are_data=False), undeclared=undeclared)
+            return DecodedValue(fields=self._validate(read), undeclared=undeclared)
+        except RejectedValueError as error:
+            return DecodedValue(rejection=error.rejection)
+
+    def _read(self, value: bytes) -> tuple[Mapping[str, Any], Sequence[str]]:
+        """The fields of a value, and those among them that no column takes."""
+        if self._lookup is None:
+            declared = self._require_declared()
+            return declared.read(value), tuple(declared.undeclared)
+        schema_id, indexes, content = self._split(value)
+        try:
+            reading = self._reading((schema_id, indexes))
+            return reading.read(content), tuple(reading.undeclared)
+        except RejectedValueError as error:
+            raise RejectedValueError(replace(error.rejection, schema_id=schema_id)) from error
+
+    def _require_declared(self) -> Reading:
+        if self._declared is None:
+            raise unusable_schema("none is declared")
+        return self._declared
+
+    def _split(self, value: bytes) -> tuple[int, tuple[int, ...], bytes]:
+        """What a value was written with, and its content."""
+        schema_id, content = read_schema_id(value)
+        indexes: tuple[int, ...] = (0,)
+        if self._schema.format == "protobuf":
+            indexes, content = read_message_indexes(content)
+        return schema_id, indexes, content
+
+    def _reading(self, written_as: _WrittenAs) -> Reading:
+        if written_as in self._unreadable:
+            raise RejectedValueError(self._unreadable[written_as])
+        if written_as not in self._readings:
+            try:
+                self._readings[written_as] = self._new_reading(*written_as)
+            except ValueError as error:
+                refused = error if isinstance(error, RejectedValueError) else unusable_schema(str(error))
+                self._unreadable[written_as] = refused.rejection
+                raise RejectedValueError(refused.rejection) from error
+        return self._readings[written_as]
+
+    def _new_reading(self, schema_id: int, indexes: tuple[int, ...]) -> Reading:
+        registered = self._lookup(schema_id) if self._lookup is not None else None
+        if registered is None:
+            raise unusable_schema("the registry does not have it")
+        if registered.format != self._schema.format:
+            raise unusable_schema(f"its format is {registered.format}, not {self._schema.format}")
+        if isinstance(self._declared, ProtobufReading):
+            return _require_compatible(self._declared, registered, indexes)
+        return AvroReading(writer=registered.schema, columns=_types(self._schema), reader=self._schema.reader)
+
+
+def _declared_reading(schema: ValueSchema) -> Reading:
+    if schema.reader is None:
+        raise ValueError(f"values of format {schema.format} need a schema")
+    if schema.format == "protobuf":
+        return ProtobufReading(reader=schema.reader, message=schema.message, columns=_types(schema))
+    return AvroReading(writer=schema.reader, columns=_types(schema))
+
+
+def _types(schema: ValueSchema) -> dict[str, ColumnType]:
+    return {column.name: column.column_type for column in schema.columns}
+
+
+def _require_compatible(declared: ProtobufReading, registered: RegisteredSchema, indexes: tuple[int, ...]) -> Reading:
+    written = message_at(registered.schema, indexes)
+    if written.full_name != declared.message.full_name:
+        raise unusable_schema(f"it is of a {written.full_name}, not of a {declared.message.full_name}")
+    if found := incompatible_fields(written, declared.message):
+        raise unusable_schema(f"it is incompatible with the declared one: {'; '.join(found)}")
+    return declared
+
 
 _Values = Sequence[bytes | None]
 

@@ -11,7 +11,7 @@ from tests.unit.record_values.test_avro_values import by_registry, framed, recor
 
 from sluice.declarations.value_declaration import Column
 from sluice.record_values.avro_schema import require_bounded
-from sluice.record_values.decoding import ValueDecoder
+from sluice.record_values.block_decoding import ValueDecoder
 from sluice.record_values.rejection import LARGEST_VALUE_BYTES, mismatch
 from sluice.record_values.schemas import SchemaText, ValueSchema
 

@@ -14,7 +14,7 @@ from tests.unit.record_values.test_protobuf_values import written as message
 
 from sluice.declarations.value_declaration import ValueColumn
 from sluice.ledger.undeclared_fields import OTHERS as OTHERS_IN_THE_LEDGER
-from sluice.record_values.decoding import ValueDecoder
+from sluice.record_values.block_decoding import ValueDecoder
 from sluice.record_values.json_decoding import JsonBlockDecoder
 from sluice.record_values.unknown_fields import OTHERS, counts_of_texts, counts_text
 

@@ -1,0 +1,163 @@
+"""Validates what was read of a value against the types of its columns: nothing is rounded, cut or coerced.
+
+pydantic validates in strict mode. Three conversions that lose nothing are added: a whole number for a decimal, a UUID
+for its text, a mapping for its entries. One that pydantic's strict mode allows is removed: a decimal for a float. Casts
+of pyarrow are no alternative: they take 1.5 for the whole number 1, and a number for a time.
+
+Source: https://docs.pydantic.dev/latest/concepts/strict_mode/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from pydantic_core import CoreSchema, PydanticCustomError, SchemaValidator, ValidationError, core_schema
+
+from sluice.declarations.column_types import (
+    ColumnType,
+    DecimalType,
+    FixedType,
+    ListType,
+    MapType,
+    PrimitiveType,
+    StructType,
+)
+from sluice.declarations.value_declaration import Column
+from sluice.record_values.arrow_columns import LARGEST_FLOAT
+from sluice.record_values.rejection import RejectedValueError, Rejection, mismatch
+
+RecordValidation = Callable[[Mapping[str, Any]], dict[str, Any]]
+
+_LARGEST_WHOLE = 2**53
+"""Whole numbers up to this are floats of 64 bits; of larger ones only some are."""
+_INFINITE = float("inf")
+_CONTAINERS = {"list_type": "list", "dict_type": "struct", "tuple_type": "map"}
+"""The declared types whose errors come from pydantic itself, by the type of the error."""
+
+
+def record_validation(columns: Iterable[Column]) -> RecordValidation:
+    """Create the function that validates the fields of a record against columns.
+
+    It takes the fields by name and returns the values of all columns; fields without a column are left out, columns
+    without a field are None. It raises RejectedValueError with the first column whose value is not of its type.
+    """
+    schema = _struct_schema((column.name, column.column_type) for column in columns)
+    validator = SchemaValidator(schema)
+
+    def validate(fields: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            values: dict[str, Any] = validator.validate_python(fields)
+        except ValidationError as error:
+            raise RejectedValueError(_rejection(error)) from error
+        return values
+
+    return validate
+
+
+def _rejection(error: ValidationError) -> Rejection:
+    """Which column, which kind of value, and which type is declared; the value itself is in the payload."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    found, declared = type(first["input"]).__name__, _CONTAINERS.get(first["type"], first["msg"])
+    return mismatch(str(first["loc"][0]), f"{declared}, got a Python {found}")
+
+
+def _schema_of(column_type: ColumnType) -> CoreSchema:
+    match column_type:
+        case PrimitiveType(name):
+            return _named(name, _PRIMITIVES[name])
+        case DecimalType(precision=precision, scale=scale):
+            return _named(f"decimal({precision}, {scale})", _decimal_schema(precision, scale))
+        case FixedType(length):
+            return _named(
+                f"fixed[{length}]", core_schema.bytes_schema(strict=True, min_length=length, max_length=length)
+            )
+        case ListType(element):
+            return core_schema.list_schema(core_schema.nullable_schema(_schema_of(element)), strict=True)
+        case MapType(key=key, value=value):
+            pair = core_schema.tuple_schema([_schema_of(key), core_schema.nullable_schema(_schema_of(value))])
+            return core_schema.no_info_before_validator_function(_pairs, core_schema.list_schema(pair))
+        case StructType(fields):
+            return _struct_schema(fields)
+
+
+def _struct_schema(fields: Iterable[tuple[str, ColumnType]]) -> CoreSchema:
+    return core_schema.typed_dict_schema(
+        {
+            name: core_schema.typed_dict_field(
+                core_schema.with_default_schema(core_schema.nullable_schema(_schema_of(inner)), default=None)
+            )
+            for name, inner in fields
+        },
+        strict=True,
+    )
+
+
+def _named(kind: str, schema: CoreSchema) -> CoreSchema:
+    """The same schema; its errors name the declared type."""
+    return core_schema.custom_error_schema(schema, custom_error_type="type", custom_error_message=kind)
+
+
+def _whole_number(bits: int) -> CoreSchema:
+    largest = 2 ** (bits - 1) - 1
+    return core_schema.int_schema(strict=True, ge=-largest - 1, le=largest)
+
+
+def _require_number(value: Any) -> Any:
+    """Reject a decimal, which pydantic would round to a float, and a whole number that no float is."""
+    is_rounded = isinstance(value, int) and abs(value) > _LARGEST_WHOLE and int(float(value)) != value
+    if isinstance(value, Decimal) or is_rounded:
+        raise PydanticCustomError("type", "number")
+    return value
+
+
+def _require_single_precision(value: float) -> float:
+    if LARGEST_FLOAT < abs(value) < _INFINITE:
+        raise PydanticCustomError("type", "float")
+    return value
+
+
+def _decimal_schema(precision: int, scale: int) -> CoreSchema:
+    zero = Decimal((0, (0,), -scale))  # pydantic counts a digit before the point of any other zero
+
+    def to_decimal(value: Any) -> Any:
+        if isinstance(value, bool) or not isinstance(value, int | Decimal):
+            return value
+        return Decimal(value) if value else zero
+
+    schema = core_schema.decimal_schema(strict=True, max_digits=precision, decimal_places=scale)
+    return core_schema.no_info_before_validator_function(to_decimal, schema)
+
+
+def _text_of_uuid(value: Any) -> Any:
+    return str(value) if isinstance(value, UUID) else value
+
+
+def _pairs(value: Any) -> Any:
+    """The entries of a map, which decoders return as a mapping or as pairs."""
+    if not isinstance(value, Mapping | list):
+        raise PydanticCustomError("type", "map")
+    return list(value.items()) if isinstance(value, Mapping) else value
+
+
+_UUID = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
+_TEXT = core_schema.no_info_before_validator_function(_text_of_uuid, core_schema.str_schema(strict=True))
+_DOUBLE = core_schema.no_info_before_validator_function(_require_number, core_schema.float_schema(strict=True))
+
+_PRIMITIVES: Mapping[str, CoreSchema] = {
+    "boolean": core_schema.bool_schema(strict=True),
+    "int": _whole_number(32),
+    "long": _whole_number(64),
+    "float": core_schema.no_info_after_validator_function(_require_single_precision, _DOUBLE),
+    "double": _DOUBLE,
+    "date": core_schema.date_schema(strict=True),
+    "timestamp": core_schema.datetime_schema(strict=True, tz_constraint="naive"),
+    "timestamptz": core_schema.datetime_schema(strict=True, tz_constraint="aware"),
+    "string": _TEXT,
+    "uuid": core_schema.no_info_before_validator_function(
+        _text_of_uuid, core_schema.str_schema(strict=True, pattern=_UUID)
+    ),
+    "binary": core_schema.bytes_schema(strict=True),
+}
