@@ -33,8 +33,8 @@ from sluice_spark.query.row_rules import broken_rules, found_by_rules
 from sluice_spark.query.stream_outputs import part, row_counts, rule_counts, unite
 from sluice_spark.session.columns import REJECTED_ROW
 from sluice_spark.session.jvm import first_line
-from sluice_spark.session.valid_text import MARK, has_invalid_text, invalid_rows, valid_text
-from sluice_spark.sinks.iceberg import IcebergTarget
+from sluice_spark.session.valid_text import MARK, has_invalid_text, invalid_rows, require_valid_text, valid_text
+from sluice_spark.sinks.iceberg import IcebergTarget, one_row_per_key, with_operation
 
 _log = logging.getLogger(__name__)
 
@@ -280,7 +280,7 @@ class BatchStaging:
 
     def _write(self, rows: DataFrame, target: IcebergTarget, summary: BatchSummary) -> None:
         try:
-            target.stage(rows, summary)
+            _append_to_staging(rows, target, summary)
         except (PySparkException, Py4JJavaError) as error:
             # A commit whose answer was lost is reported as a failure; the table shows whether it happened.
             if not _is_own(load_staging_table(self.catalog, target.names), target.names, summary):
@@ -313,6 +313,24 @@ class BatchStaging:
             *(valid_text(field) for field in REJECTED_ROW),
             fn.lit(self.now()).alias("refused_at"),
         )
+
+
+def _append_to_staging(rows: DataFrame, target: IcebergTarget, summary: BatchSummary) -> None:
+    """Append rows to the staging table of a target as one snapshot. Columns match by name; no rows give an empty one.
+
+    Rows to merge are staged with one row per key, so that a batch that cannot be merged is not staged.
+
+    Parameters
+    ----------
+    rows: the rows with exactly the columns of the target, in any order, plus the operation column of a change feed.
+    summary: the summary of the batch, written into the snapshot.
+    """
+    declared = target.declared
+    if declared.mode == "merge":
+        rows = one_row_per_key(with_operation(rows, declared), declared)
+    options = {f"snapshot-property.{name}": value for name, value in summary.properties().items()}
+    rows = require_valid_text(rows, place=f"output {target.output}, table {declared.table},")
+    rows.writeTo(target.staging_identifier).options(**options).append()
 
 
 def _require_unbroken(results: Iterable[RuleResult], key: PublicationKey) -> None:

@@ -1,4 +1,4 @@
-"""Appends the rows of a batch to the staging table of an Iceberg output, with the batch's summary in the snapshot."""
+"""Iceberg tables as outputs: their names, and the form in which rows are staged for a MERGE."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as fn
 
 from sluice.declarations.iceberg_output import IcebergOutput, OperationsDeclaration
-from sluice.publication.staged_batch import BatchSummary, StagedBatch, StagedMode, StagedOutput
+from sluice.publication.staged_batch import StagedBatch, StagedMode, StagedOutput
 from sluice.record_values.rejection import RejectionKind
 from sluice.stored_keys import OPERATION_COLUMN
 from sluice_spark.session.columns import quoted, quoted_table, rejection_of
 from sluice_spark.session.row_content import comparable_columns
-from sluice_spark.session.valid_text import require_valid_text
 
 DELETE = "delete"
 """The operation of a staged row whose key is deleted from the table."""
@@ -60,22 +59,6 @@ class IcebergTarget:
     def staging_identifier(self) -> str:
         """The quoted name of the staging table."""
         return quoted_table(self.catalog, self.names.staging)
-
-    def stage(self, rows: DataFrame, summary: BatchSummary) -> None:
-        """Append rows to the staging table as one snapshot. Columns match by name; no rows give an empty snapshot.
-
-        Rows to merge are staged with one row per key, so that a batch that cannot be merged is not staged.
-
-        Parameters
-        ----------
-        rows: the rows with exactly the columns of the target, in any order, plus the operation column of a change feed.
-        summary: the summary of the batch, written into the snapshot.
-        """
-        if self.declared.mode == "merge":
-            rows = one_row_per_key(with_operation(rows, self.declared), self.declared)
-        options = {f"snapshot-property.{name}": value for name, value in summary.properties().items()}
-        rows = require_valid_text(rows, place=f"output {self.output}, table {self.declared.table},")
-        rows.writeTo(self.staging_identifier).options(**options).append()
 
 
 def with_operation(rows: DataFrame, declared: IcebergOutput) -> DataFrame:
