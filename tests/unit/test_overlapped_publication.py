@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from sluice_spark.delivery.overlapped_publication import OverlappedPublication, no_tables
+from sluice_spark.delivery.publisher import no_tables
+from sluice_spark.delivery.staged_publication import OverlappedPublication
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table as PyIcebergTable
 
-    from sluice_spark.delivery.overlapped_publication import StagedByOutput
+    from sluice_spark.delivery.publisher import StagedByOutput
 
 HOUR_SECONDS = 3600.0
 

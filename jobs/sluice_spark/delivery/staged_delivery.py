@@ -26,8 +26,8 @@ from sluice.tables.catalog import open_catalog
 from sluice_spark.delivery.batch_staging import BatchCounts, BatchStaging, StagingLook, log_difference
 from sluice_spark.delivery.delivery_port import DeliveredBatch, DeliveryContext, OffsetLog, canonical_end
 from sluice_spark.delivery.fenced_merge import FencedMerge
-from sluice_spark.delivery.overlapped_publication import StagedByOutput
-from sluice_spark.delivery.staged_publication import PublicationRhythm, Publisher, StagedPublication
+from sluice_spark.delivery.publisher import Publisher, StagedByOutput
+from sluice_spark.delivery.staged_publication import PublicationRhythm, StagedPublication
 from sluice_spark.delivery.stream_takeover import (
     complete_rejections,
     marked_batches,

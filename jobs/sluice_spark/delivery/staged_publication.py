@@ -1,4 +1,4 @@
-"""Makes staged batches visible in all tables of a stream, in order and when they are due, and clears them.
+"""Decides when the staged batches of a run become visible: in order, when they are due, and no batch before a held one.
 
 A batch is published at once, or on a thread of the driver while Spark works on the next batch: a staged batch is safe,
 so Spark does not wait for its commit. Several batches may wait to be published together (`publish_every`); a table that
@@ -8,165 +8,20 @@ gets a snapshot every half minute stays small and quick. The staging tables are 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from itertools import groupby
-from typing import Protocol
+from dataclasses import dataclass
+from typing import TypeAlias
 
-from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from sluice.ledger.batches import BatchObservation, PublicationKey
-from sluice.publication.chain import is_visible
-from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
-from sluice.publication.marks import batch_of, load_target_state
-from sluice.publication.publish_batches import Publication, ReplacedRange, publish_append, publish_replace
-from sluice.publication.staged_batch import PlannedBatch, StagedBatch, recovered_observation
-from sluice.publication.staging_table import clear_staging
-from sluice.supervision.held_lease import HeldLease
+from sluice.publication.staged_batch import recovered_observation
 from sluice_spark.delivery.batch_recording import Recording
-from sluice_spark.delivery.fenced_merge import FencedMerge
-from sluice_spark.delivery.overlapped_publication import OverlappedPublication, StagedByOutput, no_tables
-from sluice_spark.sinks.iceberg import IcebergTarget
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Publisher:
-    """The publication of one run's batches, and of those that earlier runs left staged.
-
-    targets: the outputs, in the order in which they become visible. token: the fencing token that every commit carries.
-    merging: publishes the outputs of mode `merge`.
-    lease: the run's; asked before each publication.
-    merges_small: whether small staged files are merged into larger ones before they become visible.
-    """
-
-    catalog: Catalog
-    targets: Sequence[IcebergTarget]
-    token: int
-    merging: FencedMerge
-    lease: HeldLease
-    merges_small: bool = False
-    reached: Reached = unnoticed
-    _superseded: dict[str, list[str]] = field(default_factory=dict)
-
-    @property
-    def outputs(self) -> frozenset[str]:
-        """The names of the outputs."""
-        return frozenset(target.output for target in self.targets)
-
-    def published_outputs(self, batch: PlannedBatch) -> frozenset[str]:
-        """The outputs in which a batch is visible already.
-
-        Raises
-        ------
-        DeliveryError: when another batch is visible under its number.
-        """
-        positions = {one.names: load_target_state(self.catalog, one.names).position(one.names) for one in self.targets}
-        return frozenset(
-            names.output for names, position in positions.items() if is_visible(position, batch, target=names.target)
-        )
-
-    def publish(
-        self, batches: Sequence[StagedByOutput], *, staging: Mapping[str, Table] = no_tables
-    ) -> Mapping[str, int]:
-        """Make batches visible, every output of them.
-
-        Parameters
-        ----------
-        staging: staging tables by output, loaded after the batches were staged; the others are loaded here.
-
-        Returns
-        -------
-        The snapshots of the targets, by output.
-
-        Raises
-        ------
-        LeaseLostError: when the run may not publish any more.
-        DeliveryError, LakehouseError: as `publish_append` raises them. Outputs that are visible by then stay so; the
-            others are published from staging by the next attempt.
-        """
-        snapshot_ids = {}
-        self.lease.require()
-        for number, target in enumerate(self.targets):
-            own = [batch[target.output] for batch in batches if target.output in batch]
-            published = self._publish(target, own, staging.get(target.output))
-            self._superseded.setdefault(target.output, []).extend(published.superseded_files)
-            if published.snapshot_id is not None:
-                snapshot_ids[target.output] = published.snapshot_id
-            if number == 0 and len(self.targets) > 1:
-                self.reached(CrashPoint.FIRST_OUTPUT_PUBLISHED)
-        self.reached(CrashPoint.PUBLISHED)
-        return snapshot_ids
-
-    def snapshots_of(self, key: PublicationKey) -> Mapping[str, int]:
-        """The snapshots in which a batch became visible, by output, as far as the tables list them."""
-        found = {}
-        for target in self.targets:
-            for snapshot in load_target_state(self.catalog, target.names).table.snapshots():
-                batch = batch_of(snapshot, target.names)
-                if batch is not None and batch.key == key:
-                    found[target.output] = snapshot.snapshot_id
-        return found
-
-    def clear(self, *, unrecorded: Collection[PublicationKey] = ()) -> None:
-        """Remove visible batches from the staging tables.
-
-        Parameters
-        ----------
-        unrecorded: batches that the ledger does not have yet; they stay, because after a crash the ledger gets them
-            from the staging tables.
-        """
-        for target in self.targets:
-            cleared = clear_staging(
-                self.catalog,
-                target.names,
-                token=self.token,
-                unrecorded=unrecorded,
-                superseded_files=self._superseded.get(target.output, ()),
-            )
-            self._superseded[target.output] = list(cleared.superseded_left)
-        self.reached(CrashPoint.CLEARED)
-
-    def _publish(self, target: IcebergTarget, batches: Sequence[StagedBatch], staging: Table | None) -> Publication:
-        """Publish the batches of an output, those of one mode together, in order."""
-        modes = [list(alike) for _, alike in groupby(batches, key=lambda batch: target.as_staged(batch).declared)]
-        if not modes:
-            return self._publish_alike(target, batches, staging)
-        published = [self._publish_alike(target.as_staged(alike[0]), alike, staging) for alike in modes]
-        return Publication(
-            snapshot_id=published[-1].snapshot_id,
-            published=tuple(batch for each in published for batch in each.published),
-            attempts=sum(each.attempts for each in published),
-            superseded_files=tuple(file for each in published for file in each.superseded_files),
-        )
-
-    def _publish_alike(
-        self, target: IcebergTarget, batches: Sequence[StagedBatch], staging: Table | None
-    ) -> Publication:
-        mode = target.declared.mode
-        if mode == "merge":
-            return self.merging.publish(target, batches)
-        if mode == "append":
-            return publish_append(
-                self.catalog,
-                target.names,
-                batches,
-                token=self.token,
-                merge_small=self.merges_small,
-                staging=staging,
-                reached=self.reached,
-            )
-        return publish_replace(
-            self.catalog,
-            target.names,
-            batches,
-            replaced=ReplacedRange.TABLE if mode == "complete" else ReplacedRange.PARTITIONS,
-            token=self.token,
-            staging=staging,
-            reached=self.reached,
-        )
-
+from sluice_spark.delivery.publisher import Publisher, StagedByOutput, no_tables
+from sluice_spark.delivery.waiting_batches import HeldBatches
 
 _log = logging.getLogger(__name__)
 
@@ -195,31 +50,6 @@ class PublicationRhythm:
         return self.is_overlapped or self.every_seconds is not None
 
 
-class WaitingBatches(Protocol):
-    """The batches of a run that wait for a person (`sluice_spark.delivery.waiting_batches`)."""
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether anything waits."""
-        ...
-
-    def takes(self, batch: StagedByOutput) -> bool:
-        """Whether a staged batch has to wait; it is then queued."""
-        ...
-
-    def await_room(self) -> None:
-        """Wait while as many queue as may."""
-        ...
-
-    def watch(self) -> None:
-        """Begin to look for decisions."""
-        ...
-
-    def end(self) -> None:
-        """Look for none any more."""
-        ...
-
-
 @dataclass(slots=True, kw_only=True)
 class StagedPublication:
     """The publications of one run.
@@ -232,7 +62,7 @@ class StagedPublication:
     recording: Recording
     rhythm: PublicationRhythm
     on_failure: Callable[[], None]
-    held: WaitingBatches | None = None
+    held: HeldBatches | None = None
     _uncleared: int = 0
     _overlapped: OverlappedPublication | None = None
 
@@ -348,3 +178,115 @@ class StagedPublication:
         if self._uncleared - len(unrecorded) >= CLEARED_TOGETHER:
             self.publisher.clear(unrecorded=unrecorded)
             self._uncleared = len(unrecorded)
+
+
+Publish: TypeAlias = Callable[[Sequence[StagedByOutput], Mapping[str, Table]], None]
+"""Makes batches visible, in order, with all that follows from it. Takes the staging tables by output, loaded after the
+last of the batches was staged; those that are missing have to be loaded."""
+
+
+class OverlappedPublication:
+    """Publishes waiting batches on a thread of its own when they are due.
+
+    A group is due a fixed time after its first batch was staged, with or without new input, and when the run ends.
+    Without groups each batch is published alone, and Spark is at most one batch ahead. A context manager: leaving it
+    publishes what still waits, unless the block failed; then the next run publishes it.
+
+    Parameters
+    ----------
+    publish: called on the thread, and at the end on the caller's.
+    every_seconds: how long the first batch of a group waits; none when there are no groups.
+    on_failure: is called when a publication has failed; leaving the block then raises its error.
+    """
+
+    def __init__(self, publish: Publish, *, every_seconds: float | None, on_failure: Callable[[], None]) -> None:
+        self._publish = publish
+        self._every_seconds = every_seconds
+        self._on_failure = on_failure
+        self._changed = threading.Condition()
+        self._waiting: list[StagedByOutput] = []
+        self._staging: Mapping[str, Table] = no_tables
+        self._due_at: float | None = None
+        self._is_ending = False
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._work, name="publication", daemon=True)
+
+    def __enter__(self) -> OverlappedPublication:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        with self._changed:
+            self._is_ending = True
+            self._changed.notify_all()
+        self._thread.join()
+        if self._failure is not None:  # the cause; an error of the query beside it is a consequence
+            raise self._failure
+        if kind is None:
+            self._publish_waiting()
+
+    def add(self, batch: StagedByOutput, staging: Mapping[str, Table]) -> None:
+        """Queue a staged batch for publication; without groups, once the previous batch is visible.
+
+        Parameters
+        ----------
+        staging: the staging tables by output, as they were loaded after the batch was staged.
+
+        Raises
+        ------
+        Exception: the error of a publication that has failed; no further batch is taken.
+        """
+        with self._changed:
+            if self._every_seconds is None:
+                self._changed.wait_for(lambda: not self._waiting or self._failure is not None)
+            if self._failure is not None:
+                raise self._failure
+            if self._due_at is None:
+                self._due_at = time.monotonic() + (self._every_seconds or 0.0)
+            self._waiting.append(batch)
+            self._staging = staging
+            self._changed.notify_all()
+
+    def await_published(self) -> None:
+        """Wait until everything that was added is visible.
+
+        Raises
+        ------
+        Exception: the error of a publication that has failed.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: not self._waiting or self._failure is not None)
+            if self._failure is not None:
+                raise self._failure
+
+    def _work(self) -> None:
+        while self._await_due():
+            try:
+                self._publish_waiting()
+            except Exception as error:  # noqa: BLE001  # the thread's end: the error is kept whole and raised by the run
+                _log.error("a publication failed, so the run ends: %s", error)
+                with self._changed:
+                    self._failure = error
+                    self._changed.notify_all()
+                self._on_failure()
+                return
+
+    def _await_due(self) -> bool:
+        """Wait until a publication is due. Returns False when the run ends instead."""
+        with self._changed:
+            while not self._is_ending:
+                left = None if self._due_at is None else self._due_at - time.monotonic()
+                if left is not None and left <= 0:
+                    return True
+                self._changed.wait(left)
+            return False
+
+    def _publish_waiting(self) -> None:
+        with self._changed:
+            batches, staging = tuple(self._waiting), self._staging
+            self._due_at, self._staging = None, no_tables
+        if batches:
+            self._publish(batches, staging)
+        with self._changed:
+            del self._waiting[: len(batches)]
+            self._changed.notify_all()

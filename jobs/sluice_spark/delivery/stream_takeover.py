@@ -20,8 +20,7 @@ from sluice.publication.staging_table import load_staging_table, staged_batches
 from sluice.publication.start_check import published_beyond, refuse_missing_batches, refuse_newer_table
 from sluice.stored_keys import OPERATION_COLUMN
 from sluice.tables.declared_tables import load_table
-from sluice_spark.delivery.overlapped_publication import StagedByOutput
-from sluice_spark.delivery.staged_publication import Publisher
+from sluice_spark.delivery.publisher import Publisher, StagedByOutput
 from sluice_spark.delivery.waiting_batches import key_of
 from sluice_spark.sinks.iceberg import IcebergTarget
 

@@ -23,8 +23,7 @@ from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.mark_moves import reject_batch
 from sluice.publication.staged_batch import is_held, rejected_observation
 from sluice_spark.delivery.delivery_port import BatchGate
-from sluice_spark.delivery.overlapped_publication import StagedByOutput
-from sluice_spark.delivery.staged_publication import Publisher
+from sluice_spark.delivery.publisher import Publisher, StagedByOutput
 from sluice_spark.query.row_rules import broken_rules
 
 _log = logging.getLogger(__name__)
