@@ -18,6 +18,7 @@ import sluice_airflow.dag_builders.stream_control
 import sluice_airflow.dag_builders.streams
 import sluice_airflow.dag_builders.table_jobs  # noqa: F401  # used by the children alone
 from sluice_airflow.adapters.control_permission import ControlPermission
+from sluice_airflow.adapters.form_permission import FormPermission
 from sluice_airflow.pages.page_views import EXTERNAL_VIEWS, FASTAPI_APPS, REACT_APPS
 from sluice_airflow.timetables.backfill_timetable import BackfillTimetable
 
@@ -29,7 +30,8 @@ class SluicePlugin(AirflowPlugin):
     timetables = [BackfillTimetable]  # noqa: RUF012  # Airflow reads plain lists here
     fastapi_apps = FASTAPI_APPS
     fastapi_root_middlewares = [  # noqa: RUF012  # as above
-        {"name": "control of streams", "middleware": ControlPermission}
+        {"name": "control of streams", "middleware": ControlPermission},
+        {"name": "choices in forms", "middleware": FormPermission},
     ]
     external_views = EXTERNAL_VIEWS
     react_apps = REACT_APPS

@@ -24,7 +24,8 @@ from sqlalchemy.pool import NullPool
 from tests.fixtures.airflow import PASSWORDS, prepare_airflow
 from tests.fixtures.airflow_components import AIRFLOW, Components
 from tests.fixtures.drivers import await_condition
-from tests.fixtures.sample_declarations import write_continuous_stream, write_table
+from tests.fixtures.fab_persons import EDITS
+from tests.fixtures.sample_declarations import write_refusing_stream, write_table
 from tests.orchestration.plugins.test_control_permission import PASSING, REACHING
 
 pytestmark = [
@@ -33,7 +34,7 @@ pytestmark = [
 ]
 
 FAB = "airflow.providers.fab.auth_manager.fab_auth_manager.FabAuthManager"
-FAB_PASSWORDS = {name: f"{name}-of-tests" for name in ("admin", "viewer", "of_form", "of_flights", "of_weather")}
+FAB_PASSWORDS = {name: f"{name}-of-tests" for name in ("admin", "viewer", *EDITS)}
 SIMPLE_PASSWORDS = PASSWORDS | {"user": "user-of-tests", "op": "op-of-tests"}
 CHANGES = ("post", "patch", "put", "delete")
 STOP = {"stream": "weather", "verb": "stop", "dry_run": False}
@@ -143,7 +144,7 @@ def matrix_of(
     write_table(pipelines, "bronze.flights")
     for stream in ("flights", "weather"):
         write_table(pipelines, f"silver.{stream}")
-        write_continuous_stream(pipelines, stream, writes=f"silver.{stream}")
+        write_refusing_stream(pipelines, stream, writes=f"silver.{stream}")
     prepared = prepare_airflow(folder, postgres_url, pipelines=pipelines)
     environment = {**prepared.environment, **settings}
     (folder / "airflow" / "passwords.json").write_text(json.dumps(passwords))
@@ -262,6 +263,28 @@ def test_the_pages_ask_fab_about_plugins_and_about_the_dag_of_the_stream(of_fab:
     """FAB's own role of viewers does not have *can read on Plugins*."""
     plan, page = "/sluice/streams/weather/plan/stop", "/sluice/streams/weather"
     plans = {person: of_fab.client(person).get(plan).status_code for person in FAB_PASSWORDS}
-    assert plans == {"admin": 200, "viewer": 403, "of_form": 403, "of_flights": 403, "of_weather": 200}
+    assert plans == {"viewer": 403, **dict.fromkeys(EDITS, 403), "admin": 200, "of_weather": 200}
     pages = {person: of_fab.client(person).get(page).status_code for person in FAB_PASSWORDS}
-    assert pages == {"admin": 200, "viewer": 403, "of_form": 200, "of_flights": 200, "of_weather": 200}
+    assert pages == {"viewer": 403, **dict.fromkeys(EDITS, 200), "admin": 200, "of_tables": 403}
+
+
+CHOICES = [
+    ("dags/table_maintenance/dagRuns", {"tables": ["silver.flights"]}, 200),
+    ("dags/table_maintenance/dagRuns", {"tables": ["silver.flights", "quarantine.weather"]}, 403),
+    ("dags/table_maintenance/dagRuns", {"tables": ["quarantine.flights"]}, 200),
+    ("dags/table_maintenance/dagRuns", {"tables": ["no.such_table"]}, 400),
+    ("dags/table_maintenance/dagRuns", {}, 200),
+    ("dags/checkpoint_health/dagRuns", {"streams": ["weather"]}, 403),
+    ("dags/checkpoint_health/dagRuns", {"streams": ["flights"]}, 200),
+]
+
+
+@pytest.mark.parametrize(("path", "conf", "status"), CHOICES)
+def test_who_may_not_read_the_dag_of_a_stream_chooses_neither_it_nor_its_quarantine(
+    of_fab: Matrix, path: str, conf: dict[str, object], status: int
+) -> None:
+    """The forms of the platform's DAGs are one each for all tables or streams."""
+    body = {"logical_date": None, "conf": conf}
+    assert of_fab.client("of_tables").post(f"/api/v2/{path}", json=body).status_code == status
+    if status == 403:
+        assert of_fab.client("admin").post(f"/api/v2/{path}", json=body).status_code == 200

@@ -10,14 +10,22 @@ alone. Which requests are meant is decided in `control_routes`.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sluice.ledger.control_values import Person
-from sluice_airflow.adapters.control_routes import CHANGES, CONTROL_DAG, ControlForm, ControlledRequest, judge_request
+from sluice_airflow.adapters.api_requests import (
+    Denial,
+    document_of,
+    may_change_something,
+    refuse,
+    repeated,
+    user_of,
+    whole_body,
+)
+from sluice_airflow.adapters.control_routes import CONTROL_DAG, ControlForm, ControlledRequest, judge_request
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -26,14 +34,6 @@ _SEVERAL = "Who may change a run of stream_control depends on its stream: name o
 _NO_RUN = "There is no such run of stream_control, or it names no stream."
 _KNOWN_RUN = "There was a request for a run of stream_control with this id already. Leave `dag_run_id` out."
 _NOT_RECORDED = "The ledger does not answer. {}"
-
-
-@dataclass(frozen=True, slots=True)
-class Denial:
-    """The answer to a request that is not permitted. status: of HTTP."""
-
-    status: int
-    detail: str
 
 
 MayControl = Callable[["Scope", str], Awaitable[Denial | Person | None]]
@@ -75,16 +75,16 @@ class ControlPermission:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if scope["type"] != "http" or scope["method"] not in CHANGES or "/api/v2/" not in scope.get("path", ""):
+        if not may_change_something(scope):
             await self._app(scope, receive, send)
             return
-        body = await _whole_body(receive)
-        document, is_readable = _document_of(body)
+        body = await whole_body(receive)
+        document, is_readable = document_of(body)
         request = judge_request(scope["method"], scope["path"], document) if is_readable else _UNREADABLE
         if request is None:
-            await self._app(scope, _repeated(body, receive), send)
+            await self._app(scope, repeated(body, receive), send)
         elif request.form is ControlForm.REFUSED:
-            await _refuse(Denial(403, _SEVERAL), send)
+            await refuse(Denial(403, _SEVERAL), send)
         elif request.form is ControlForm.TRIGGER:
             await self._trigger(scope, receive, send, body, document, request)
         else:
@@ -96,21 +96,21 @@ class ControlPermission:
         conf = document.get("conf") if isinstance(document, dict) else None
         stream = conf.get("stream") if isinstance(conf, dict) else None
         if not isinstance(conf, dict) or not isinstance(stream, str):  # the trigger fails: the parameter is required
-            await self._app(scope, _repeated(body, receive), send)
+            await self._app(scope, repeated(body, receive), send)
             return
         person = await self._may_control(scope, stream)
         if isinstance(person, Denial):
-            await _refuse(person, send)
+            await refuse(person, send)
             return
         if person is not None and conf.get("dry_run") is False:
             run_id = request.run_id or f"manual__{datetime.now(UTC).isoformat()}_{token_hex(4)}"
             recorded = await self._records.record_request(run_id, conf, by=person)
             if recorded is not True:
-                await _refuse(_not_recorded(is_unreachable=recorded is None), send)
+                await refuse(_not_recorded(is_unreachable=recorded is None), send)
                 return
             body = json.dumps({**document, "dag_run_id": run_id}).encode()
             scope = _with_length(scope, len(body))
-        await self._app(scope, _repeated(body, receive), send)
+        await self._app(scope, repeated(body, receive), send)
 
     async def _change(
         self, scope: Scope, receive: Receive, send: Send, body: bytes, document: Any, request: ControlledRequest
@@ -121,10 +121,10 @@ class ControlPermission:
         if stream is None and isinstance(person, Person):
             person = Denial(404, _NO_RUN)
         if isinstance(person, Denial):
-            await _refuse(person, send)
+            await refuse(person, send)
             return
         if request.form is not ControlForm.ANSWER or person is None:
-            await self._app(scope, _repeated(body, receive), send)
+            await self._app(scope, repeated(body, receive), send)
             return
         shown = await self._records.shown_digest(run_id, request.task, map_index=request.map_index)
         chosen = document.get("chosen_options") if isinstance(document, dict) else None
@@ -134,11 +134,11 @@ class ControlPermission:
         async def keep(message: Message) -> None:
             answer.append(message)
 
-        await self._app(scope, _repeated(body, receive), keep)
+        await self._app(scope, repeated(body, receive), keep)
         # Only what Airflow has accepted is an answer. The task waits until it is recorded.
         is_accepted = bool(answer) and 200 <= answer[0]["status"] < 300
         if is_accepted and await self._records.record_answer(run_id, by=person, approved_digest=approved) is None:
-            await _refuse(Denial(503, _NOT_RECORDED.format("Trigger stream_control again: this answer is lost.")), send)
+            await refuse(Denial(503, _NOT_RECORDED.format("Trigger stream_control again: this answer is lost.")), send)
             return
         for message in answer:
             await send(message)
@@ -161,22 +161,13 @@ def _not_recorded(*, is_unreachable: bool) -> Denial:
 async def _may_control(scope: Scope, stream: str) -> Denial | Person | None:
     """Ask Airflow's auth manager, as the API does when the stream's own DAG is paused."""
     from airflow.api_fastapi.app import get_auth_manager
-    from airflow.api_fastapi.auth.managers.base_auth_manager import COOKIE_NAME_JWT_TOKEN
     from airflow.api_fastapi.auth.managers.models.resource_details import DagDetails
-    from airflow.api_fastapi.core_api.security import get_user
     from airflow.models.dag import DagModel
-    from fastapi import HTTPException, Request
-    from fastapi.security.utils import get_authorization_scheme_param
     from starlette.concurrency import run_in_threadpool
 
-    request = Request(scope)
-    if not request.headers.get("authorization") and COOKIE_NAME_JWT_TOKEN not in request.cookies:
-        return None  # Airflow refuses a request without credentials itself, unless it takes all for admins
-    kind, token = get_authorization_scheme_param(request.headers.get("authorization"))
-    try:
-        user = await get_user(request, None, _bearer(token) if kind.lower() == "bearer" else None)
-    except HTTPException as error:
-        return Denial(error.status_code, str(error.detail))
+    user = await user_of(scope)
+    if user is None or isinstance(user, Denial):
+        return user
 
     def is_allowed() -> bool:
         details = DagDetails(id=stream, team_name=DagModel.get_team_name(stream))
@@ -187,48 +178,6 @@ async def _may_control(scope: Scope, stream: str) -> Denial | Person | None:
     return Denial(403, f"You may not edit the DAG {stream}, and so not control its stream.")
 
 
-def _bearer(token: str) -> Any:
-    from fastapi.security import HTTPAuthorizationCredentials
-
-    return HTTPAuthorizationCredentials(scheme="Bearer", credentials=token)
-
-
-def _document_of(body: bytes) -> tuple[Any, bool]:
-    """The document of a body, none when it is no JSON; and whether it can be looked into."""
-    try:
-        return json.loads(body or b"{}"), True
-    except RecursionError:
-        return None, False
-    except ValueError:  # Airflow's own answer says what is wrong with it
-        return None, True
-
-
 def _with_length(scope: Scope, length: int) -> Scope:
     headers = [(name, value) for name, value in scope.get("headers", ()) if name.lower() != b"content-length"]
     return {**scope, "headers": [*headers, (b"content-length", str(length).encode())]}
-
-
-async def _whole_body(receive: Receive) -> bytes:
-    parts: list[bytes] = []
-    while True:
-        message: MutableMapping[str, Any] = await receive()
-        parts.append(message.get("body", b""))
-        if not message.get("more_body", False):
-            return b"".join(parts)
-
-
-def _repeated(body: bytes, receive: Receive) -> Receive:
-    """Hands the body out once more, then what follows it."""
-    pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def repeat() -> Message:
-        return pending.pop() if pending else await receive()
-
-    return repeat
-
-
-async def _refuse(refusal: Denial, send: Send) -> None:
-    body = json.dumps({"detail": refusal.detail}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-CONTROL_DAG = "stream_control"
+from sluice_airflow.adapters.api_requests import CHANGES
 
-CHANGES = frozenset({"POST", "PATCH", "PUT", "DELETE"})
+CONTROL_DAG = "stream_control"
 
 HARMLESS = frozenset({"assets", "connections", "parseDagFile", "pools", "variables"})
 """What the API has beside DAGs and their backfills. None of it reaches a run of `stream_control`: that DAG is not
@@ -88,7 +88,7 @@ def judge_request(method: str, path: str, body: Any) -> ControlledRequest | None
     place = _API.search(path)
     if method not in CHANGES or place is None:
         return None
-    first, _, behind = place["rest"].rstrip("/").partition("/")
+    first, _, behind = place["rest"].partition("/")
     if first in HARMLESS:
         return None
     if first != "dags":

@@ -94,8 +94,11 @@ def _report_page(table: str, request: Request, reader: ReaderDep, pages: StateDe
 
 
 def _report_file(table: str, check: str, path: str, reader: ReaderDep, pages: StateDep) -> FileResponse:
-    """A file of the report of a check that the ledger knows; a path that leaves the report's folder is not found."""
-    require_dag(reader, QUALITY_DAG)
+    """A file of the report of a check that the ledger knows; a path that leaves the report's folder is not found. The
+    reader sees the page that leads here."""
+    for dag in (MAINTENANCE_DAG, QUALITY_DAG):
+        require_dag(reader, dag)
+    visible_table(table, reader, pages)
     docs = QualityPages(root=pages.deployment.settings.reports)
     known = recent_quality(pages.ledger, table, limit=SHOWN_RESULTS)
     folder = next((one for seen in known if (one := docs.data_docs(table, seen.checked_at)).name == check), None)

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from sluice.ledger.control_values import Person
-from sluice_airflow.adapters.control_permission import ControlPermission, Denial, MayControl
-from sluice_airflow.adapters.control_routes import CHANGES, ControlForm, judge_request
+from sluice_airflow.adapters.api_requests import CHANGES, Denial
+from sluice_airflow.adapters.control_permission import ControlPermission, MayControl
+from sluice_airflow.adapters.control_routes import ControlForm, digest_in, judge_request, with_digest
 
 RUNS = "/api/v2/dags/stream_control/dagRuns"
 ANN = Person(person_id="7", name="ann")
@@ -187,6 +188,12 @@ def test_an_answer_is_recorded_with_the_person_and_the_plan_that_was_shown(
     records = FakeControlRecords()
     assert answered("PATCH", ANSWER, {"chosen_options": chosen}, records=records)[0] == 200
     assert records.answers == [("about-flights", ANN, approved)]
+
+
+def test_a_text_that_names_two_plans_shows_none() -> None:
+    shown = with_digest("1. Reset it.", DIGEST)
+    assert digest_in(shown) == DIGEST
+    assert digest_in(f"{shown}\n\nPlan `{'e' * 64}`") is None
 
 
 def test_an_answer_that_airflow_refuses_is_none() -> None:
