@@ -17,10 +17,11 @@ from sluice.ledger.connection import Ledger, database_time, open_ledger
 from sluice.ledger.control_requests import find_control_request, record_control_request
 from sluice.ledger.control_values import Person
 from sluice.ledger.desired_states import set_desired_state
-from sluice.ledger.driver_passes import give_pass, url_with_pass
+from sluice.ledger.driver_passes import WRITES, give_pass, url_with_pass
 from sluice.ledger.driver_uis import DriverUi, find_driver_ui, record_driver_ui
 from sluice.ledger.events import REQUESTED, Actor, Event, EventAction, EventSubject, record_event
 from sluice.ledger.generations import current_generation, record_fingerprint
+from sluice.ledger.held_batches import HeldBatch, hold_batch
 from sluice.ledger.ledger_table import LedgerTable
 from sluice.ledger.migrations import observe_version, upgrade
 from sluice.ledger.retention import Retention, apply_retention
@@ -176,6 +177,23 @@ def test_a_driver_changes_nothing_of_others(driving: Ledger) -> None:
             connection.execute(text(statement))
 
 
+def test_a_driver_adds_no_row_of_another_stream_to_any_table(driving: Ledger) -> None:
+    tables = [table for table, rights in WRITES.items() if "INSERT" in rights and table != "events"]
+    assert len(tables) > 5
+    for table in tables:
+        insert = text(f"INSERT INTO sluice.{table} (stream) VALUES ('other')")  # noqa: S608  # names of our own
+        with pytest.raises(ProgrammingError, match="row-level security"), driving.engine.begin() as connection:
+            connection.execute(insert)
+
+
+def test_a_driver_takes_no_held_batch_of_another_stream_away(driving: Ledger, working: Ledger) -> None:
+    for stream in ("clicks", "other"):
+        hold_batch(working, HeldBatch(key=PublicationKey(stream=stream, generation=1, batch=1), reason="x", rows={}))
+    with driving.transaction() as connection:
+        taken = connection.execute(text("DELETE FROM sluice.held_batches RETURNING stream"))
+        assert taken.scalars().all() == ["clicks"]
+
+
 def test_every_row_that_a_driver_can_change_is_one_of_its_own(driving: Ledger, working: Ledger) -> None:
     """PostgreSQL leaves the others out of an update without a condition."""
     for stream in ("clicks", "other"):
@@ -196,6 +214,28 @@ def test_every_row_that_a_driver_can_change_is_one_of_its_own(driving: Ledger, w
         with driving.transaction() as connection:
             changed = connection.execute(text(f"UPDATE sluice.{table} SET stream = stream RETURNING stream"))  # noqa: S608
             assert changed.scalars().all() == ["clicks"], table
+    with driving.transaction() as connection:
+        read = connection.execute(text("SELECT stream FROM sluice.driver_uis"))
+        assert read.scalars().all() == ["clicks"], "a key signs requests to the UI of another driver"
+
+
+def test_a_role_that_had_more_rights_keeps_those_of_drivers_alone(
+    roles: tuple[str, str], empty_database_url: str
+) -> None:
+    owner, (_, url) = make_url(empty_database_url), roles
+    drivers = str(make_url(url).username)
+    for rights in ("ALL ON SCHEMA sluice", "ALL ON ALL TABLES IN SCHEMA sluice"):
+        administer(owner, f"GRANT {rights} TO {drivers}")
+
+    upgrade(empty_database_url, drivers=drivers)
+
+    with open_ledger(url) as opened:
+        for statement in ("CREATE TABLE sluice.x (y int)", "DELETE FROM sluice.runs", "DELETE FROM sluice.troubles"):
+            with (
+                pytest.raises(ProgrammingError, match="permission denied"),
+                opened.engine.begin() as connection,
+            ):
+                connection.execute(text(statement))
 
 
 def test_a_pass_ends_with_the_next_one_and_none_is_good_for_nothing(roles: tuple[str, str], working: Ledger) -> None:

@@ -58,6 +58,7 @@ OF_ITS_OWN_FORM = [
     "sk_live_abcdefghijklmnop",
     "hf_abcdefghijklmnopqrstuvwxyz",
     "npm_abcdefghijklmnopqrstuvwxyz",
+    "AIzaSyAbcdefghijklmnopqrstuvwxyz0123456",
 ]
 HARMLESS = [
     "token=1763881234 is older than token: 77.",

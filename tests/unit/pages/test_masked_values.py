@@ -121,6 +121,12 @@ def test_where_a_masked_number_is_not_at_its_place_no_number_is_shown() -> None:
     assert masked_json('{"id": 1, "card": 4111}', columns, ("card",)).text == '{"id": 1, "card": "••• (number)"}'
 
 
+def test_a_text_in_the_place_of_an_object_with_a_masked_field_is_not_shown_however_short_it_is() -> None:
+    columns = StructType((("address", parse_column_type("string")),))
+
+    assert masked_json('{"address": "7"}', columns, ("address.street",)).text == '{"address": "••• (text)"}'
+
+
 @pytest.mark.parametrize("text", HIDDEN, ids=lambda text: text[:20] or "empty")
 def test_a_value_that_is_no_json_object_is_hidden(text: str) -> None:
     masked = masked_json(text, COLUMNS, MASKED)
@@ -150,6 +156,7 @@ def test_of_a_line_nothing_is_shown_of_a_type_that_a_masked_column_has() -> None
     columns = StructType(tuple((name, parse_column_type("long")) for name in ("id", "card")))
 
     assert masked_line("1,4111", columns, ("card",)).text == "•••,•••"
+    assert masked_line("1,4111", columns, ("card.number",)).text == "1,•••", "of a column that has no such field"
 
 
 def test_of_a_line_no_text_is_shown_even_if_no_masked_column_is_one() -> None:
@@ -160,7 +167,7 @@ def test_of_a_line_no_text_is_shown_even_if_no_masked_column_is_one() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "1,ann", "1,2,3,4,5,6,7,8", '1,"ann,Elm', "1,2,3,4,5,6,7\n1,2,3,4,5,6,7", "x" * (LONGEST_SEARCHED + 1)],
+    ["", "1,ann", "1,2,3,4,5,6,7,8", '1,"ann,Elm', "1,2,3,4,5,6,7\n1,2,3,4,5,6,7", f"1,{'x' * LONGEST_SEARCHED},,,,,"],
     ids=lambda text: text[:20],
 )
 def test_a_line_with_other_fields_is_hidden(text: str) -> None:
