@@ -1,6 +1,6 @@
 """Install all prerequisites, side by side where possible, and skip what is installed already.
 
-Java is installed with the system's package manager, when the user has the rights and has not forbidden it.
+Java is installed with the system's package manager, when the user has the rights and agrees (decision 0090).
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from sluice.setup.python_environment import (
 from sluice.setup.setup_progress import Progress
 
 OPT_OUT_VARIABLE = "SLUICE_NO_INSTALL"
-"""When it is set to anything but 0 or nothing, the bootstrap installs no system packages."""
+"""0: system packages are installed without a question. Another value: none is. Unset: a person at a terminal is asked,
+and without a terminal root's process installs them, which has the rights already, and sudo is not used."""
 
 INSTALLED_VERSIONS = (17, 21)
 """The versions of Java that are installed, the preferred one first; a distribution may have only one of them."""
@@ -56,10 +57,17 @@ class JavaInstallation:
     ----------
     commands: for each version of Java, the commands that install it; empty when none may be run.
     obstacle: why none may be run, as half a sentence; empty when there are commands.
+    needs_consent: whether a person is asked first.
     """
 
     commands: tuple[tuple[tuple[str, ...], ...], ...] = ()
     obstacle: str = ""
+    needs_consent: bool = False
+
+    @property
+    def question(self) -> str:
+        """What the person is asked."""
+        return f"Java is missing. Install it with the rights of root: {' '.join(self.commands[0][-1])}? [y/N] "
 
 
 def plan_java_installation(
@@ -67,18 +75,21 @@ def plan_java_installation(
     environment: Mapping[str, str],
     is_root: bool,
     has_sudo: bool,
+    has_terminal: bool,
     find_program: Callable[[str], str | None],
 ) -> JavaInstallation:
     """Decide how Java can be installed on this machine.
 
     Parameters
     ----------
-    environment: the environment variables; `SLUICE_NO_INSTALL` forbids the installation.
+    environment: the environment variables; `SLUICE_NO_INSTALL` forbids the installation, or agrees to it.
     is_root: whether this process may install packages itself.
     has_sudo: whether sudo works without asking for a password.
+    has_terminal: whether a person can be asked.
     find_program: the path of a program by its name, None when there is none, as `shutil.which` answers.
     """
-    if environment.get(OPT_OUT_VARIABLE, "") not in ("", "0"):
+    setting = environment.get(OPT_OUT_VARIABLE, "")
+    if setting not in ("", "0"):
         return JavaInstallation(obstacle=f"{OPT_OUT_VARIABLE} forbids to install it")
     manager = next(filter(find_program, PACKAGE_MANAGERS), None)
     if manager is None:
@@ -89,12 +100,16 @@ def plan_java_installation(
         return JavaInstallation(
             obstacle="it cannot be installed by this user, who is not root and has no passwordless sudo"
         )
+    if not is_root and not has_terminal and setting != "0":
+        return JavaInstallation(
+            obstacle=f"sudo would install it, and there is no terminal at which to ask ({OPT_OUT_VARIABLE}=0 agrees)"
+        )
     privilege = () if is_root else ("sudo", "--non-interactive")
     commands = tuple(
         tuple((*privilege, *line.format(version).split()) for line in PACKAGE_MANAGERS[manager])
         for version in INSTALLED_VERSIONS
     )
-    return JavaInstallation(commands=commands)
+    return JavaInstallation(commands=commands, needs_consent=has_terminal and setting != "0")
 
 
 def install_java(plan: JavaInstallation, *, runner: CommandRunner, progress: Progress) -> None:
@@ -215,10 +230,16 @@ class Installation:
             return java
         has_sudo = shutil.which("sudo") is not None and self.runner.run(["sudo", "-n", "true"]).is_success()
         plan = plan_java_installation(
-            environment=self.environment, is_root=os.geteuid() == 0, has_sudo=has_sudo, find_program=shutil.which
+            environment=self.environment,
+            is_root=os.geteuid() == 0,
+            has_sudo=has_sudo,
+            has_terminal=self.progress.has_terminal(),
+            find_program=shutil.which,
         )
         if plan.obstacle:
             raise search.missing(plan.obstacle)
+        if plan.needs_consent and not self.progress.ask(plan.question):
+            raise search.missing("you did not agree to install it")
         return plan
 
     def _install_java(self, plan: JavaInstallation) -> JavaRuntime:

@@ -1,4 +1,4 @@
-"""The progress that the bootstrap prints."""
+"""The progress that the bootstrap prints, and what it asks."""
 
 from __future__ import annotations
 
@@ -17,6 +17,18 @@ class Progress:
     def elapsed_seconds(self) -> float:
         """The seconds since the bootstrap began."""
         return time.monotonic() - self._began
+
+    @staticmethod
+    def has_terminal() -> bool:
+        """Whether a person reads what is printed, and can answer."""
+        return sys.stdin.isatty() and sys.stdout.isatty()
+
+    @staticmethod
+    def ask(question: str) -> bool:
+        """Ask a person, who agrees with `y` alone."""
+        sys.stdout.write(question)
+        sys.stdout.flush()
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
 
     def report(self, line: str) -> None:
         """Print one line. Several threads may call it at a time."""

@@ -5,7 +5,7 @@ How it works: it makes `.venv` from `uv.lock`; finds Java, or installs it with t
 jars of `ivy.lock` into the user's cache, which all clones share; records an archive of Spark's classes, unless
 `--without-class-archive` is given; and writes to `.sluice/bootstrap.json` where Java and the jars lie.
 What it does not do: it starts no process that stays, and changes nothing outside the project and the user's cache. Only
-when Java is missing and the user may install packages does it install one (`SLUICE_NO_INSTALL=1` forbids that).
+when Java is missing, and a person agrees or root runs it without a terminal, does it install one (`SLUICE_NO_INSTALL`).
 A repeated run takes less than a second and needs no network. Ctrl-C leaves nothing half-made.
 
 Any Python 3 may run this file as a script, so the code that runs before the version check must work with all of them.

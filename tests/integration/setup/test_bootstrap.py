@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import pty
 import shutil
 import signal
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 from sluice.errors import PrerequisiteError
 from sluice.setup.class_archive import ARCHIVE_NAME
 from sluice.setup.command_runner import CommandRunner
-from sluice.setup.installation import Installation, cache_folder
+from sluice.setup.installation import PACKAGE_MANAGERS, Installation, cache_folder
 from sluice.setup.python_environment import environment_stamp
 from sluice.setup.setup_progress import Progress
 
@@ -77,6 +78,34 @@ def test_machine_without_java_gets_one_sentence(project: Path, tmp_path: Path) -
         "Install Java 17 (Debian, Ubuntu: apt install openjdk-17-jre-headless; Fedora: dnf install "
         "java-21-openjdk-headless) or set JAVA_HOME to one, then run the command again.\n"
     )
+    assert not (project / ".venv").exists()
+
+
+@pytest.mark.skipif(
+    not may_mount() or not any(map(shutil.which, PACKAGE_MANAGERS)),
+    reason="the installed Java can be hidden only by root, and a question needs a package manager",
+)
+def test_a_person_at_a_terminal_is_asked_and_no_means_no(project: Path, tmp_path: Path) -> None:
+    words = [sys.executable, str(project / BOOTSTRAP)]
+    ours, its = pty.openpty()
+    os.write(ours, b"\n")  # neither yes nor no
+
+    process = subprocess.run(  # noqa: S603  # our own command
+        ["/usr/bin/unshare", "--mount", "/bin/sh", "-c", f'{HIDE_JAVA} "$@"', "sh", *words],
+        stdin=its,
+        stdout=its,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={"PATH": os.environ["PATH"], "XDG_CACHE_HOME": str(tmp_path)},
+        timeout=60,
+        check=False,
+    )
+
+    asked = os.read(ours, 4096).decode()
+    assert "Java is missing. Install it with the rights of root: " in asked
+    assert asked.rstrip().endswith("? [y/N]")
+    assert process.returncode == 1
+    assert "found none; you did not agree to install it." in process.stderr
     assert not (project / ".venv").exists()
 
 

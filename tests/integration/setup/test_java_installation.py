@@ -14,13 +14,18 @@ from sluice.setup.setup_progress import Progress
 
 
 def plan(
-    *programs: str, environment: Mapping[str, str] | None = None, is_root: bool = True, has_sudo: bool = False
+    *programs: str,
+    environment: Mapping[str, str] | None = None,
+    is_root: bool = True,
+    has_sudo: bool = False,
+    has_terminal: bool = True,
 ) -> JavaInstallation:
     """The plan on a machine with these programs."""
     return plan_java_installation(
         environment=environment or {},
         is_root=is_root,
         has_sudo=has_sudo,
+        has_terminal=has_terminal,
         find_program=lambda name: f"/usr/bin/{name}" if name in programs else None,
     )
 
@@ -56,6 +61,35 @@ def test_without_root_sudo_is_used_and_never_asks() -> None:
 def test_obstacles_are_named_and_nothing_is_run(installation: JavaInstallation, obstacle: str) -> None:
     assert installation.commands == ()
     assert installation.obstacle.startswith(obstacle)
+
+
+@pytest.mark.parametrize(
+    ("value", "is_root", "has_terminal", "is_asked"),
+    [
+        ("", True, True, True),
+        ("", False, True, True),
+        ("", True, False, False),
+        ("0", True, True, False),
+        ("0", False, True, False),
+        ("0", False, False, False),
+    ],
+)
+def test_a_person_at_a_terminal_is_asked_unless_they_have_agreed(
+    value: str, is_root: bool, has_terminal: bool, is_asked: bool
+) -> None:
+    environment = {"SLUICE_NO_INSTALL": value}
+    planned = plan("apt-get", environment=environment, is_root=is_root, has_sudo=True, has_terminal=has_terminal)
+    assert (bool(planned.commands), planned.needs_consent) == (True, is_asked)
+    assert planned.question.endswith(
+        "apt-get install --yes --quiet --no-install-recommends -o "
+        "DPkg::Lock::Timeout=120 openjdk-17-jre-headless? [y/N] "
+    )
+
+
+def test_sudo_is_not_used_where_there_is_nobody_to_ask() -> None:
+    refused = plan("apt-get", is_root=False, has_sudo=True, has_terminal=False)
+    assert refused.commands == ()
+    assert "SLUICE_NO_INSTALL=0 agrees" in refused.obstacle
 
 
 @pytest.mark.parametrize("value", ["", "0"])

@@ -52,6 +52,7 @@ ANN = "ann@planted.org"
         ),
         ("a: invalid literal for int() with base 10: '{}'", f"a: {IN_THE_LOG}"),
         ("PythonException: ValueError: bad {}", f"PythonException: {IN_THE_LOG}"),
+        ("PythonException: bad {}: [CAST_INVALID_INPUT] It is. SQLSTATE: 22018", f"PythonException: {IN_THE_LOG}"),
     ],
 )
 def test_a_value_of_a_row_is_left_out(text: str, shown: str, value: str) -> None:
