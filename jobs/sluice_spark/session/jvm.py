@@ -13,6 +13,7 @@ from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
 from sluice.errors import SluiceError
+from sluice.failures.row_values import without_row_values
 
 _CLOSED = "This Spark session has no JVM: it is closed."
 _CALLBACKS = "py4j.CallbackClient"
@@ -132,9 +133,23 @@ def first_line(error: PySparkException | Py4JJavaError) -> str:
         return _line_of(str(error)) or type(error).__name__
     messages, cause = [], error.java_exception
     while cause is not None:
-        messages.append(str(cause.getMessage() or cause.toString()))
+        messages.append(said_by(cause.toString(), cause.getMessage()))
         cause = cause.getCause()
     return sentence_of(messages) or type(error).__name__
+
+
+def said_by(error: str, message: str | None) -> str:
+    """The message of an error of Java; the whole error where only its class shows that the message quotes a row: what
+    is recorded of it later is without such values (`sluice.failures.row_values`).
+
+    Parameters
+    ----------
+    error: its class and its message.
+    """
+    if not message:
+        return error
+    is_known_by_class = without_row_values(message) == message and without_row_values(error) != error
+    return error if is_known_by_class else message
 
 
 _CONDITION = re.compile(r"\[(?P<condition>[A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)*)\] ")
