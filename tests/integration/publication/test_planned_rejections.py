@@ -12,12 +12,13 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import RunAlreadyLiveError, UsageError
 from sluice.ledger.batches import recent_batches
 from sluice.ledger.events import EventSubject, recent_events
-from sluice.ledger.held_batches import HeldBatch, hold_batch
+from sluice.ledger.held_batches import HeldBatch, HeldDecision, find_held, hold_batch
 from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import admit_run, record_end
 from sluice.operations import OperationPlan, OperationVerb
 from sluice.pages.job_plans import plan_page_rejection
 from sluice.publication.batch_rejection import Rejection, RejectionState, plan_rejection, reject
+from sluice.publication.crash_points import CrashPoint
 from sluice.publication.held_decisions import decide, plan_decision
 from sluice.publication.settle_output import abandon_output, plan_settlement
 from sluice.publication.staged_batch import StagedMode
@@ -86,6 +87,34 @@ def test_a_held_batch_that_is_rejected_under_the_lease_cannot_be_released(
     assert [
         one.action for one in recent_events(deployment.ledger, EventSubject.STREAM, deployment.stream, limit=5)
     ] == ["reject_batch"]
+
+
+def test_a_held_batch_is_decided_before_it_is_recorded_as_rejected(deployment: Deployment, settings: Settings) -> None:
+    """Otherwise a release in between would be accepted, and nothing would come of it."""
+    deployment.stage(0, 1, 2)
+    plan = planned(deployment, settings)
+    hold_batch(deployment.ledger, HeldBatch(key=plan.seen.key, reason="a rule", rows={"main": 2, "other": 2}))
+    seen: list[tuple[HeldDecision | None, str | None]] = []
+
+    def reached(point: CrashPoint) -> None:
+        if point is CrashPoint.RECORDED:
+            held = find_held(deployment.ledger, deployment.stream)
+            assert held is not None
+            seen.append((held.decision, held.decided_by))
+            with pytest.raises(UsageError, match="was rejected by"):
+                plan_decision(deployment.ledger, deployment.stream, OperationVerb.RELEASE_BATCH)
+
+    reject(
+        open_catalog(settings),
+        deployment.ledger,
+        declared(deployment).declaration,
+        number=0,
+        requested_by=ANN,
+        reached=reached,
+    )
+
+    assert seen == [(HeldDecision.REJECTED, ANN)]
+    assert find_held(deployment.ledger, deployment.stream) is None
 
 
 @pytest.fixture
