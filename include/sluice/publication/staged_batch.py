@@ -123,6 +123,11 @@ STAGING_NAMESPACE = "staging"
 """The namespace of the staging tables of a catalog."""
 
 
+def staging_name(stream: str, output: str) -> str:
+    """The identifier of the staging table of an output. No name holds `__`, so no two outputs share one."""
+    return f"{STAGING_NAMESPACE}.{stream}__{output}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedOutput:
     """One output of a stream and the table it becomes visible in.
@@ -153,8 +158,8 @@ class StagedOutput:
 
     @property
     def staging(self) -> str:
-        """The identifier of the staging table. No name holds `__`, so no two outputs share one."""
-        return f"{STAGING_NAMESPACE}.{self.stream}__{self.output}"
+        """The identifier of the staging table."""
+        return staging_name(self.stream, self.output)
 
     @property
     def mark_property(self) -> str:

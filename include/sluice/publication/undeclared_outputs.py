@@ -19,7 +19,7 @@ from sluice.ledger.batches import PublicationKey
 from sluice.publication.chain import MarkPosition, PublicationPlan, plan_publication
 from sluice.publication.mark_moves import plan_output
 from sluice.publication.marks import find_lost_mark, read_target_state
-from sluice.publication.staged_batch import STAGING_NAMESPACE, StagedBatch, StagedOutput
+from sluice.publication.staged_batch import STAGING_NAMESPACE, StagedBatch, StagedOutput, staging_name
 from sluice.publication.staging_table import newest_token, staged_batches
 from sluice.stored_keys import STAGING_CLOSED_AT, STAGING_TARGET, STAGING_TARGET_UUID
 from sluice.tables.catalog import catalog_refusals
@@ -86,7 +86,7 @@ class UndeclaredOutput:
     @property
     def staging(self) -> str:
         """The identifier of its staging table."""
-        return f"{STAGING_NAMESPACE}.{self.stream}__{self.output}"
+        return staging_name(self.stream, self.output)
 
     @property
     def rows(self) -> int:
@@ -121,7 +121,7 @@ def find_undeclared_outputs(
         now = tables.get(output)
         if now is not None and not now.holds_batches_for_another_table:
             continue
-        staging = load_table(catalog, f"{STAGING_NAMESPACE}.{stream}__{output}") if now is None else now.staging
+        staging = load_table(catalog, staging_name(stream, output)) if now is None else now.staging
         if staging is not None:
             found.append(_observed(catalog, staging, stream=stream, output=output))
     return tuple(found)
