@@ -10,37 +10,40 @@ from datetime import timedelta
 from functools import cached_property
 
 from pyiceberg.catalog import Catalog
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.declarations.maintenance_declaration import MaintenanceDeclaration
-from sluice.errors import LeaseLostError, UnpublishableError, UsageError
+from sluice.errors import LeaseLostError, UnpublishableError, UsageError, VerificationError
 from sluice.ledger.batches import totals
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import EventAction
 from sluice.ledger.refreshes import RefreshObservation, RefreshState, begin_refresh, end_refresh, newest_refresh
 from sluice.ledger.run_values import RunObservation
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
+from sluice.publication.publish_batches import live_files
 from sluice.publication.repair import with_raised_token
 from sluice.refresh.observe_refresh import KEEPS, observe_refresh
 from sluice.refresh.refresh_plan import plan_refresh
 from sluice.refresh.settle_refresh import settle_refresh
 from sluice.refresh.shadow_bound import observe_bound
-from sluice.refresh.shadow_stream import drop_shadow, ensure_shadow, exchanged_outputs, shadow_of
+from sluice.refresh.shadow_stream import Exchanged, drop_shadow, ensure_shadow, exchanged_outputs, shadow_of
 from sluice.refresh.stopped_stream import stopped_stream
 from sluice.refresh.swap_shadow import keep_positions, swap_shadow
 from sluice.settings import Settings
 from sluice.supervision.held_lease import HeldLease
 from sluice.supervision.supervision_events import command_event
 from sluice.tables.catalog import open_catalog
+from sluice.tables.declared_tables import load_table, require_table
 from sluice_spark.delivery.batch_recording import LedgerWriter
 from sluice_spark.refresh.shadow_batches import ShadowBatches
-from sluice_spark.refresh.swapped_content import require_same_content
 from sluice_spark.run.heartbeat import Heartbeat
 from sluice_spark.run.increment_job import admit_increment
 from sluice_spark.run.job import recorded_end
 from sluice_spark.run.stop_request import StopReason, StopRequest
 from sluice_spark.run.supervised_run import SupervisedRun
+from sluice_spark.session.columns import quoted_table
+from sluice_spark.session.row_content import fingerprint
 
 _log = logging.getLogger(__name__)
 
@@ -229,7 +232,7 @@ class RefreshRun:
                 f"Refresh {refresh.number} of {refresh.stream} is {refresh.state}: it was ended meanwhile."
             )
         exchanged = exchanged_outputs(self.stream.declaration, refresh)[0]
-        require_same_content(
+        _require_same_content(
             spark, self._catalog, refresh, exchanged, most_bytes=self._content_check_bytes(exchanged.output.target)
         )
         drop_shadow(self._catalog, self.stream, refresh)
@@ -241,3 +244,47 @@ class RefreshRun:
         declared = self.declarations.tables.get(target)
         policy = declared.declaration.maintenance if declared is not None else MaintenanceDeclaration()
         return int(policy.content_check_bytes)
+
+
+def _require_same_content(
+    spark: SparkSession, catalog: Catalog, refresh: RefreshObservation, exchanged: Exchanged, *, most_bytes: int
+) -> None:
+    """Compare what a refresh has computed with what readers of the table see since its commit.
+
+    The commit exchanges entries of files, and whether they are there and fit is checked before it. This reads the rows
+    of the table and of the shadow, and compares their sums, as backfills and compactions do, when the stream may run
+    again. Of several outputs it is the declared one.
+
+    Parameters
+    ----------
+    most_bytes: so much is read at most to compare the rows; beyond it they are counted.
+
+    Raises
+    ------
+    VerificationError: when they differ; the shadow stays, and the command fails until it is taken back.
+    LakehouseError: when a table cannot be loaded.
+    """
+    shadow, target = load_table(catalog, exchanged.built.target), require_table(catalog, exchanged.output.target)
+    if shadow is None or refresh.snapshot_id is None or target.snapshot_by_id(refresh.snapshot_id) is None:
+        _log.warning("%s is not compared any more: the shadow is dropped, or the snapshot has expired", refresh.shadow)
+        return
+    size = sum(file.file_size_in_bytes for file in live_files(shadow))
+    computed = spark.table(quoted_table(catalog.name, exchanged.built.target))
+    reader = spark.read.option("versionAsOf", str(refresh.snapshot_id))
+    seen = reader.table(quoted_table(catalog.name, exchanged.output.target))
+    is_hashed = 2 * size <= most_bytes
+    expected, found = _content(computed, is_hashed=is_hashed), _content(seen, is_hashed=is_hashed)
+    if expected != found:
+        raise VerificationError(
+            f"Since refresh {refresh.number}, readers of {exchanged.output.target} see {found}, and it has computed "
+            f"{expected}.",
+            next_step=f"Bring the earlier content back: `sluice stream refresh {refresh.stream} --take-back`.",
+        )
+    _log.info("readers of %s see what was computed: %s", exchanged.output.target, found)
+
+
+def _content(rows: DataFrame, *, is_hashed: bool) -> str:
+    if not is_hashed:
+        return f"{rows.count():,} rows"
+    content = fingerprint(rows)
+    return f"{content.rows:,} rows with the sums {content.sums[0]} and {content.sums[1]}"
