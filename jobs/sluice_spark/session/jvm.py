@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from py4j.java_gateway import JavaObject
+from py4j.java_gateway import JavaGateway, JavaObject
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import ensure_callback_server_started
@@ -59,9 +59,7 @@ def require_token_of_callbacks(spark: SparkSession) -> None:
     ------
     SluiceError: when the session is closed.
     """
-    gateway = spark.sparkContext._gateway
-    if gateway is None:
-        raise SluiceError(_CLOSED)
+    gateway = _gateway_of(spark)
     token = gateway.gateway_parameters.auth_token
     gateway.callback_server_parameters.auth_token = token
     ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]  # PySpark gives it no types
@@ -102,16 +100,15 @@ def private_field(jvm: Any, owner: str, name: str) -> Any:
 
 
 def _callback_client(spark: SparkSession) -> JavaObject:
-    """The side of the JVM of its calls to Python.
+    """The side of the JVM of its calls to Python."""
+    return JavaObject("GATEWAY_SERVER", _gateway_of(spark)._gateway_client).getCallbackClient()
 
-    Raises
-    ------
-    SluiceError: when the session is closed.
-    """
+
+def _gateway_of(spark: SparkSession) -> JavaGateway:
     gateway = spark.sparkContext._gateway
     if gateway is None:
         raise SluiceError(_CLOSED)
-    return JavaObject("GATEWAY_SERVER", gateway._gateway_client).getCallbackClient()
+    return gateway
 
 
 def jvm_of(spark: SparkSession) -> Any:
