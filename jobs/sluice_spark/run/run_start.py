@@ -9,30 +9,39 @@ and the ledger agree; whatever made them disagree is repaired behind one door (`
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
+from sluice.checkpoints.checkpoint_files import open_checkpoint_files
 from sluice.declarations.loaded_declarations import LoadedStream
-from sluice.errors import FilesDifferError
+from sluice.declarations.stream_declaration import StreamDeclaration
+from sluice.errors import CheckpointError, FilesDifferError, InputGapError, InputReplacedError
 from sluice.failure_reasons import FailureReason
 from sluice.ledger.batches import rejected_batches
 from sluice.ledger.connection import Ledger
+from sluice.ledger.generations import GenerationObservation
 from sluice.ledger.refreshes import unsettled_refresh
 from sluice.ledger.run_values import RunObservation
-from sluice.maintenance.input_check import require_unbroken_input
 from sluice.maintenance.position_pins import pinned_tables
+from sluice.maintenance.reading_position import SourcePosition, observe_reading_position
 from sluice.publication.repair import repair
 from sluice.publication.start_check import disagreements, observe_tables
 from sluice.refresh.settle_refresh import settle_refresh
-from sluice.settings import Settings
+from sluice.settings import ObjectStoreSettings, Settings
 from sluice.sources.changed_files import require_unchanged_files
-from sluice.sources.iceberg_positions import StreamOffset
+from sluice.sources.iceberg_positions import BEGINNING, StreamOffset, history_of
+from sluice.sources.input_branch import find_branch
+from sluice.sources.input_gap import find_gap
 from sluice.sources.source_identities import Identities
+from sluice.sources.table_starts import observe_files
 from sluice.tables.catalog import open_catalog
+from sluice.tables.declared_tables import load_table
 from sluice_spark.delivery.delivery_port import TablesAtStart
 from sluice_spark.query.stream_plan import StreamPlan, plan_stream
 from sluice_spark.run.identity_check import check_identities, keep_identities
@@ -40,6 +49,8 @@ from sluice_spark.run.job import failure_of_error
 from sluice_spark.run.run_checkpoint import RunCheckpoint, observe_checkpoint
 from sluice_spark.run.table_beginning import begin_in_tables, require_reachable_starts
 from sluice_spark.session.checkpoint_metadata import read_checkpoint
+
+_log = logging.getLogger(__name__)
 
 
 def require_same_files(stream: LoadedStream, run: RunObservation, *, host: str) -> None:
@@ -185,3 +196,64 @@ def _agreed(
         )
         tables = observe_tables(catalog, declaration)
     return run, TablesAtStart(new_outputs=tables.unmarked, rejected=tables.rejected(generation))
+
+
+def require_unbroken_input(
+    catalog: Catalog,
+    stream: StreamDeclaration,
+    generation: GenerationObservation,
+    *,
+    object_store: ObjectStoreSettings,
+) -> None:
+    """Check that no snapshot is missing between where a stream continues and the newest one.
+
+    Iceberg's source finds that out as well, and names neither the snapshots nor the rows.
+
+    Raises
+    ------
+    InputGapError: when snapshots are missing: which, and how many rows they had.
+    InputReplacedError: when an input was rolled back or replaced: what is withdrawn, and what is new.
+    DeliveryError, LakehouseError: when a table cannot be read.
+    """
+    try:
+        checkpoint = open_checkpoint_files(generation.checkpoint, object_store)
+        position = observe_reading_position(catalog, checkpoint, stream, generation=generation.generation)
+    except CheckpointError as error:  # a file system that only Spark reads: Iceberg's own check remains
+        _log.debug("the input is not checked for a gap: %s", error)
+        return
+    for source in position.sources if position is not None else ():
+        table = load_table(catalog, source.table)
+        if table is not None:
+            _require_unbroken(stream, source, table)
+
+
+def _require_unbroken(stream: StreamDeclaration, position: SourcePosition, table: Table) -> None:
+    _require_first_snapshots(stream, position, table)
+    branch = find_branch(table, name=position.table, position=position.offset.snapshot_id)
+    if branch is not None:
+        raise InputReplacedError(
+            f"Stream {stream.stream}, input {position.input}: {branch}.",
+            next_step=f"`sluice stream continue {stream.stream} --dry-run` shows where it can continue, what stays in "
+            "the outputs and what is read.",
+        )
+    gap = find_gap(table, name=position.table, position=position.offset.snapshot_id)
+    if gap is not None:
+        raise InputGapError(
+            f"Stream {stream.stream}, input {position.input}: {gap}.",
+            next_step=f"`sluice stream continue {stream.stream} --dry-run` shows whether these rows can still be read "
+            "exactly once; it names the choices otherwise.",
+        )
+
+
+def _require_first_snapshots(stream: StreamDeclaration, position: SourcePosition, table: Table) -> None:
+    """A reader that found its table empty continues with the oldest snapshot. That has to be the table's first one."""
+    oldest = next(reversed(tuple(history_of(table))), None)
+    if position.offset.snapshot_id != BEGINNING or oldest is None:
+        return
+    if not observe_files(table, oldest.snapshot_id).adds_all:
+        raise InputGapError(
+            f"Stream {stream.stream}, input {position.input}: {position.table} was empty when the stream began, and "
+            "its first snapshots were expired before they were read; the oldest one that can be reached is "
+            f"{oldest.snapshot_id}.",
+            next_step=f"Read the whole table into a new generation: `sluice stream reset {stream.stream}`.",
+        )

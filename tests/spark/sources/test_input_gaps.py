@@ -12,8 +12,8 @@ from tests.fixtures.workshop import Workshop
 
 from sluice.errors import InputGapError, UsageError
 from sluice.maintenance.gap_continuation import ContinuationPlan, ContinuationWay
-from sluice.maintenance.input_check import require_unbroken_input
 from sluice.maintenance.retention_plan import MIN_SNAPSHOTS
+from sluice_spark.run.run_start import require_unbroken_input
 
 COLUMNS: dict[str, Any] = {"id": "long", "word": "string"}
 
