@@ -174,7 +174,7 @@ class Supervision(RuleBasedStateMachine):
     @event()
     def the_ledger_is_given_to_the_airflow_that_runs(self) -> None:
         """`sluice ledger airflow --give-to`."""
-        self.world.owner = self.world.airflow.name
+        self.world.give_ledger()
 
     @event(is_poisoned=st.booleans())
     def every_driver_fails(self, is_poisoned: bool) -> None:
@@ -358,6 +358,20 @@ def test_hosts_with_different_files_stop_to_replace_and_a_person_is_alerted() ->
     launches = state.world.launches
     state.let_pass(1200)
     assert state.world.launches == launches
+
+
+def test_a_pause_in_a_former_airflow_stops_nothing_beside_an_unpaused_dag_of_the_owner() -> None:
+    """A counterexample of the drill, shortened: the model went on to call for the stop."""
+    state = Supervision()
+    state.another_airflow_takes_over(is_ours=False, then_seconds=10)
+    state.a_person_pauses_or_unpauses_the_dag(is_paused=False, then_seconds=300)
+    state.the_ledger_is_given_to_the_airflow_that_runs(then_seconds=90)
+    state.a_person_pauses_or_unpauses_the_dag(is_paused=True, then_seconds=300)
+    assert not list(state.world.working())
+    state.another_airflow_takes_over(is_ours=True, then_seconds=1200)
+    state.the_ledger_is_given_to_the_airflow_that_runs(then_seconds=1200)
+    assert list(state.world.working())
+    state.it_stops_when_it_is_asked_to()
 
 
 def test_an_unpausing_that_the_ledger_missed_is_red_when_airflow_has_paused_the_dag_again() -> None:
