@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tests.fixtures.successors import runs_since
 
 from sluice.declarations.load_declarations import load_declarations
 from sluice.failure_reasons import Failure, FailureReason, next_step
+from sluice.ledger.airflow_owner import DagPause, record_dag_pauses
 from sluice.ledger.batches import BatchObservation, PublicationKey, record_batch
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.desired_states import SuspensionCause, find_desired_state, set_desired_state, suspend
@@ -60,6 +62,18 @@ def test_a_stream_that_a_paused_dag_stops_is_started_by_name(sluice: Sluice, led
     assert sluice("stream", "start", "flights")[0] == 0
     assert find_desired_state(ledger, "flights").effective_state is DesiredState.RUNNING
     assert newest_run(ledger, "flights") is not None
+
+
+def test_a_start_beside_a_paused_dag_says_that_it_is_still_paused(sluice: Sluice, ledger: Ledger) -> None:
+    """Nothing but the reconciler would show that the stream is given up again."""
+    pause = DagPause(stream="flights", airflow="ours", is_paused=True, observed_at=datetime.now(UTC))
+    record_dag_pauses(ledger, [pause])
+    for arguments in (["--dry-run"], []):
+        exit_code, output, _ = sluice("stream", "start", "flights", *arguments)
+        assert (exit_code, "The DAG of flights is paused in Airflow" in output) == (0, True), arguments
+        assert "Unpause it." in output
+    record_dag_pauses(ledger, [replace(pause, is_paused=False, observed_at=datetime.now(UTC))])
+    assert "is paused in Airflow" not in sluice("stream", "start", "flights")[1]
 
 
 def test_the_ledger_shows_its_airflow_and_is_given_to_another(sluice: Sluice) -> None:
