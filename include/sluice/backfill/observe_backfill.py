@@ -26,6 +26,7 @@ from sluice.backfill.generation_progress import inputs_behind
 from sluice.backfill.intervals import Interval, divide
 from sluice.backfill.observe_inputs import ObservedInputs
 from sluice.backfill.read_bounds import InputBound
+from sluice.declarations.checks.backfill_checks import unfit_outputs
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.declarations.output_declaration import OutputDeclaration
 from sluice.declarations.source_declarations import IcebergSource
@@ -57,9 +58,12 @@ def backfill_of(stream: LoadedStream) -> BackfillDeclaration:
     """
     backfill = stream.declaration.backfill
     if backfill is None:
+        unfit = next(unfit_outputs(stream), None)
         raise UsageError(
-            f"{stream.name} cannot be backfilled: its declaration has no key `backfill`.",
-            next_step=f"Declare `backfill: {{column: …}}` in {stream.file.name}.",
+            f"{stream.name} cannot be backfilled: its declaration has no key `backfill`."
+            if unfit is None
+            else f"{stream.name} cannot be backfilled yet: {unfit.reason}.",
+            next_step=f"Declare `backfill: {{column: …}}` in {stream.file.name}." if unfit is None else unfit.instead,
         )
     return backfill
 

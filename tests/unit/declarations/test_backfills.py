@@ -8,6 +8,8 @@ import pytest
 
 from sluice.backfill.followers import followers_of
 from sluice.backfill.intervals import parse_interval
+from sluice.backfill.observe_backfill import backfill_of
+from sluice.errors import UsageError
 
 if TYPE_CHECKING:
     from tests.unit.declarations.conftest import Folder
@@ -114,6 +116,69 @@ def test_what_cannot_be_exact_is_refused_with_its_line(
     folder: Folder, changes: list[tuple[str, str]], expected: str
 ) -> None:
     assert expected in problems(folder, *changes)
+
+
+MAIN = "    iceberg: {table: silver.flights, mode: append}"
+SECOND = MAIN + "\n  second:\n    console: {}"
+
+
+@pytest.mark.parametrize(
+    ("outputs", "key", "why", "instead"),
+    [
+        (
+            SECOND,
+            "16: `outputs`",
+            "a backfill replaces the rows of one output, and there are main, second",
+            "Make several streams of it, one for each output.",
+        ),
+        (
+            MAIN.replace("append", "complete"),
+            "18: `outputs.main.iceberg.mode`",
+            "a backfill of mode complete: the next batch of the stream replaces the interval again",
+            "Leave `backfill` out. `sluice stream reset silver_flights --dry-run` shows how the whole table is "
+            "computed again.",
+        ),
+        (
+            MAIN.replace("append", "merge, keys: [carrier], operation_column: op, ordering_column: departure"),
+            "18: `outputs.main.iceberg.operation_column`",
+            "a backfill of a change feed: the rows of an interval depend on changes before it",
+            "Leave `backfill` out. `sluice stream refresh silver_flights` builds the whole table again.",
+        ),
+        (
+            MAIN.replace("append", "append, delivery: direct"),
+            "18: `outputs.main.iceberg.delivery`",
+            "a backfill of this output: with delivery `direct` the table does not say how far its sources were read",
+            "Write `staged`.",
+        ),
+        (
+            "    console: {}",
+            "18: `outputs.main.console`",
+            "a backfill replaces rows of an Iceberg table, not of console",
+            "Leave `backfill` out.",
+        ),
+    ],
+    ids=["several outputs", "complete", "a change feed", "direct", "no table"],
+)
+def test_an_output_that_no_backfill_handles_yet_is_refused_with_a_way_out(
+    folder: Folder, outputs: str, key: str, why: str, instead: str
+) -> None:
+    """With the key and its line, also for a stream that declares no backfill: declaring one would be no way out."""
+    alone = BACKFILL.removeprefix("quarantine: true\n")
+    found = problems(folder, (MAIN, outputs), backfill=alone)
+    assert f"{S}:{key}: `backfill` does not work with this yet: {why}. {instead}" in found
+
+    problems(folder, (MAIN, outputs), backfill="")
+    with pytest.raises(UsageError) as refused:
+        backfill_of(folder.load().streams["silver_flights"])
+    assert refused.value.message == f"silver_flights cannot be backfilled yet: {why}."
+    assert refused.value.next_step == instead
+
+
+def test_a_stream_that_could_be_backfilled_is_asked_to_declare_it(folder: Folder) -> None:
+    problems(folder, backfill="")
+    with pytest.raises(UsageError, match="its declaration has no key `backfill`") as refused:
+        backfill_of(folder.load().stream("silver_flights"))
+    assert refused.value.next_step == f"Declare `backfill: {{column: …}}` in {S}."
 
 
 GOLD = """\

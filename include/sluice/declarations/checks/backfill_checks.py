@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from sluice.declarations.column_types import kind_of
 from sluice.declarations.error_messages import did_you_mean, key_text
@@ -49,19 +50,58 @@ def backfill_problems(stream: LoadedStream, tables: Mapping[str, LoadedTable]) -
     yield from _column_problems(stream, backfill, tables)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnfitOutput:
+    """Why no interval of an output can be replaced yet, and what a person can do. path: of the key that says so."""
+
+    path: KeyPath
+    reason: str
+    instead: str
+
+
+def unfit_outputs(stream: LoadedStream) -> Iterator[UnfitOutput]:
+    """The outputs of a stream that no backfill handles yet, whether it declares one or not."""
+    outputs = stream.declaration.outputs
+    if len(outputs) > 1:
+        reason = f"a backfill replaces the rows of one output, and there are {', '.join(outputs)}"
+        yield UnfitOutput(path=("outputs",), reason=reason, instead="Make several streams of it, one for each output.")
+    for name, declared in outputs.items():
+        path: KeyPath = ("outputs", name, declared.kind)
+        if declared.iceberg is None:
+            reason = f"a backfill replaces rows of an Iceberg table, not of {declared.kind}"
+            yield UnfitOutput(path=path, reason=reason, instead="Leave `backfill` out.")
+        else:
+            yield from _unfit_table(stream.name, path, declared.iceberg)
+
+
+def _unfit_table(stream: str, path: KeyPath, output: IcebergOutput) -> Iterator[UnfitOutput]:
+    if output.is_direct:
+        reason = "with delivery `direct` the table does not say how far its sources were read"
+        yield UnfitOutput(
+            path=(*path, "delivery"), reason=f"a backfill of this output: {reason}", instead="Write `staged`."
+        )
+    if output.mode == "complete":
+        yield UnfitOutput(
+            path=(*path, "mode"),
+            reason="a backfill of mode complete: the next batch of the stream replaces the interval again",
+            instead=f"Leave `backfill` out. `sluice stream reset {stream} --dry-run` shows how the whole table is "
+            "computed again.",
+        )
+    if output.operation_column is not None:
+        yield UnfitOutput(
+            path=(*path, "operation_column"),
+            reason="a backfill of a change feed: the rows of an interval depend on changes before it",
+            instead=f"Leave `backfill` out. `sluice stream refresh {stream}` builds the whole table again.",
+        )
+
+
 def _refused_outputs(
     stream: LoadedStream, backfill: BackfillDeclaration, tables: Mapping[str, LoadedTable]
 ) -> Iterator[DeclarationError]:
-    outputs = stream.declaration.outputs
-    if len(outputs) > 1:
-        yield _not_yet(
-            stream, ("outputs",), "a backfill replaces the rows of one output", "Make several streams of it."
-        )
-    for name, declared in outputs.items():
-        if declared.iceberg is None:
-            reason = f"a backfill replaces rows of an Iceberg table, not of {declared.kind}"
-            yield _not_yet(stream, ("outputs", name, declared.kind), reason, "Leave `backfill` out.")
-        else:
+    for unfit in unfit_outputs(stream):
+        yield _not_yet(stream, unfit.path, unfit.reason, unfit.instead)
+    for name, declared in stream.declaration.outputs.items():
+        if declared.iceberg is not None:
             yield from _refused_table(stream, backfill, name, declared.iceberg, tables)
 
 
@@ -73,17 +113,8 @@ def _refused_table(
     tables: Mapping[str, LoadedTable],
 ) -> Iterator[DeclarationError]:
     path: KeyPath = ("outputs", name, "iceberg")
-    if output.is_direct:
-        reason = "with delivery `direct` the table does not say how far its sources were read"
-        yield _not_yet(stream, (*path, "delivery"), f"a backfill of this output: {reason}", "Write `staged`.")
-    if output.mode == "complete":
-        reason = "a backfill of mode complete: the next batch of the stream replaces the interval again"
-        yield _not_yet(stream, (*path, "mode"), reason, "Leave `backfill` out.")
     if output.mode == "overwrite_partitions" and output.table in tables:
         yield from _partitions_beyond(stream, backfill, (*path, "mode"), tables[output.table])
-    if output.operation_column is not None:
-        reason = "a backfill of a change feed: the rows of an interval depend on changes before it"
-        yield _not_yet(stream, (*path, "operation_column"), reason, "Leave `backfill` out.")
     if output.operation_column is None and output.mode == "merge" and backfill.column not in output.keys:
         yield _problem(
             stream,
