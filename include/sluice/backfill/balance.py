@@ -114,13 +114,14 @@ def require_taken(
     lost = {one: rows for one, rows in moved.items() if not any(_contains(other, one) for other in planned)}
     if not lost:
         return
-    first, last = min(lost, key=lambda one: one.start), max(lost, key=lambda one: one.end)
+    every = (interval, *lost)  # rows that change places with each other need both at the same time
+    first, last = min(every, key=lambda one: one.start), max(every, key=lambda one: one.end)
     named = "; ".join(one.spoken for one in sorted(lost, key=lambda one: one.start)[:_MOST_NAMED])
     more = f" and {len(lost) - _MOST_NAMED} more" if len(lost) > _MOST_NAMED else ""
     raise VerificationError(
         f"{sum(lost.values()):,} rows that {table} holds in {interval.spoken} lie in other intervals now, which do not "
         f"have them yet: {named}{more}. They would be lost. Nothing was published.",
-        next_step=f"Backfill those intervals first, or at the same time: `sluice backfill {stream} --from "
+        next_step=f"Backfill them together: `sluice backfill {stream} --from "
         f"{first.start:%Y-%m-%dT%H:%M} --to {last.end:%Y-%m-%dT%H:%M}`.",
     )
 

@@ -100,7 +100,7 @@ class IntervalReplacing:
         """
         with computing(self.seen.interval, self.attempt.stream):
             new = fingerprint(computed.rows)
-        computed.require_times(held.without_time())
+        self.require_times(computed, held)
         computed.require_unbroken(self.stream.rules)
         touched = touched_files(self.target, interval_of_table(self.stream, self.seen.interval))
         old = fingerprint(held.of_interval(self.seen.interval)) if touched.rows else Fingerprint.of_no_rows()
@@ -119,6 +119,25 @@ class IntervalReplacing:
         finally:
             self.drop_staging()
 
+    def require_times(self, computed: IntervalRows, held: HeldRows, *, within: Interval | None = None) -> None:
+        """Refuse rows that have no time, or have one now, and would be lost or there twice.
+
+        Parameters
+        ----------
+        within: all that was computed together; this interval alone when it is unset.
+
+        Raises
+        ------
+        VerificationError: with their number; nothing was published.
+        """
+        whole = within or self.seen.interval
+        computed.require_times(held, whole, stream=self.attempt.stream, is_whole=self.reads_whole)
+
+    @property
+    def reads_whole(self) -> bool:
+        """Whether all inputs are read whole."""
+        return all(source.column is None for source in self.seen.sources)
+
     def corrected(
         self, spark: SparkSession, computed: IntervalRows, held: HeldRows, intervals: Sequence[Interval]
     ) -> Set[str]:
@@ -129,8 +148,7 @@ class IntervalReplacing:
         ------
         IntervalChangedError, UnpublishableError: as `RejectedRows.corrected` raises them.
         """
-        is_whole = all(source.column is None for source in self.seen.sources)
-        if not is_whole or not self.stream.declaration.quarantine:
+        if not self.reads_whole or not self.stream.declaration.quarantine:
             return frozenset()
         found = self.rejected.corrected(spark, self.catalog, computed.rejected, catalog_name=self.catalog.name)
         return found if found and computed.are_held_elsewhere(held, intervals) else frozenset()

@@ -21,7 +21,7 @@ from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import UnpublishableError, VerificationError
 from sluice.settings import Settings
 from sluice_spark.backfill.bounded_inputs import open_bounded, within
-from sluice_spark.backfill.moved_rows import moved_rows
+from sluice_spark.backfill.moved_rows import moved_rows, rows_given_times
 from sluice_spark.backfill.plan_reach import derive_reach
 from sluice_spark.backfill.table_rows import HeldRows
 from sluice_spark.query.batch_form import DEDUPLICATIONS, CountedDuplicates, HeldResult
@@ -182,18 +182,39 @@ class IntervalRows:
         hashed = new.select(*row_hashes(new))
         return hashed.exceptAll(old.select(*row_hashes(old))).isEmpty()
 
-    def require_times(self, held: DataFrame) -> None:
+    def require_times(self, held: HeldRows, interval: Interval, *, stream: str, is_whole: bool) -> None:
         """Refuse rows whose time is null, unless the target holds them: no interval takes them, so that they would be
-        lost where the row in their place is replaced. The rows must have been computed.
+        lost where the row in their place is replaced. Refuse rows that the target holds without a time, and that have
+        one now: no interval removes them, so that they would be there twice. The rows must have been computed.
 
         Parameters
         ----------
-        held: the rows without a time in the target; of a merged one, a row is known by its keys.
+        held: what the target holds; a merged row is known by its keys. is_whole: whether all inputs are read whole;
+            otherwise it is not known which rows have got their time.
 
         Raises
         ------
         VerificationError: with their number.
         """
+        timeless, refreshes = held.without_time(), f"`sluice stream refresh {stream}`"
+        self._require_held(timeless, refreshes)
+        if not is_whole or self._reach.keeps_rows:
+            return
+        twice = rows_given_times(
+            held=held.of_interval(interval),
+            computed=self.rows,
+            held_timeless=timeless,
+            computed_timeless=self._without_time,
+            column=self._column,
+        )
+        if twice:
+            raise VerificationError(
+                f"{twice} rows of {interval.spoken} may be in {self._declared.table} already, with a null "
+                f"{self._column} that they do not have any more: no interval removes those. Nothing was published.",
+                next_step=f"Build the whole table again: {refreshes}.",
+            )
+
+    def _require_held(self, held: DataFrame, refreshes: str) -> None:
         if not int(self._all_results.get["without_time"]):
             return
         is_merged = self._declared.mode == "merge"
@@ -205,7 +226,8 @@ class IntervalRows:
             raise VerificationError(
                 f"{lost} rows of the result have no {self._column} and are not in {self._declared.table}: no interval "
                 "takes them, so they would be lost. Nothing was published.",
-                next_step=f"Let the transformation give them a {self._column}, or reject them.",
+                next_step=f"Let the transformation give them a {self._column}, or reject them. {refreshes} builds the "
+                "whole table again, with them.",
             )
 
     def of_intervals(self, intervals: Sequence[Interval], column: str) -> DataFrame:

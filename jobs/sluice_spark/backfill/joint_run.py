@@ -148,7 +148,7 @@ class JointRun:
         column, whole = backfill_of(run.stream).column, spanned(self._intervals)
         with computing(whole, run.stream.name):
             new = fingerprints(computed.rows, column, self._intervals)
-        computed.require_times(held.without_time())
+        first.require_times(computed, held, within=whole)
         computed.require_unbroken(run.stream.rules)
         within = held.of_interval(whole)
         old = fingerprints(within, column, self._intervals) if any(files.values()) else {}

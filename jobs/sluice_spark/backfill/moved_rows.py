@@ -1,7 +1,8 @@
-"""Finds the rows that an interval of the target loses to another one, because their time is another one now.
+"""Finds the rows that an interval of the target loses to another one, because their time is another one now, and those
+that have a time now and had none.
 
-A row is known by its columns that are no times: two rows that agree in them are taken for the same row. What the target
-holds where it lies now, is not lost.
+A row is known by its columns that are no times, or by its other times when it has no such column: two rows that agree
+in them are taken for the same row. What the target holds where it lies now, is not lost.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
 from pyspark.sql.types import DateType, TimestampNTZType, TimestampType
 
@@ -38,15 +39,18 @@ def moved_rows(
     held_beside, computed_beside: those of other intervals. All of them have the same columns.
     column: by which rows have intervals. length: of one.
     """
-    known_by = [field.name for field in computed.schema if not isinstance(field.dataType, _TIMES)]
-    if not known_by:
+    if not (known_by := _known_by(computed, column)):
         return {}
     gone = _known(held, known_by).exceptAll(_known(computed, known_by)).distinct().persist()
     try:
         if gone.isEmpty():
             return {}
-        here = _hashed(computed_beside, known_by, column, length).join(fn.broadcast(gone), _KNOWN, "left_semi")
-        there = _hashed(held_beside, known_by, column, length).join(fn.broadcast(gone), _KNOWN, "left_semi")
+        here, there = (
+            _hashed(
+                rows, known_by, fn.unix_micros(fn.date_trunc(length, fn.col(quoted(column)).cast("timestamp")))
+            ).join(fn.broadcast(gone), _KNOWN, "left_semi")
+            for rows in (computed_beside, held_beside)
+        )
         found = here.exceptAll(there).groupBy(_START).count().collect()
     finally:
         gone.unpersist()
@@ -57,15 +61,46 @@ def moved_rows(
     }
 
 
+def rows_given_times(
+    *, held: DataFrame, computed: DataFrame, held_timeless: DataFrame, computed_timeless: DataFrame, column: str
+) -> int:
+    """How many rows of an interval the target may hold without a time, from before a correction gave them one: those
+    that are known again, and as many as the interval grows by, since a correction may have changed their values too.
+
+    Parameters
+    ----------
+    held, computed: the rows of the interval, as the target holds them and as they were computed.
+    held_timeless, computed_timeless: all rows without a time. column: that of the time.
+    """
+    if held_timeless.isEmpty():
+        return 0
+    former = held_timeless.select(*row_hashes(held_timeless)).exceptAll(
+        computed_timeless.select(*row_hashes(computed_timeless))
+    )
+    if not (stale := former.count()):
+        return 0
+    grows_by, known_again = computed.count() - held.count(), 0
+    if known_by := _known_by(computed, column):
+        known = _known(held_timeless, known_by).exceptAll(_known(computed_timeless, known_by)).distinct()
+        gained = _hashed(computed, known_by).exceptAll(_hashed(held, known_by))
+        known_again = gained.join(fn.broadcast(known), _KNOWN, "left_semi").count()
+    return max(known_again, min(stale, grows_by))
+
+
 _KNOWN = ["known0", "known1"]
+
+
+def _known_by(rows: DataFrame, column: str) -> list[str]:
+    values = [field.name for field in rows.schema if not isinstance(field.dataType, _TIMES)]
+    return values or [name for name in rows.columns if name != column]
 
 
 def _known(rows: DataFrame, known_by: list[str]) -> DataFrame:
     return rows.select(*map(quoted, known_by)).transform(lambda some: some.select(*row_hashes(some)).toDF(*_KNOWN))
 
 
-def _hashed(rows: DataFrame, known_by: list[str], column: str, length: IntervalLength) -> DataFrame:
-    """What a row is known by, where it lies, and all of it."""
+def _hashed(rows: DataFrame, known_by: list[str], start: Column | None = None) -> DataFrame:
+    """What a row is known by, where it lies if that is given, and all of it."""
     known = (one.alias(name) for one, name in zip(row_hashes(rows.select(*map(quoted, known_by))), _KNOWN, strict=True))
-    start = fn.unix_micros(fn.date_trunc(length, fn.col(quoted(column)).cast("timestamp"))).alias(_START)
-    return rows.select(*known, start, *row_hashes(rows))
+    where = () if start is None else (start.alias(_START),)
+    return rows.select(*known, *where, *row_hashes(rows))

@@ -5,11 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.fixtures.backfills import COLUMNS, DAYS, backfill, delete_days, row, rows_of_days, search_gaps
+from pyspark.sql import DataFrame, SparkSession
+from tests.fixtures.backfills import (
+    COLUMNS,
+    DAYS,
+    backfill,
+    day_of_january,
+    delete_days,
+    row,
+    rows_of_days,
+    search_gaps,
+)
 from tests.fixtures.workshop import Workshop
 
 from sluice.errors import VerificationError
 from sluice.ledger.backfill_attempts import BackfillState
+from sluice_spark.backfill.moved_rows import moved_rows, rows_given_times
 
 FORMS = {"first": "string", "second": "string", "words": "list<string>", "notes": "map<string, string>"}
 
@@ -75,3 +86,51 @@ def test_rows_that_lose_their_time_are_not_lost(workshop: Workshop) -> None:
         backfill(workshop, stream)
 
     assert workshop.rows("target") == held
+
+
+@pytest.mark.parametrize("kind", ["string", "timestamp"])
+def test_a_row_is_known_again_by_its_values_and_else_by_its_other_times(spark: SparkSession, kind: str) -> None:
+    """A is in the interval and moves to the next day; B has had no time, and C has none as before."""
+
+    def rows(**at: str | None) -> DataFrame:
+        seen = {"a": "2013-01-01", "b": "2013-01-02", "c": "2013-01-03"}
+        made = spark.createDataFrame([(seen[name], time) for name, time in at.items()], "seen string, at string")
+        return made.selectExpr(f"CAST(seen AS {kind}) AS seen", "CAST(at AS timestamp) AS at")
+
+    moved = moved_rows(
+        held=rows(a="2013-01-05 10:00"),
+        computed=rows(b="2013-01-05 12:00"),
+        held_beside=rows(b=None, c=None),
+        computed_beside=rows(a="2013-01-06 10:00", c=None),
+        column="at",
+        length="day",
+    )
+    twice = rows_given_times(
+        held=rows(a="2013-01-05 10:00"),
+        computed=rows(b="2013-01-05 12:00", c="2013-01-05 13:00"),
+        held_timeless=rows(b=None, c=None),
+        computed_timeless=rows(c=None),
+        column="at",
+    )
+
+    assert moved == {day_of_january(6): 1}
+    assert twice == 1
+
+
+def test_a_row_that_gets_another_value_with_its_time_is_not_there_twice(spark: SparkSession) -> None:
+    """It is not known again: the interval grows while a row without a time is given no more. Rows that only change, or
+    whose counterparts are given as before, are no such rows."""
+
+    def rows(*made: tuple[str, str | None]) -> DataFrame:
+        return spark.createDataFrame(list(made), "word string, at string").selectExpr("word", "timestamp(at) AS at")
+
+    def twice(held: DataFrame, computed: DataFrame, *, gives: DataFrame) -> int:
+        timeless = rows(("?", None), ("legal", None))
+        return rows_given_times(
+            held=held, computed=computed, held_timeless=timeless, computed_timeless=gives, column="at"
+        )
+
+    ten, noon, legal = ("x", "2013-01-05 10:00"), ("y", "2013-01-05 12:00"), ("legal", None)
+    assert twice(rows(ten), rows(ten, noon), gives=rows(legal)) == 1
+    assert twice(rows(ten), rows(noon), gives=rows(legal)) == 0
+    assert twice(rows(ten), rows(ten, noon), gives=rows(legal, ("?", None))) == 0

@@ -23,6 +23,7 @@ from tests.fixtures.backfills import (
     rows_of_days,
     search_gaps,
 )
+from tests.fixtures.refreshes import refresh
 from tests.fixtures.workshop import Workshop
 
 from sluice.errors import LedgerError, UnpublishableError, VerificationError
@@ -156,16 +157,17 @@ def test_of_repeated_rows_in_two_intervals_that_one_stays_which_the_target_holds
         assert sorted(one["id"] for one in workshop.rows("target")) == [1, 2, 3]
 
 
-def test_repeated_rows_whose_key_the_target_does_not_have_are_refused(workshop: Workshop) -> None:
+def test_repeated_rows_whose_key_or_time_the_target_does_not_have_are_refused(workshop: Workshop) -> None:
     name = f"d{workshop.namespace}"
     source = workshop.declare_table("source", COLUMNS)
-    target = workshop.declare_table("target", {"word": "string", "at": "timestamptz"})
+    target = workshop.declare_table("target", COLUMNS)
+    once = """
+        def transform(records):
+            return records.dropDuplicates(["id"]){made}
+    """
     workshop.declare_stream(
         name,
-        python="""
-            def transform(records):
-                return records.dropDuplicates(["id"]).select("word", "at")
-        """,
+        python=once.format(made=""),
         inputs={"records": reading(source)},
         outputs={"copies": {"iceberg": {"table": target}}},
         backfill={"column": "at"},
@@ -173,9 +175,11 @@ def test_repeated_rows_whose_key_the_target_does_not_have_are_refused(workshop: 
     workshop.append("source", rows_of_days())
     workshop.run(name)
 
-    with pytest.raises(UnpublishableError, match="Rows with the same id count once") as refused:
-        backfill(workshop, name)
-    assert "which duplicates are dropped" in (refused.value.next_step or "")
+    for made in ('.selectExpr("id + 1 AS id", "word", "at")', '.withColumn("at", records["at"] + timedelta(days=1))'):
+        (workshop.folder / f"{name}.py").write_text("from datetime import timedelta\n" + dedent(once.format(made=made)))
+        with pytest.raises(UnpublishableError, match="Rows with the same id count once") as refused:
+            backfill(workshop, name)
+        assert "which duplicates are dropped" in (refused.value.next_step or "")
 
 
 def declare_gold(workshop: Workshop, stream: str) -> str:
@@ -267,7 +271,7 @@ def test_a_row_that_moves_to_another_interval_is_never_lost(workshop: Workshop) 
 
     with pytest.raises(VerificationError, match=r"^1 rows that .* lie in other intervals now") as lost:
         of_day_5()
-    assert "--from 2013-01-06T00:00 --to 2013-01-07T00:00`" in (lost.value.next_step or "")
+    assert "--from 2013-01-05T00:00 --to 2013-01-07T00:00`" in (lost.value.next_step or "")
     assert workshop.rows("target") == before
 
     ask_for_day(workshop, stream, 6)
@@ -327,3 +331,59 @@ def test_rows_beside_the_interval_get_a_column_that_was_added_since(workshop: Wo
     assert result.rows["kept"] > 0
     noted = [{**one, "note": "n" if one["at"].day == 5 else None} for one in before]
     assert workshop.rows("target") == noted
+
+
+def declare_single_rows(workshop: Workshop, rows: list[dict[str, Any]]) -> str:
+    """A stream that has copied rows, by a query that a test corrects."""
+    name = f"c{workshop.namespace}"
+    source, target = (workshop.declare_table(table, COLUMNS) for table in ("source", "target"))
+    workshop.declare_stream(
+        name,
+        sql="SELECT id, word, at FROM records",
+        inputs={"records": reading(source)},
+        outputs={"copies": {"iceberg": {"table": target}}},
+        backfill={"column": "at"},
+    )
+    workshop.append("source", rows)
+    workshop.run_supervised(name)
+    return name
+
+
+def test_a_row_that_gets_a_time_is_never_there_twice(workshop: Workshop) -> None:
+    """It lies in no interval as long as it has none, so that no backfill removes it. A refresh does."""
+    stream = declare_single_rows(workshop, [*rows_of_days(), {"id": 900, "word": "a", "at": None}])
+    query = "SELECT id, word, coalesce(at, TIMESTAMP '2013-01-05 12:00:00') AS at FROM records"
+    (workshop.folder / f"{stream}.sql").write_text(query)
+    before = workshop.rows("target")
+
+    with pytest.raises(VerificationError, match=r"^1 rows of .* may be in .*target already, with a null at") as twice:
+        backfill(workshop, stream, start=DAY_5, end=DAY_6)
+    assert twice.value.next_step == f"Build the whole table again: `sluice stream refresh {stream}`."
+    assert backfill(workshop, stream, start=DAY_6, end=DAY_7).state is BackfillState.UNCHANGED
+    assert workshop.rows("target") == before
+
+    refresh(workshop, stream)
+    assert sorted(workshop.rows("target"), key=lambda one: one["id"])[-1]["at"] == at(5, 12)
+    assert len(workshop.rows("target")) == len(before)
+    assert backfill(workshop, stream, start=DAY_5, end=DAY_6).state is BackfillState.UNCHANGED
+
+
+@pytest.mark.full  # every run moves one row above
+def test_rows_that_change_places_come_with_one_command(workshop: Workshop) -> None:
+    """A row of the 5th moves to the 6th, and one of the 6th to the 5th: neither day can be the first."""
+    stream = declare_single_rows(workshop, rows_of_days())
+    days = "CASE id WHEN 50 THEN 1 WHEN 60 THEN -1 ELSE 0 END"
+    query = f"SELECT id, word, at + make_interval(0, 0, 0, {days}) AS at FROM records"  # noqa: S608  # our own
+    (workshop.folder / f"{stream}.sql").write_text(query)
+
+    for start, end in ((DAY_5, DAY_6), (DAY_6, DAY_7)):
+        with pytest.raises(VerificationError, match="lie in other intervals now") as refused:
+            backfill(workshop, stream, start=start, end=end)
+        assert "--from 2013-01-05T00:00 --to 2013-01-07T00:00`" in (refused.value.next_step or "")
+
+    for day in (5, 6):
+        ask_for_day(workshop, stream, day)
+    for start, end in ((DAY_5, DAY_6), (DAY_6, DAY_7)):
+        assert backfill(workshop, stream, start=start, end=end).rows["moved"] == (1 if start == DAY_5 else 0)
+    assert Counter(one["id"] for one in workshop.rows("target")) == Counter(one["id"] for one in rows_of_days())
+    assert {one["id"]: one["at"].day for one in workshop.rows("target") if one["id"] in (50, 60)} == {50: 6, 60: 5}
