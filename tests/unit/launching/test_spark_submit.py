@@ -16,7 +16,7 @@ from tests.fixtures.streams import continuous_stream
 from sluice.declarations.engine_declaration import EngineDeclaration
 from sluice.errors import LaunchError
 from sluice.launching.job_output import FAILURE_MARK
-from sluice.launching.launch_settings import class_path, launch_conf
+from sluice.launching.launch_settings import class_path, job_environment, launch_conf
 from sluice.launching.launcher_port import LaunchRequest
 from sluice.launching.spark_submit import (
     RunStream,
@@ -289,6 +289,14 @@ def test_spark_shows_no_setting_that_may_be_secret(name: str, value: str, is_hid
     pattern = re.compile(conf["spark.redaction.regex"])
 
     assert any(pattern.search(text) for text in (name, value)) is is_hidden
+
+
+def test_a_process_of_spark_gets_neither_airflow_s_variables_nor_another_role_of_the_ledger() -> None:
+    kept = {"SLUICE_LEDGER_URL": "own", "SLUICE_LEDGER_DRIVER_URLS": "another name", "PATH": "p", "MY_AIRFLOW": "x"}
+    withheld = ["SLUICE_LEDGER_OWNER_URL", "SLUICE_LEDGER_DRIVER_URL", "AIRFLOW__CORE__FERNET_KEY", "_AIRFLOW_X"]
+    environ = kept | dict.fromkeys([*withheld, "airflow_conn_x"], "secret")
+    assert job_environment(environ) == kept
+    assert job_environment(environ, own={"SLUICE_LEDGER_URL": "with a pass"})["SLUICE_LEDGER_URL"] == "with a pass"
 
 
 @pytest.fixture

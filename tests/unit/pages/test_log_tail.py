@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.pages.stream_page import SHOWN_LOG_BYTES, LogTail, read_log_tail
@@ -62,6 +65,7 @@ def test_a_file_outside_of_the_streams_own_folder_is_not_read(tmp_path: Path) ->
         (tmp_path / folder).mkdir()
     secret, link = tmp_path / "orders" / "passwords.json", tmp_path / "clicks" / "log"
     secret.write_text('{"admin": "S3cr3t-pw"}')
+    (tmp_path / "clicks" / secret.name).write_text("a file of that name in the stream's own folder")
     link.symlink_to(secret)
     linked_folder = tmp_path / "clicks" / "folder"
     linked_folder.symlink_to(secret.parent)
@@ -74,6 +78,27 @@ def test_a_file_outside_of_the_streams_own_folder_is_not_read(tmp_path: Path) ->
     ):
         shown = read_log_tail(a_run(file), logs=tmp_path)
         assert (shown.text, "cannot be read from here: " in shown.problem) == ("", True)
+
+
+def test_a_folder_that_becomes_a_link_meanwhile_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, other = tmp_path / "clicks", tmp_path / "orders"
+    for folder in (own, other):
+        folder.mkdir()
+        (folder / "log").write_text(f"of {folder.name}")
+    opened = os.open
+
+    def exchanged(path: Any, *flags: Any, **more: Any) -> int:
+        if path == own:
+            own.rename(tmp_path / "aside")
+            own.symlink_to(other)
+        return opened(path, *flags, **more)
+
+    monkeypatch.setattr(os, "open", exchanged)
+    shown = read_log_tail(a_run(own / "log"), logs=tmp_path)
+    assert (shown.text, "cannot be read from here: " in shown.problem) == ("", True)
+    assert own.is_symlink()
 
 
 def test_a_pipe_in_place_of_a_log_is_not_waited_for(tmp_path: Path) -> None:
