@@ -13,6 +13,8 @@ REACHING = [
     "SELECT `reflect`('java.lang.System', 'getenv', 'X')",
     "SELECT system.builtin.reflect('java.lang.System', 'getenv', 'X')",
     "SELECT * FROM rows WHERE id IN (SELECT reflect('java.lang.System', 'getenv', 'X'))",
+    "SELECT from_avro(a, NULL, map('avroSchemaUrl', 'file:///etc/passwd')) FROM rows",
+    "SELECT `from_protobuf`(a, 'M', '/etc/passwd') FROM rows",
     "SELECT IDENTIFIER('refl' || 'ect')('java.lang.System', 'getenv', 'X')",
     "SELECT TRANSFORM(a) USING 'id -un' FROM rows",
     "SELECT TRANSFORM(a) ROW FORMAT DELIMITED FIELDS TERMINATED BY ',' USING \"cat\" AS (b) FROM rows",
@@ -32,7 +34,7 @@ REACHING = [
 
 HARMLESS = [
     "SELECT transform(list, x -> x + 1) FROM rows",
-    "SELECT reflect, java_method, map(1, 2), reduce(list, 0, (a, b) -> a + b) FROM rows",
+    "SELECT reflect, java_method, from_avro, map(1, 2), reduce(list, 0, (a, b) -> a + b) FROM rows",
     "SELECT a.x FROM rows AS a JOIN names AS b USING (id)",
     "SELECT json.a, text.b, json . c FROM rows",
     "SELECT t.`odd / name`, `a.b` FROM rows AS t",
