@@ -137,7 +137,7 @@ def read_ui(ui: DriverUi, path: str, *, query: str, base: str) -> UiAnswer:
             httpx.Client(timeout=timeout, trust_env=False) as client,
             client.stream("GET", address, headers=headers) as answer,
         ):
-            body = _bounded(answer, deadline)
+            body = bounded(answer, deadline)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise DriverUiError(
             f"Spark's UI does not answer: {type(error).__name__}.", next_step="The driver may be starting or ending."
@@ -164,7 +164,17 @@ def _encoded(part: bytes) -> str:
     return base64.urlsafe_b64encode(part).rstrip(b"=").decode()
 
 
-def _bounded(answer: httpx.Response, deadline: float) -> bytes:
+def bounded(answer: httpx.Response, deadline: float) -> bytes:
+    """The body of an answer, read as it comes.
+
+    Parameters
+    ----------
+    deadline: until when, by the monotonic clock.
+
+    Raises
+    ------
+    DriverUiError: when it has more than `MOST_BYTES`, or is too slow.
+    """
     parts: list[bytes] = []
     size = 0
     for part in answer.iter_bytes():

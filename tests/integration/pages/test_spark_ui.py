@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable
 from dataclasses import replace
 
+import httpx
 import pytest
 
 from sluice.errors import DriverUiError
@@ -12,8 +15,9 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.driver_uis import DriverUi, find_driver_ui, record_driver_ui
 from sluice.ledger.run_values import RunObservation, RunState
 from sluice.ledger.runs import admit_run, record_end, record_process
-from sluice.pages.spark_ui import find_ui, read_ui
+from sluice.pages.spark_ui import MOST_BYTES, bounded, find_ui, read_ui
 from sluice.processes.driver_processes import identity_of, observe_process
+from sluice.processes.listening_ports import listens_on
 from sluice.processes.process_identity import ProcessIdentity
 
 HERE = identity_of(os.getpid())
@@ -35,10 +39,10 @@ def _own(pid: int, port: int) -> bool:
     return (pid, port) == (HERE.pid, 4040)
 
 
-def problem(ledger: Ledger) -> str:
+def problem(ledger: Ledger, *, listens: Callable[[int, int], bool] = listens_on) -> str:
     """Why the UI cannot be shown."""
     with pytest.raises(DriverUiError) as raised:
-        find_ui(ledger, "clicks", observe_process=observe_process)
+        find_ui(ledger, "clicks", observe_process=observe_process, listens=listens)
     return str(raised.value)
 
 
@@ -51,7 +55,7 @@ def test_the_ui_of_the_driver_that_runs_now_is_found(ledger: Ledger) -> None:
     assert "No driver of clicks runs now" in problem(ledger)
 
     second = a_run(ledger, HERE)
-    assert "serves no UI, or not yet" in problem(ledger), "what is recorded is the UI of an earlier driver"
+    assert "serves no UI, or not yet" in problem(ledger, listens=_own), "recorded is the UI of an earlier driver"
     record_driver_ui(ledger, "clicks", ui_of(second, port=4041))
     assert find_driver_ui(ledger, "clicks") == ui_of(second, port=4041)
 
@@ -80,3 +84,13 @@ def test_a_ui_elsewhere_is_not_reachable_and_the_reason_is_said(
 def test_a_port_where_nothing_listens_is_reported(ledger: Ledger) -> None:
     with pytest.raises(DriverUiError, match="does not answer: ConnectError"):
         read_ui(ui_of(a_run(ledger, HERE), port=1), "jobs/", query="", base="/b")
+
+
+def test_an_answer_is_read_no_further_than_is_shown() -> None:
+    """User code writes into the pages of its driver."""
+
+    parts = iter([b"x" * (MOST_BYTES // 2)] * 3)
+    with pytest.raises(DriverUiError, match=f"more than {MOST_BYTES:,} bytes"):
+        bounded(httpx.Response(200, content=parts), time.monotonic() + 600)
+    with pytest.raises(DriverUiError, match="or too slowly"):
+        bounded(httpx.Response(200, content=iter([b"x"])), time.monotonic() - 1)
