@@ -100,8 +100,10 @@ sluice quarantine discard STREAM --kind not_json   # gives them up; they stay in
 A replay publishes each record once, beside the live stream (decision 0087); it is refused where that cannot be known:
 the stream keeps a state, replaces rows, or makes several rows of a record. A record is read again by its position where
 the topic or table still holds it; where it does not, the value is taken from the quarantine if a decoder has rejected
-it. `--dry-run` shows the effect, `--kind` and `--position` choose. Else `sluice backfill STREAM` computes the interval
-again where the stream declares a backfill, and `sluice stream refresh STREAM` the table.
+it. `--dry-run` shows the effect, `--kind`, `--position` and `--batch` choose. One replay of a stream runs at a time.
+When the table is rolled back below a replay, its records are open again at the next start, replay or discard. Else
+`sluice backfill STREAM` computes the interval again where the stream declares a backfill, and `sluice stream refresh
+STREAM` the table.
 
 ## A batch that cannot be published
 

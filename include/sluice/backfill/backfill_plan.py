@@ -75,6 +75,11 @@ class BackfillObservation:
     readers: tuple[TargetReader, ...] = ()
     other_writers: tuple[str, ...] = ()
 
+    @property
+    def upto(self) -> tuple[int, int] | None:
+        """The generation and the batch of the mark; none without one."""
+        return None if self.position is None else (self.position.generation, self.position.batch)
+
 
 BackfillPlan = OperationPlan[BackfillObservation]
 

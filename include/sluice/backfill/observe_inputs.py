@@ -26,14 +26,7 @@ from sluice.ledger.batches import BatchObservation, rejections_in
 from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import find_generation, find_numbered_generation
 from sluice.settings import FilesConnection, KafkaConnection, ObjectStoreSettings, Settings
-from sluice.sources.source_identities import (
-    NONE_KNOWN,
-    Identities,
-    find_replaced,
-    replaced_inputs,
-    since_batch,
-    topic_name,
-)
+from sluice.sources.source_identities import NONE_KNOWN, Identities, is_another, replaced_inputs, topic_name
 from sluice.sources.unread_input import files_read_up_to, present_files
 from sluice.tables.declared_tables import require_table
 
@@ -94,8 +87,7 @@ class ObservedInputs:
         def is_of(batch: BatchObservation, topic: str) -> bool:
             assert isinstance(source, KafkaSource)  # noqa: S101  # only topics have offsets that are left out
             then, place = self._identities(batch.key.generation), topic_name(source.connection, topic)
-            is_later = batch.key.batch >= int(then.get(since_batch(place), 0))
-            return is_later and not any(one.name == place for one in find_replaced(then, now))
+            return not is_another(place, then=then, seen=now, batch=batch.key.batch)
 
         return is_of
 

@@ -3,60 +3,87 @@ created again has other records at the same positions."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from pyiceberg.catalog import Catalog
 
 from sluice.backfill.replayable_rows import OpenRow
-from sluice.declarations.input_declaration import InputDeclaration
-from sluice.declarations.source_declarations import IcebergSource, KafkaSource
+from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.ledger.connection import Ledger
-from sluice.ledger.generations import find_numbered_generation
+from sluice.ledger.generations import find_generation, find_numbered_generation
+from sluice.publication.resolved_rejections import SHARD_PLACE, TOPIC_PLACE, RejectedAt
 from sluice.settings import Settings
 from sluice.sources.source_identities import (
     NONE_KNOWN,
     Identities,
+    ids_of_inputs,
     input_identities,
-    input_table_name,
+    is_another,
     is_known_as,
-    topic_name,
+    topics_named,
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PresentSource:
-    """The source of one input as it is there now. seen: its ids. known: those of generations that were asked for."""
+    """The inputs of a stream as they are there now.
+
+    seen: the ids of what it reads. known: those of generations that were asked for.
+    """
 
     ledger: Ledger
     stream: str
-    declared: InputDeclaration
     seen: Identities
     known: dict[int, Identities] = field(default_factory=dict)
 
     @classmethod
     def observed(
-        cls, ledger: Ledger, stream: str, declared: InputDeclaration, settings: Settings, catalog: Catalog
+        cls, ledger: Ledger, declaration: StreamDeclaration, settings: Settings, catalog: Catalog
     ) -> PresentSource:
         """Read the ids.
 
         Raises
         ------
-        SettingsError: when the deployment does not have the connection.
-        LakehouseError: when the source or the catalog does not answer, or refuses.
+        SettingsError: when the deployment does not have a connection.
+        LakehouseError: when a source or the catalog does not answer, or refuses.
         """
-        seen = input_identities(declared, settings, catalog)
-        return cls(ledger=ledger, stream=stream, declared=declared, seen=seen)
+        seen: dict[str, str] = {}
+        for declared in declaration.inputs.values():
+            seen |= input_identities(declared, settings, catalog)
+        return cls(ledger=ledger, stream=declaration.stream, seen=seen)
 
-    def has(self, row: OpenRow) -> bool:
-        """Whether the record of a row was read from it. Records of a Kinesis stream are not read again."""
-        match self.declared.declared_source.source:
-            case KafkaSource() as source:
-                name = topic_name(source.connection, str(row.fields.get("topic")))
-            case IcebergSource() as source:
-                name = input_table_name(source.table)
-            case _:
-                return True
-        return is_known_as(name, then=self._known(row.generation), seen=self.seen, batch=row.batch)
+    @classmethod
+    def of_newest(cls, ledger: Ledger, stream: str) -> PresentSource:
+        """The inputs as the newest generation of a stream knows them; nothing else is asked."""
+        newest = find_generation(ledger, stream)
+        return cls(
+            ledger=ledger, stream=stream, seen=ids_of_inputs(NONE_KNOWN if newest is None else newest.identities)
+        )
+
+    def has(self, row: OpenRow | RejectedAt) -> bool:
+        """Whether the record of a row was read from what has its name now. It was not while an id is unknown.
+
+        A position that says neither a topic nor a shard may be of any input, so none may be another one. Sequence
+        numbers of Kinesis do not come again.
+        """
+        names, then = self._names(row), self._known(row.generation)
+        if names is None:
+            return row.fields.keys() == SHARD_PLACE
+        return all(is_known_as(name, then=then, seen=self.seen, batch=row.batch) for name in names)
+
+    def had_another(self, row: OpenRow | RejectedAt) -> bool:
+        """Whether the record of a row is known to be of what had its name before."""
+        names, then = self._names(row), self._known(row.generation)
+        return any(is_another(name, then=then, seen=self.seen, batch=row.batch) for name in names or ())
+
+    def _names(self, row: OpenRow | RejectedAt) -> Collection[str] | None:
+        """Under which names the ids are kept of what the record may be of; none when it is of nothing that has one."""
+        if row.fields.keys() == SHARD_PLACE:
+            return None
+        if row.fields.keys() != TOPIC_PLACE:
+            return self.seen
+        return topics_named(str(row.fields["topic"]), self.seen) or None
 
     def _known(self, generation: int) -> Identities:
         if generation not in self.known:

@@ -12,9 +12,11 @@ it the next one marks the claimed rows first.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from uuid import uuid4
 
 from pyiceberg.catalog import Catalog
@@ -29,12 +31,14 @@ from sluice.publication.file_preparation import fit_files, refuse_unfit_rows
 from sluice.publication.marks import history_of_main, refuse_unpublishable
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.publication.replace_interval import foreign_change_since
-from sluice.publication.resolved_rejections import RejectedAt, claim_rows, mark_replayed
+from sluice.publication.resolved_rejections import RejectedAt, claim_rows, mark_replayed, reopen_replayed
 from sluice.publication.staged_batch import StagedOutput
 from sluice.stored_keys import OUTPUT, PUBLICATION_KEY, REPLAY_PROPERTY_PREFIX, ROWS
 from sluice.tables.declared_tables import require_table
 
-_LANE = "replay"
+_log = logging.getLogger(__name__)
+
+_LANE, _FENCE = "replay", "/fence"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +64,15 @@ def replay_key(stream: str, *, now: datetime) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """What a look at the target shows. is_taken_back: whether main does not lead to the newest replay any more."""
+
+    target: Table
+    newest: NewestReplay
+    is_taken_back: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayLane:
     """The replays of one output. quarantine: the table of the stream's rejected rows."""
 
@@ -70,12 +83,25 @@ class ReplayLane:
     def settle(self, *, at: datetime) -> int:
         """Mark the rows of the newest replay, if it is visible. Returns how many; none were left when it did so itself.
 
+        Where somebody has rolled the target back below it, the rows are opened again that it, and those before it, had
+        published.
+
         Raises
         ------
         UnpublishableError, DeliveryError, LakehouseError: as `mark_replayed` raises them.
         """
-        target = require_table(self.catalog, self.output.target)
-        return self._settle(target, self._newest(target), at=at)
+        return self._settle(self._look(require_table(self.catalog, self.output.target)), at=at)
+
+    def notice_rollback(self) -> None:
+        """Open the rows again whose replays a rollback has taken back; look at nothing else.
+
+        Raises
+        ------
+        UnpublishableError, DeliveryError, LakehouseError: as `reopen_replayed` raises them.
+        """
+        seen = self._look(require_table(self.catalog, self.output.target))
+        if seen.is_taken_back:
+            self._reopen(seen)
 
     def close(self, *, stream: str, at: datetime) -> None:
         """Settle the newest replay, and let none that is under way publish, before the content of both tables is
@@ -101,17 +127,17 @@ class ReplayLane:
             settled.
         UnpublishableError, DeliveryError, LakehouseError: as `mark_replayed` and `commit_checked` raise them.
         """
-        before = require_table(self.catalog, self.output.target)
-        settled = self._newest(before)
-        self._settle(
-            before, settled, at=at
-        )  # what becomes visible behind this look differs from it, and is refused below
+        settled = self._look(require_table(self.catalog, self.output.target))
+        self._settle(settled, at=at)
 
         def plan(target: Table) -> TableChange:
             refuse_unpublishable(target)
-            if (newest := self._newest(target)) != settled or newest.key > key:
+            found = self._look(target)
+            if (newest := found.newest) != settled.newest or newest.key > key:
                 raise IntervalChangedError(f"{self.output.target}: another replay, {newest.key}, is under way.")
-            return self._change(NewestReplay(key=key), key=key)
+            if found.is_taken_back != settled.is_taken_back:
+                raise IntervalChangedError(f"{self.output.target} was rolled back behind {newest.key}, or forward.")
+            return self._change(NewestReplay(key=key), key=f"{key}{_FENCE}")
 
         return self._commit(plan, f"the beginning of {key}")
 
@@ -166,10 +192,26 @@ class ReplayLane:
     def _property(self) -> str:
         return f"{REPLAY_PROPERTY_PREFIX}{self.output.stream}.{self.output.output}"
 
-    def _settle(self, target: Table, newest: NewestReplay, *, at: datetime) -> int:
-        if not newest.is_visible or _is_rolled_back(target, newest.key):
-            return 0
-        return mark_replayed(self.catalog, self.quarantine, stream=self.output.stream, key=newest.key, at=at)
+    def _look(self, target: Table) -> _Look:
+        newest = self._newest(target)
+        return _Look(
+            target=target, newest=newest, is_taken_back=newest.is_visible and _is_taken_back(target, newest.key)
+        )
+
+    def _settle(self, seen: _Look, *, at: datetime) -> int:
+        if seen.is_taken_back:
+            self._reopen(seen)
+        elif seen.newest.is_visible:
+            stream, key = self.output.stream, seen.newest.key
+            return mark_replayed(self.catalog, self.quarantine, stream=stream, key=key, at=at)
+        return 0
+
+    def _reopen(self, seen: _Look) -> None:
+        stream, is_taken_back = self.output.stream, partial(_is_taken_back, seen.target)
+        opened = reopen_replayed(self.catalog, self.quarantine, stream=stream, is_taken_back=is_taken_back)
+        if opened:
+            sentence = "%s was rolled back below replays: %d rejected rows of %s are open again"
+            _log.warning(sentence, self.output.target, opened, stream)
 
     def _newest(self, target: Table) -> NewestReplay:
         text = target.properties.get(self._property)
@@ -191,10 +233,12 @@ class ReplayLane:
         return snapshot_of(landed, what=named)
 
 
-def _is_rolled_back(target: Table, key: str) -> bool:
-    """Whether main does not lead back to the snapshot of a replay any more, while that is still listed."""
-    made = _newest_of(target, key)
-    return made is not None and all(one.snapshot_id != made for one in history_of_main(target))
+def _is_taken_back(target: Table, key: str) -> bool:
+    """Whether main does not lead to what a replay has published any more. When that snapshot is expired, its fence
+    shows it: snapshots of main expire from the oldest on."""
+    on_main = [one.snapshot_id for one in history_of_main(target)]
+    published, fence = _newest_of(target, key), _newest_of(target, f"{key}{_FENCE}")
+    return fence in on_main if published is None else published not in on_main
 
 
 def _newest_of(target: Table, key: str) -> int | None:

@@ -6,7 +6,6 @@ appends to one table, and keeps no state. Where state decides, or rows are repla
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import UsageError
 from sluice.ledger.backfill_attempts import BackfillAttemptObservation, BackfillState
 from sluice.operations import Refusal, RefusalReason
-from sluice.publication.resolved_rejections import RejectedAt, place_of
+from sluice.publication.resolved_rejections import SHARD_PLACE, TOPIC_PLACE, RejectedAt, place_of
 from sluice.publication.staged_batch import StagedOutput
 from sluice.record_values.rejection import RejectionKind
 from sluice.tables.catalog import catalog_refusals
@@ -32,7 +31,6 @@ from sluice.tables.declared_tables import require_table
 MOST_RECORDS = 50_000
 """How many records one replay takes, the oldest first: they are listed in the memory of the driver."""
 
-_TOPIC_PLACE, _SHARD_PLACE = {"topic", "partition", "offset"}, {"stream", "shard", "sequence_number"}
 _BACKFILL_WAY = "Backfill the interval of these records, or refresh the table (`sluice stream refresh`)."
 
 
@@ -49,13 +47,21 @@ class OpenRow:
     place: str | None
 
     @property
+    def at(self) -> RejectedAt | None:
+        """What it is known by; none without a place."""
+        if self.place is None:
+            return None
+        return RejectedAt(place=self.place, generation=self.generation, batch=self.batch)
+
+    @property
+    def rejected_by(self) -> str:
+        """The batch that rejected its record."""
+        return f"{self.generation}:{self.batch}"
+
+    @property
     def fields(self) -> Mapping[str, Any]:
         """Its position as an object; empty when it is none."""
-        try:
-            found = json.loads(self.position or "")
-        except ValueError:
-            return {}
-        return found if isinstance(found, dict) else {}
+        return self.at.fields if self.at is not None else {}
 
 
 def read_open_rows(catalog: Catalog, declaration: StreamDeclaration) -> list[OpenRow]:
@@ -78,17 +84,19 @@ def read_open_rows(catalog: Catalog, declaration: StreamDeclaration) -> list[Ope
 
 def shown_position(row: OpenRow, declaration: StreamDeclaration) -> str | None:
     """The position of a row for a terminal: one that consists of columns is hidden where a stream masks some."""
-    if declaration.masked_columns and row.fields.keys() not in (_TOPIC_PLACE, _SHARD_PLACE):
+    if declaration.masked_columns and row.fields.keys() not in (TOPIC_PLACE, SHARD_PLACE):
         return "hidden, because columns are masked" if row.position is not None else None
     return row.position
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which open rows are meant. kinds, positions: empty for all. until: rejected up to then; unset for all."""
+    """Which open rows are meant. kinds, positions, batches: empty for all; a batch that rejected rows is
+    `<generation>:<batch>`. until: rejected up to then; unset for all."""
 
     kinds: frozenset[str] = frozenset()
     positions: frozenset[str] = frozenset()
+    batches: frozenset[str] = frozenset()
     until: datetime | None = None
 
     def of(self, rows: Iterable[OpenRow]) -> list[OpenRow]:
@@ -98,8 +106,18 @@ class Selection:
             for row in rows
             if (not self.kinds or row.kind in self.kinds)
             and (not self.positions or row.position in self.positions)
+            and (not self.batches or row.rejected_by in self.batches)
             and (self.until is None or row.refused_at <= self.until)
         ]
+
+
+def of_several_sources(rows: Iterable[OpenRow], is_present: Callable[[OpenRow], bool]) -> list[list[OpenRow]]:
+    """The rows of each place at which records of a source that was created again may be rejected besides others."""
+    found: dict[str, list[OpenRow]] = {}
+    for row in rows:
+        if row.place is not None:
+            found.setdefault(row.place, []).append(row)
+    return [same for same in found.values() if len(same) > 1 and not all(map(is_present, same))]
 
 
 def arriving_input(declaration: StreamDeclaration) -> tuple[str, InputDeclaration] | None:
@@ -149,21 +167,23 @@ class ReplayableRows:
 
     def at(self, places: Collection[str]) -> frozenset[RejectedAt]:
         """What the rows of some places are known by."""
-        return frozenset(
-            RejectedAt(place=place, generation=row.generation, batch=row.batch)
-            for place in places
-            for row in self.rows[place]
-        )
+        return frozenset(row.at for place in places for row in self.rows[place] if row.at is not None)
 
 
-def may_have_published_until(attempts: Iterable[BackfillAttemptObservation]) -> datetime | None:
-    """When the last backfill ended that may have published rejected records; none when there was none.
+def may_have_published(attempts: Iterable[BackfillAttemptObservation]) -> Callable[[OpenRow], bool]:
+    """Whether a backfill may have published the record of a row: one that has failed may have published before, and one
+    marks only the rows of which it knows that they are in the target.
 
-    One that has failed may have published before; and one marks only the rows of which it knows that they are in the
-    target. What it read was rejected before it ended.
+    It has read what the batches up to the one of its plan had read. Of attempts that an earlier version recorded only
+    the time of their end is known: what they read was rejected before.
     """
-    ended = (one.ended_at for one in attempts if one.end_offsets is not None and one.state != BackfillState.UNCHANGED)
-    return max((time for time in ended if time is not None), default=None)
+    read = [one for one in attempts if one.end_offsets is not None and one.state != BackfillState.UNCHANGED]
+    upto = max(
+        ((one.generation, one.batch) for one in read if one.generation and one.batch is not None), default=(0, 0)
+    )
+    ended = (one.ended_at for one in read if not one.generation)
+    until = max((time for time in ended if time is not None), default=None)
+    return lambda row: (row.generation, row.batch) <= upto or (until is not None and row.refused_at <= until)
 
 
 def replayable(
@@ -172,7 +192,7 @@ def replayable(
     *,
     generations: Collection[int],
     is_present: Callable[[OpenRow], bool],
-    backfilled_until: datetime | None = None,
+    may_be_published: Callable[[OpenRow], bool],
 ) -> ReplayableRows:
     """Which rows can be replayed.
 
@@ -181,23 +201,22 @@ def replayable(
     is_present: whether the source of a row is the one that has its name now: one that was created again has other
         records at the same positions.
     generations: those whose records the open generation has not read again.
-    backfilled_until: as `may_have_published_until` returns it.
+    may_be_published: as `may_have_published` returns it.
     """
     found: dict[str, list[OpenRow]] = {}
     left: Counter[str] = Counter()
     for row in rows:
-        if backfilled_until is not None and row.refused_at <= backfilled_until:
-            left["a backfill has ended since and may have published its record: backfill its interval again"] += 1
+        if may_be_published(row):
+            left["a backfill has read and may have published its record: backfill its interval again"] += 1
         elif (why := _left_because(row, declared, generations)) is not None:
             left[why] += 1
         elif not is_present(row) and isinstance(declared.declared_source.source, IcebergSource):
             left["its table was created again since, and holds other rows"] += 1
         elif row.place is not None:
             found.setdefault(row.place, []).append(row)
-    for place, of_place in list(found.items()):
-        if len(of_place) > 1 and not all(map(is_present, of_place)):
-            left["its source was created again since, and other records are rejected at its position"] += len(of_place)
-            del found[place]
+    for same in of_several_sources((row for of_place in found.values() for row in of_place), is_present):
+        left["its source was created again since, and other records are rejected at its position"] += len(same)
+        del found[str(same[0].place)]
     taken = list(found.items())[:MOST_RECORDS]
     if len(taken) < len(found):
         left[f"more than {MOST_RECORDS:,} records: the next replay takes them"] += len(found) - len(taken)
@@ -213,7 +232,7 @@ def _left_because(row: OpenRow, declared: InputDeclaration, generations: Collect
     if isinstance(source, KafkaSource) and not _is_of_topic(row.fields):
         return "its position is not a topic, a partition and an offset"
     if isinstance(source, KinesisSource):
-        if set(row.fields) != _SHARD_PLACE:
+        if set(row.fields) != SHARD_PLACE:
             return "its position is not a stream, a shard and a sequence number"
         if stored_value(row, declared) is None:
             return "the quarantine does not hold its value as it came"
@@ -221,7 +240,7 @@ def _left_because(row: OpenRow, declared: InputDeclaration, generations: Collect
 
 
 def _is_of_topic(fields: Mapping[str, Any]) -> bool:
-    return set(fields) == _TOPIC_PLACE and all(type(fields[name]) is int for name in ("partition", "offset"))
+    return set(fields) == TOPIC_PLACE and all(type(fields[name]) is int for name in ("partition", "offset"))
 
 
 def stored_value(row: OpenRow, declared: InputDeclaration) -> bytes | None:

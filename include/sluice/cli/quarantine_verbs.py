@@ -14,21 +14,24 @@ import typer
 from pyiceberg.catalog import Catalog
 from rich.table import Table
 
+from sluice.backfill.present_source import PresentSource
 from sluice.backfill.replay_lane import ReplayLane, replay_key
 from sluice.backfill.replayable_rows import (
     OpenRow,
     Selection,
+    of_several_sources,
     read_open_rows,
     refusals_of,
     replayed_output,
     shown_position,
 )
-from sluice.cli.cli_context import open_cli_context, person
+from sluice.cli.cli_context import CliContext, open_cli_context, person
 from sluice.cli.operation import may_act, print_done
 from sluice.cli.terminal import AsJson, DryRun, StreamName, Yes, console, print_json
 from sluice.cli.work_requests import have_done
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.stream_declaration import StreamDeclaration
+from sluice.errors import UsageError
 from sluice.ledger.connection import database_time
 from sluice.ledger.events import EventAction, record_event
 from sluice.operations import OperationPlan, OperationVerb, Stake, steps_of
@@ -44,6 +47,10 @@ app = typer.Typer(
 Kinds = Annotated[list[str] | None, typer.Option("--kind", help="Only rows of this kind; may be repeated.")]
 Positions = Annotated[
     list[str] | None, typer.Option("--position", help="Only the row of this position; may be repeated.")
+]
+Batches = Annotated[
+    list[str] | None,
+    typer.Option("--batch", help="Only what this batch rejected, `<generation>:<batch>`; may be repeated."),
 ]
 _BY_TRANSFORMATION = "by the transformation"
 
@@ -78,6 +85,7 @@ def replay(
     name: StreamName,
     kinds: Kinds = None,
     positions: Positions = None,
+    batches: Batches = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -91,7 +99,11 @@ def replay(
         stream = ctx.declarations.stream(name)
         now = database_time(ctx.ledger).isoformat()
         asked = ReplayRecords(
-            stream=name, kinds=json.dumps(sorted(kinds or [])), positions=json.dumps(sorted(positions or [])), until=now
+            stream=name,
+            kinds=json.dumps(sorted(kinds or [])),
+            positions=json.dumps(sorted(positions or [])),
+            batches=json.dumps(sorted(batches or [])),
+            until=now,
         )
         digests: list[str] = []
 
@@ -112,6 +124,7 @@ def discard(
     name: StreamName,
     kinds: Kinds = None,
     positions: Positions = None,
+    batches: Batches = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -119,9 +132,12 @@ def discard(
     """Mark open rejected records as discarded: they stay in the table, and nothing replays them, for good."""
     with open_cli_context() as ctx:
         declaration, catalog = ctx.declarations.stream(name).declaration, open_catalog(ctx.settings)
-        now = database_time(ctx.ledger)
-        selection = Selection(kinds=frozenset(kinds or ()), positions=frozenset(positions or ()), until=now)
-        chosen = selection.of(read_open_rows(catalog, declaration))
+        selection = Selection(
+            kinds=frozenset(kinds or ()), positions=frozenset(positions or ()), batches=frozenset(batches or ())
+        )
+        now, chosen = database_time(ctx.ledger), selection.of(read_open_rows(catalog, declaration))
+        if positions and not batches:
+            _require_one_record_at_each(ctx, declaration, catalog, chosen)
         plan = _discard_plan(name, chosen)
         if not may_act(lambda: [plan], dry_run=dry_run, yes=yes, as_json=as_json):
             return
@@ -130,13 +146,29 @@ def discard(
         record_event(ctx.ledger, command_event(EventAction.DISCARD, name, by=person(), explanation=sentence))
         resolved = ResolvedRows(
             stream=name,
-            places={row.place for row in chosen if row.place is not None},
+            rows={row.at for row in chosen if row.at is not None},
             resolution=Resolution.DISCARDED,
             by=person(),
             at=now,
         )
         marked = mark_resolved(catalog, declaration.quarantine_table, resolved)
     print_done(plan.verb, {"stream": name, "marked": marked}, f"{marked:,} rows are discarded.", as_json=as_json)
+
+
+def _require_one_record_at_each(
+    ctx: CliContext, declaration: StreamDeclaration, catalog: Catalog, rows: list[OpenRow]
+) -> None:
+    """Refuse positions of a source that was created again: they are those of other records, too."""
+    if len({row.place for row in rows}) == len(rows):
+        return
+    present = PresentSource.observed(ctx.ledger, declaration, ctx.settings, catalog)
+    if others := of_several_sources(rows, present.has):
+        batches = ", ".join(sorted({row.rejected_by for same in others for row in same}))
+        raise UsageError(
+            f"At {len(others)} of the positions, batches {batches} of {declaration.stream} rejected records, and their "
+            "source was created again: they are different records.",
+            next_step="Say whose are meant, with `--batch`.",
+        )
 
 
 def _fence(catalog: Catalog, stream: LoadedStream, now: datetime) -> None:
@@ -190,7 +222,7 @@ def _target_of(stream: LoadedStream) -> str:
 
 def _discard_plan(name: str, rows: list[OpenRow]) -> OperationPlan[list[OpenRow]]:
     nameless = sum(row.place is None for row in rows)
-    places = sorted(row.place for row in rows if row.place is not None)
+    places = sorted(f"{row.rejected_by} {row.place}" for row in rows if row.place is not None)
     steps = [f"Mark {len(places):,} rejected rows as discarded. They stay in the table; no replay takes them."]
     if nameless:
         steps.append(f"Leave {nameless:,} as they are: neither a position nor a value says which they are.")

@@ -47,6 +47,7 @@ class BackfillAttemptObservation:
     """An attempt as it is recorded.
 
     planned_on: the target's snapshot on which it was planned. end_offsets: how far its sources were read, by input.
+    generation, batch: of the batch that had read them so far; unset before a plan, and in attempts of earlier versions.
     snapshot_id: the snapshot that made its rows visible. rows: numbers of rows by name; see `backfill.balance`.
     """
 
@@ -57,6 +58,8 @@ class BackfillAttemptObservation:
     ended_at: datetime | None = None
     planned_on: int | None = None
     end_offsets: Mapping[str, Any] | None = None
+    generation: int | None = None
+    batch: int | None = None
     snapshot_id: int | None = None
     rows: Mapping[str, int] = field(default_factory=dict)
     reason: str | None = None
@@ -115,13 +118,23 @@ def begin_attempt(
 
 
 def record_plan(
-    ledger: Ledger, key: BackfillAttemptKey, *, planned_on: int | None, end_offsets: Mapping[str, Any]
+    ledger: Ledger,
+    key: BackfillAttemptKey,
+    *,
+    planned_on: int | None,
+    upto: tuple[int, int] | None,
+    end_offsets: Mapping[str, Any],
 ) -> None:
-    """Record on which snapshot an attempt was planned, and how far it reads."""
+    """Record on which snapshot an attempt was planned, and how far it reads.
+
+    Parameters
+    ----------
+    upto: the generation and the batch that had read so far.
+    """
+    generation, batch = upto or (None, None)
+    plan = {"planned_on": planned_on, "end_offsets": dict(end_offsets), "generation": generation, "batch": batch}
     with ledger.transaction() as connection:
-        connection.execute(
-            update(BackfillAttempt).where(_is(key)).values(planned_on=planned_on, end_offsets=dict(end_offsets))
-        )
+        connection.execute(update(BackfillAttempt).where(_is(key)).values(plan))
 
 
 def end_attempt(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import IntEnum
@@ -30,13 +30,15 @@ class LockSpace(IntEnum):
     other users of the database choose others.
 
     SCHEMA: the ledger's schema while it is migrated. INTERVAL: an interval of a stream while it is replaced.
-    MAINTENANCE: a table under maintenance. PUBLICATION: a table that a MERGE or a backfill is published on.
+    MAINTENANCE: a table under maintenance. PUBLICATION: a table that a MERGE or a backfill is published on. REPLAY: a
+    stream whose rejected records are replayed.
     """
 
     SCHEMA = 0x736C7573
     INTERVAL = 0x736C7562
     MAINTENANCE = 0x736C7563
     PUBLICATION = 0x736C7570
+    REPLAY = 0x736C7572
 
 
 def lock_schema(connection: Connection) -> None:
@@ -64,14 +66,31 @@ def interval_lock(ledger: Ledger, *intervals: LockedInterval) -> Iterator[None]:
     ------
     LedgerError: when another run works on one that overlaps, or the ledger cannot be reached.
     """
-    engine = ledger.engine.execution_options(isolation_level="AUTOCOMMIT")  # no transaction stays open for minutes
-    with ledger_errors(engine.url):
-        connection = engine.connect()
-    connection.detach()  # its end frees the locks, so that a connection that was lost needs no unlocking
-    with connection:
-        with ledger_errors(engine.url):
+    with _detached_connection(ledger) as connection:
+        with ledger_errors(ledger.engine.url):
             for one in intervals:
                 _lock_parts(connection, one)
+        yield
+
+
+@contextmanager
+def replay_lock(ledger: Ledger, stream: str) -> Iterator[None]:
+    """Keep other replays from a stream while the block runs. The fence in its target keeps off those whose connection
+    was lost.
+
+    Raises
+    ------
+    LedgerError: when another replay of the stream is under way, or the ledger cannot be reached.
+    """
+    key = _key(LockSpace.REPLAY, stream)
+    with _detached_connection(ledger) as connection:
+        with ledger_errors(ledger.engine.url):
+            is_locked = connection.execute(select(func.pg_try_advisory_lock(*key))).scalar_one()
+        if not is_locked:
+            raise LedgerError(
+                f"Another replay of rejected records of {stream} is under way; a stream has one at a time.",
+                next_step="Wait for it to end: `sluice work list`.",
+            )
         yield
 
 
@@ -186,6 +205,22 @@ class PublicationLocks:
 
 def _key(space: LockSpace, name: str) -> tuple[int, Function[Any]]:
     return int(space), func.hashtext(name)
+
+
+@contextmanager
+def _detached_connection(ledger: Ledger) -> Iterator[Connection]:
+    """A connection for locks. Its end frees them, which the server notices a moment later: the next run may have asked
+    already."""
+    engine = ledger.engine.execution_options(isolation_level="AUTOCOMMIT")  # no transaction stays open for minutes
+    with ledger_errors(engine.url):
+        connection = engine.connect()
+    connection.detach()
+    with connection:
+        try:
+            yield connection
+        finally:
+            with suppress(DBAPIError):  # one that was lost has freed them
+                connection.execute(select(func.pg_advisory_unlock_all()))
 
 
 @contextmanager

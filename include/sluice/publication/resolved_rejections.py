@@ -6,6 +6,7 @@ with the same rows. The commit is an overwrite: a stream which reads a quarantin
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -33,7 +34,11 @@ from sluice.tables.catalog import catalog_refusals
 PAYLOAD_PLACE = "payload "
 """Begins the place of a row without a position: its payload follows."""
 
-_KNOWN_BY = ["stream", "generation", "batch", "position", "payload", "resolved_at", "resolved_by"]
+TOPIC_PLACE = frozenset({"topic", "partition", "offset"})
+SHARD_PLACE = frozenset({"stream", "shard", "sequence_number"})
+"""What a position consists of that a decoder has written, of a record of Kafka and of Kinesis."""
+
+_KNOWN_BY = ["stream", "generation", "batch", "position", "payload", "resolution", "resolved_by"]
 
 
 class Resolution(StrEnum):
@@ -49,17 +54,38 @@ class Resolution(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RejectedAt:
+    """What a row of a quarantine is known by for as long as it is there: a source that was created again has other
+    records at the same places.
+
+    place: where its record stood, the `position` of the row, or `PAYLOAD_PLACE` and its payload when it has none.
+    generation, batch: that rejected its record.
+    """
+
+    place: str
+    generation: int
+    batch: int
+
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        """Its position as an object; empty when it is none."""
+        try:
+            found = json.loads(self.place)
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) else {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedRows:
     """Rows of a quarantine that are resolved.
 
-    stream: the stream that rejected them.
-    places: where their records stood, each the `position` of a row, or `PAYLOAD_PLACE` and its payload when it has
-        none. Every open row of such a place is marked.
+    stream: the stream that rejected them. rows: those of them that are open are marked.
     by: what resolved them, for example the publication key of a backfill or a person; at: when.
     """
 
     stream: str
-    places: Set[str]
+    rows: Set[RejectedAt]
     resolution: Resolution
     by: str
     at: datetime
@@ -91,26 +117,13 @@ def mark_resolved(
     UnpublishableError: when the table has no column for it yet, or has delete files.
     DeliveryError, LakehouseError: as `commit_checked` raises them.
     """
-    if not resolved.places:
+    if not resolved.rows:
         return 0
     values = {"resolved_at": resolved.at, "resolution": str(resolved.resolution), "resolved_by": resolved.by}
     marking = _Marking(
-        stream=resolved.stream, chooses=lambda row: place_of(row) in resolved.places, values=values, reached=reached
+        stream=resolved.stream, chooses=lambda row: known_as(row) in resolved.rows, values=values, reached=reached
     )
     return marking.commit(catalog, quarantine, policy)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RejectedAt:
-    """What a row of a quarantine is known by for as long as it is there: a source that was created again has other
-    records at the same places.
-
-    place: as in `ResolvedRows`. generation, batch: that rejected its record.
-    """
-
-    place: str
-    generation: int
-    batch: int
 
 
 def claim_rows(catalog: Catalog, quarantine: str, *, stream: str, claimed: Set[RejectedAt], key: str) -> int:
@@ -127,10 +140,7 @@ def claim_rows(catalog: Catalog, quarantine: str, *, stream: str, claimed: Set[R
     """
 
     def chooses(row: Mapping[str, Any]) -> bool:
-        place = place_of(row)
-        if place is None or (row["resolved_by"] or "") >= key:
-            return False
-        return RejectedAt(place=place, generation=row["generation"], batch=row["batch"]) in claimed
+        return (row["resolved_by"] or "") < key and known_as(row) in claimed
 
     return _Marking(stream=stream, chooses=chooses, values={"resolved_by": key}).commit(catalog, quarantine)
 
@@ -147,11 +157,43 @@ def mark_replayed(catalog: Catalog, quarantine: str, *, stream: str, key: str, a
     return marking.commit(catalog, quarantine)
 
 
+def reopen_replayed(catalog: Catalog, quarantine: str, *, stream: str, is_taken_back: Callable[[str], bool]) -> int:
+    """Open rows again whose records a replay has published, where somebody took that back. Returns how many.
+
+    They stay claimed: when the rows become visible again, `mark_replayed` finds them.
+
+    Parameters
+    ----------
+    is_taken_back: whether the target does not show any more what the replay of a key has published.
+
+    Raises
+    ------
+    UnpublishableError, DeliveryError, LakehouseError: as `mark_resolved` raises them.
+    """
+    taken_back: dict[str, bool] = {}
+
+    def chooses(row: Mapping[str, Any]) -> bool:
+        key = str(row["resolved_by"])
+        if key not in taken_back:
+            taken_back[key] = is_taken_back(key)
+        return taken_back[key]
+
+    nothing = dict.fromkeys(("resolved_at", "resolution"))
+    marking = _Marking(stream=stream, chooses=chooses, values=nothing, among=Resolution.REPLAYED)
+    return marking.commit(catalog, quarantine)
+
+
 def place_of(row: Mapping[str, Any]) -> str | None:
-    """Where the record of a row stood, as `ResolvedRows.places` has it; none when nothing says it."""
+    """Where the record of a row stood, as `RejectedAt.place` has it; none when nothing says it."""
     if row["position"] is None and row["payload"] is not None:
         return f"{PAYLOAD_PLACE}{row['payload']}"
     return str(row["position"]) if row["position"] is not None else None
+
+
+def known_as(row: Mapping[str, Any]) -> RejectedAt | None:
+    """What a row of a quarantine is known by; none when nothing says where its record stood."""
+    place = place_of(row)
+    return None if place is None else RejectedAt(place=place, generation=row["generation"], batch=row["batch"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +208,8 @@ class _Written:
 class _Marking:
     """The marking of one call.
 
-    chooses: which open rows of the stream. values: what they get, by column.
+    among: how the rows of the stream are resolved that may be marked; unset for open ones. chooses: which of them.
+    values: what they get, by column.
     written: by the path of the file they replace; an attempt after a conflict uses them again, because a file never
         changes.
     """
@@ -174,6 +217,7 @@ class _Marking:
     stream: str
     chooses: Callable[[Mapping[str, Any]], bool]
     values: Mapping[str, Any]
+    among: Resolution | None = None
     reached: Reached = unnoticed
     written: dict[str, _Written] = field(default_factory=dict)
 
@@ -190,9 +234,10 @@ class _Marking:
         """The exchange of the files that hold such rows."""
         refuse_unpublishable(table)
         require_resolution(table)
-        is_open = And(EqualTo(term="stream", value=self.stream), IsNull(term="resolved_at"))
+        is_so = IsNull(term="resolution") if self.among is None else EqualTo(term="resolution", value=self.among)
+        is_meant = And(EqualTo(term="stream", value=self.stream), is_so)
         with catalog_refusals(f"read and write the rows of {'.'.join(table.name())}"):
-            tasks = list(table.scan(row_filter=is_open).plan_files())
+            tasks = list(table.scan(row_filter=is_meant).plan_files())
             _refuse_delete_files(table, tasks)
             for task in tasks:
                 if task.file.file_path not in self.written:
@@ -204,7 +249,7 @@ class _Marking:
             operation=Operation.OVERWRITE,
             removed=removed,
             added=tuple(added for file in removed for added in self.written[file.file_path].files),
-            summary={PUBLICATION_KEY: f"{self.stream}/{self.values.get('resolution', 'claimed')}"},
+            summary={PUBLICATION_KEY: f"{self.stream}/{self.values.get('resolution', 'claimed') or 'open'}"},
         )
 
     def rows_in(self, removed: Collection[DataFile]) -> int:
@@ -224,7 +269,7 @@ class _Marking:
         return _Written(files=tuple(write_files(table.metadata, table.io, rows)), rows=sum(chosen))
 
     def _is_chosen(self, row: Mapping[str, Any]) -> bool:
-        return row["resolved_at"] is None and row["stream"] == self.stream and self.chooses(row)
+        return row["resolution"] == self.among and row["stream"] == self.stream and self.chooses(row)
 
 
 def require_resolution(table: Table) -> None:

@@ -16,6 +16,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
+from sluice.backfill.present_source import PresentSource
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT, StreamDeclaration
 from sluice.ledger.connection import Ledger
 from sluice.ledger.refreshes import RefreshObservation, RefreshState, record_swap, record_taken_back, unsettled_refresh
@@ -60,7 +61,7 @@ def exchange_all(
     return landed
 
 
-def content_of_shadow(catalog: Catalog, refresh: RefreshObservation, mark: MarkPosition) -> ContentOf:
+def content_of_shadow(catalog: Catalog, ledger: Ledger, refresh: RefreshObservation, mark: MarkPosition) -> ContentOf:
     """What the shadow has built. mark: the first one of the new generation."""
 
     def content_of(one: Exchanged) -> NewContent:
@@ -68,7 +69,7 @@ def content_of_shadow(catalog: Catalog, refresh: RefreshObservation, mark: MarkP
         files = live_files(shadow)
 
         def files_for(target: Table) -> tuple[DataFile, ...]:
-            return _with_discards(one, fit_files(files, staging=shadow, target=target), target)
+            return _with_discards(one, fit_files(files, staging=shadow, target=target), target, ledger)
 
         return NewContent(
             output=one.output,
@@ -83,14 +84,14 @@ def content_of_shadow(catalog: Catalog, refresh: RefreshObservation, mark: MarkP
     return content_of
 
 
-def content_before(catalog: Catalog, refresh: RefreshObservation, mark: MarkPosition) -> ContentOf:
+def content_before(catalog: Catalog, ledger: Ledger, refresh: RefreshObservation, mark: MarkPosition) -> ContentOf:
     """What the tables held before a refresh, as copies that were made already. mark: of the generation that opens."""
 
     def content_of(one: Exchanged) -> NewContent:
         copies = plan_copies(require_table(catalog, one.output.target), refresh)
         return NewContent(
             output=one.output,
-            files_for=lambda target: _with_discards(one, [copy.as_data_file() for copy in copies], target),
+            files_for=lambda target: _with_discards(one, [copy.as_data_file() for copy in copies], target, ledger),
             key=f"{swap_key(refresh)}/back",
             mark=mark,
             follows=None,
@@ -100,9 +101,12 @@ def content_before(catalog: Catalog, refresh: RefreshObservation, mark: MarkPosi
     return content_of
 
 
-def _with_discards(one: Exchanged, files: Sequence[DataFile], target: Table) -> tuple[DataFile, ...]:
-    is_quarantine = one.output.output == QUARANTINE_OUTPUT
-    return keep_discards(files, target=target, stream=one.output.stream) if is_quarantine else tuple(files)
+def _with_discards(one: Exchanged, files: Sequence[DataFile], target: Table, ledger: Ledger) -> tuple[DataFile, ...]:
+    if one.output.output != QUARANTINE_OUTPUT:
+        return tuple(files)
+    stream = one.output.stream
+    present = PresentSource.of_newest(ledger, stream)
+    return keep_discards(files, target=target, stream=stream, is_of_another=present.had_another)
 
 
 def settle_refresh(catalog: Catalog, ledger: Ledger, declaration: StreamDeclaration) -> RefreshObservation | None:
@@ -127,7 +131,7 @@ def settle_refresh(catalog: Catalog, ledger: Ledger, declaration: StreamDeclarat
         return refresh
     is_back = refresh.state is RefreshState.TAKING_BACK
     content_of = content_before if is_back else content_of_shadow
-    later = exchange_all(catalog, tuple(others), content_of(catalog, refresh, mark.at))
+    later = exchange_all(catalog, tuple(others), content_of(catalog, ledger, refresh, mark.at))
     snapshot_ids = {first.output.output: mark.snapshot_id, **later}
     if is_back:
         return record_taken_back(ledger, refresh.number, batch=mark.batch, snapshot_ids=snapshot_ids)

@@ -120,7 +120,7 @@ def swap_shadow(
     mark = MarkPosition(
         generation=opening.opens, batch=end.batch, token=token, end_offsets_digest=end.end_offsets_digest
     )
-    landed = exchange_all(catalog, exchanged, content_of_shadow(catalog, opening, mark), reached=reached)
+    landed = exchange_all(catalog, exchanged, content_of_shadow(catalog, ledger, opening, mark), reached=reached)
     reached(CrashPoint.COMMITTED)
     rows = rows_of(shadow.table) or 0
     return record_swap(ledger, refresh.number, batch=end.batch, snapshot_ids=landed, rows=rows)

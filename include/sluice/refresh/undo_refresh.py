@@ -201,7 +201,7 @@ def _exchange(
         token=token,
         end_offsets_digest=previous["end_offsets_digest"],
     )
-    landed = exchange_all(catalog, exchanged, content_before(catalog, opening, mark), reached=reached)
+    landed = exchange_all(catalog, exchanged, content_before(catalog, ledger, opening, mark), reached=reached)
     reached(CrashPoint.COMMITTED)
     return record_taken_back(ledger, refresh.number, batch=previous["batch"], snapshot_ids=landed)
 

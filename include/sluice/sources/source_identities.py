@@ -35,6 +35,7 @@ Identities = Mapping[str, str]
 NONE_KNOWN: Identities = MappingProxyType({})
 
 _TOPIC, _INPUT, _KINESIS = "topic ", "input table ", "Kinesis stream "
+_SINCE = " since batch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +73,19 @@ def topic_name(connection: str, topic: str) -> str:
     return f"{_TOPIC}{topic} of {connection}"
 
 
+def topics_named(topic: str, known: Identities) -> frozenset[str]:
+    """The names under which the ids of a topic are kept, one for each connection that has it."""
+    return frozenset(name for name in known if name.startswith(f"{_TOPIC}{topic} of ") and not name.endswith(_SINCE))
+
+
+def ids_of_inputs(known: Identities) -> Identities:
+    """The ids of what a generation reads, without those of what it writes."""
+    return {name: one for name, one in known.items() if not name.startswith(OUTPUT_TABLE) and not name.endswith(_SINCE)}
+
+
 def since_batch(name: str) -> str:
     """The name under which a generation keeps the first batch of what it follows under its new id."""
-    return f"{name} since batch"
+    return f"{name}{_SINCE}"
 
 
 def input_table_name(table: str) -> str:
@@ -132,6 +143,17 @@ def is_known_as(name: str, *, then: Identities, seen: Identities, batch: int) ->
     """
     is_later = batch >= int(then.get(since_batch(name), 0))
     return is_later and name in seen and then.get(name) == seen[name]
+
+
+def is_another(name: str, *, then: Identities, seen: Identities, batch: int) -> bool:
+    """Whether what a batch has read under a name is known to be another than what has this name now.
+
+    Parameters
+    ----------
+    then, seen: as `is_known_as` takes them.
+    """
+    is_earlier = batch < int(then.get(since_batch(name), 0))
+    return is_earlier or any(one.name == name for one in find_replaced(then, seen))
 
 
 def replaced_inputs(

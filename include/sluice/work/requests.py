@@ -121,9 +121,9 @@ class CheckTable(WorkRequest):
 class ReplayRecords(WorkRequest):
     """Publish rejected records of a stream through today's code, beside the live stream, each once.
 
-    kinds, positions: which ones, as lists in JSON; empty lists for all. until: rejected up to this time in ISO 8601;
-    empty for all. only_tries: `yes` to compute and to publish nothing. planned: the digest that a person agreed to;
-    empty when no person was asked.
+    kinds, positions, batches: which ones, as lists in JSON; empty lists for all. until: rejected up to this time in ISO
+    8601; empty for all. only_tries: `yes` to compute and to publish nothing. planned: the digest that a person agreed
+    to; empty when no person was asked.
     """
 
     kind: ClassVar[WorkKind] = WorkKind.REPLAY
@@ -131,6 +131,7 @@ class ReplayRecords(WorkRequest):
     stream: str
     kinds: str = "[]"
     positions: str = "[]"
+    batches: str = "[]"
     until: str = ""
     only_tries: str = NO
     planned: str = ""

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
@@ -26,6 +27,7 @@ from sluice.backfill.observe_backfill import (
     replaces_rows,
     settled_plan,
 )
+from sluice.backfill.present_source import PresentSource
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.errors import IntervalChangedError, StarvedError, UnpublishableError
 from sluice.ledger.backfill_attempts import BackfillAttemptKey, BackfillState, begin_attempt, end_attempt, record_plan
@@ -119,6 +121,10 @@ class BackfillRun:
             catalog, self.ledger, self.declarations, self.stream, self.interval, settings=self.settings
         )
 
+    def observe_sources(self, catalog: Catalog) -> PresentSource:
+        """Which topics and tables the stream reads now; see `PresentSource.observed`."""
+        return PresentSource.observed(self.ledger, self.stream.declaration, self.settings, catalog)
+
     def planned(self) -> tuple[Interval, ...]:
         """The intervals of the stream that are asked for now, also those that follow an interval of another stream."""
         items = open_items(self.ledger, WorkKind.INTERVAL)
@@ -140,7 +146,8 @@ class BackfillRun:
         seen = planned.plan.seen
         if seen.published is None:  # refused before
             raise UnpublishableError(f"Nothing is known of what {self.stream.name} has published.")
-        record_plan(self.ledger, attempt, planned_on=seen.head, end_offsets=seen.published.end_offsets)
+        offsets = seen.published.end_offsets
+        record_plan(self.ledger, attempt, planned_on=seen.head, upto=seen.upto, end_offsets=offsets)
         self.reached(CrashPoint.PLANNED)
         spark = self.open_session()
         reach = require_exact(spark, self.stream, self.settings, seen)
@@ -156,6 +163,7 @@ class BackfillRun:
                 attempt=attempt,
                 reached=self.reached,
                 planned=self.planned,
+                observe_sources=partial(self.observe_sources, catalog),
                 allows_fewer=self.allows_fewer,
             )
             return replacing.replace(spark, computed, held)

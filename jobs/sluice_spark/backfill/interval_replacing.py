@@ -17,6 +17,7 @@ from sluice.backfill.interval_gaps import Fingerprint
 from sluice.backfill.intervals import Interval, publication_key
 from sluice.backfill.observe_backfill import backfill_of, interval_of_table, replaces_rows
 from sluice.backfill.observe_inputs import changed_inputs
+from sluice.backfill.present_source import PresentSource
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import IntervalChangedError, LakehouseError
@@ -29,6 +30,7 @@ from sluice.publication.replace_interval import (
     replace_interval,
     touched_files,
 )
+from sluice.publication.resolved_rejections import RejectedAt
 from sluice.publication.staged_batch import canonical_offsets
 from sluice.publication.staging_layout import BACKFILL_NAMESPACE, drop_staging_copy
 from sluice.stored_keys import END_OFFSETS, OUTPUT, ROWS
@@ -59,7 +61,7 @@ class IntervalReplacing:
     """One attempt to replace an interval by computed rows.
 
     target: as it was loaded for the plan.
-    planned: the intervals of the stream whose backfills are asked for.
+    planned: the intervals of the stream whose backfills are asked for. observe_sources: looks at what it reads.
     allows_fewer: whether the interval may have fewer rows afterwards.
     identity: of the attempt. Its number is one of the ledger, and a ledger that was restored gives it again.
     """
@@ -71,6 +73,7 @@ class IntervalReplacing:
     attempt: BackfillAttemptKey
     reached: Reached
     planned: Callable[[], Sequence[Interval]]
+    observe_sources: Callable[[], PresentSource]
     allows_fewer: bool = False
     identity: str = field(default_factory=lambda: uuid4().hex)
 
@@ -84,7 +87,9 @@ class IntervalReplacing:
     def rejected(self) -> RejectedRows:
         """What is rejected goes into the quarantine under this attempt."""
         staging = self.staging_of(QUARANTINE_OUTPUT)
-        return RejectedRows(attempt=self.attempt, key=self.key, seen=self.seen, staging=staging)
+        return RejectedRows(
+            attempt=self.attempt, key=self.key, seen=self.seen, staging=staging, observe_sources=self.observe_sources
+        )
 
     def replace(self, spark: SparkSession, computed: IntervalRows, held: HeldRows) -> BackfillResult:
         """Stage, audit and publish the rows, unless the table holds the very same ones.
@@ -112,7 +117,7 @@ class IntervalReplacing:
             counts = self.audit(computed.totals(moved=moved), new=new, old=old, staged=staged, touched=touched)
             corrected = self.corrected(spark, computed, held, [self.seen.interval])
             self.reached(CrashPoint.AUDITED)
-            if computed.rejected is not None:
+            if computed.rejected is not None and counts.quarantined:
                 self.rejected.publish(spark, self.catalog, computed.rejected, catalog_name=self.catalog.name)
             self.reached(CrashPoint.QUARANTINED)
             return self.publish(staged, touched, counts, corrected=corrected)
@@ -140,8 +145,8 @@ class IntervalReplacing:
 
     def corrected(
         self, spark: SparkSession, computed: IntervalRows, held: HeldRows, intervals: Sequence[Interval]
-    ) -> Set[str]:
-        """Where the rejected records stood that are all published once some intervals are. What a record becomes is not
+    ) -> Set[RejectedAt]:
+        """The rejected rows whose records are all published once some intervals are. What a record becomes is not
         known: so the target has to hold every other row that is computed, of inputs that are read whole.
 
         Raises
@@ -217,14 +222,19 @@ class IntervalReplacing:
         return counts
 
     def publish(
-        self, staged: StagedRows | None, touched: TouchedFiles, counts: RowCounts, *, corrected: Set[str] = frozenset()
+        self,
+        staged: StagedRows | None,
+        touched: TouchedFiles,
+        counts: RowCounts,
+        *,
+        corrected: Set[RejectedAt] = frozenset(),
     ) -> BackfillResult:
         """Exchange the files of the interval in one commit; nothing is committed when nothing is staged. Then mark the
         rows of the quarantine whose records are published by it.
 
         Parameters
         ----------
-        corrected: where those records stood.
+        corrected: those rows.
 
         Raises
         ------

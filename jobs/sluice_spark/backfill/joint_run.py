@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFile
@@ -23,6 +24,7 @@ from sluice.errors import IntervalChangedError, SluiceError, UnpublishableError
 from sluice.ledger.backfill_attempts import BackfillAttemptKey, BackfillState, begin_attempt, end_attempt, record_plan
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.replace_interval import TouchedFiles, is_whole, touched_files
+from sluice.publication.resolved_rejections import RejectedAt
 from sluice.tables.catalog import open_catalog
 from sluice_spark.backfill.backfill_run import BackfillRun
 from sluice_spark.backfill.interval_replacing import BackfillResult, IntervalReplacing
@@ -90,7 +92,7 @@ class JointRun:
         start, end = run.interval.start, run.interval.end
         key = begin_attempt(run.ledger, run.stream.name, start=start, end=end, launched_by=run.launched_by)
         offsets = seen.published.end_offsets if seen.published is not None else {}
-        record_plan(run.ledger, key, planned_on=seen.head, end_offsets=offsets)
+        record_plan(run.ledger, key, planned_on=seen.head, upto=seen.upto, end_offsets=offsets)
         return IntervalReplacing(
             stream=run.stream,
             catalog=catalog,
@@ -99,6 +101,7 @@ class JointRun:
             attempt=key,
             reached=run.reached,
             planned=run.planned,
+            observe_sources=partial(run.observe_sources, catalog),
             allows_fewer=run.allows_fewer,
         )
 
@@ -129,8 +132,8 @@ class JointRun:
             corrected = replacing[run.interval].corrected(spark, computed, held, self._intervals)
             for interval, (staged, touched, counts) in prepared.items():
                 is_last = len(results) == len(prepared) - 1  # and all before it are visible
-                places = corrected if is_last else frozenset()
-                self._publish(replacing[interval], staged, touched, counts, results, corrected=places)
+                resolved = corrected if is_last else frozenset()
+                self._publish(replacing[interval], staged, touched, counts, results, corrected=resolved)
         finally:
             computed.release()
             replacing[run.interval].drop_staging()
@@ -163,7 +166,7 @@ class JointRun:
             counts = one.audit(totals, new=new[interval], old=before, staged=here, touched=touched)
             prepared[interval] = (here, touched, counts)
         run.reached(CrashPoint.AUDITED)
-        if computed.rejected is not None:
+        if computed.rejected is not None and totals.quarantined:
             first.rejected.publish(spark, first.catalog, computed.rejected, catalog_name=first.catalog.name)
         run.reached(CrashPoint.QUARANTINED)
         return prepared
@@ -195,7 +198,7 @@ class JointRun:
         counts: RowCounts,
         results: dict[Interval, BackfillResult],
         *,
-        corrected: Set[str],
+        corrected: Set[RejectedAt],
     ) -> None:
         ledger = self._any.ledger
         try:

@@ -33,11 +33,13 @@ _PLACE = "_sluice_place"
 class RecordsAgain:
     """Records as their source gives them, before they are decoded.
 
-    rows: each once. by_source, by_stored: the places that were found in the source, and in the quarantine alone.
+    rows: each once; records: how many they are. by_source, by_stored: the places that were found in the source, and in
+        the quarantine alone.
     left: how many rows cannot be read, by the reason. kept: what is persisted until all is done.
     """
 
     rows: DataFrame
+    records: int
     by_source: frozenset[str]
     by_stored: frozenset[str]
     left: Mapping[str, int]
@@ -84,6 +86,7 @@ class RejectedReading:
         gone = "the source does not hold its record any more, nor the quarantine its value as it came"
         return RecordsAgain(
             rows=reduce(DataFrame.unionByName, [part.select(*schema.names) for part in arriving], empty),
+            records=len(places) + len(rest) - len(left),
             by_source=places,
             by_stored=frozenset(rest) - left,
             left={gone: sum(len(rows[place]) for place in left)} if left else {},
@@ -151,18 +154,26 @@ class RejectedReading:
             is_there = reduce(and_, (left_one == right_one for left_one, right_one in zip(same, wanted, strict=True)))
             parts.append(table.join(fn.broadcast(keys), is_there).select(*map(quoted, table.columns), _PLACE))
         if not parts:
-            return RecordsAgain(rows=table.limit(0), by_source=frozenset(), by_stored=frozenset(), left=left)
+            return RecordsAgain(rows=table.limit(0), records=0, by_source=frozenset(), by_stored=frozenset(), left=left)
         read = reduce(DataFrame.unionByName, parts).persist()
         counts = {row[_PLACE]: int(row["count"]) for row in read.groupBy(_PLACE).count().collect()}
         good = {place for place, number in counts.items() if number == len(rows[place])}
         for place in {place for columns in by_columns.values() for place in columns} - good:
             if set(rows[place][0].fields) <= set(table.columns):
                 found = counts.get(place, 0)
-                reason = f"{source.table} holds {'no row' if not found else 'other rows too'} at its position"
+                held = "no row" if not found else "other rows too" if found > len(rows[place]) else "fewer rows"
+                reason = f"{source.table} holds {held} at its position"
                 left[reason] = left.get(reason, 0) + len(rows[place])
         chosen = self.spark.createDataFrame([(place,) for place in sorted(good)], f"{_PLACE} string")
         kept = read.join(fn.broadcast(chosen), _PLACE, "left_semi").select(*map(quoted, table.columns))
-        return RecordsAgain(rows=kept, by_source=frozenset(good), by_stored=frozenset(), left=left, kept=(read,))
+        return RecordsAgain(
+            rows=kept,
+            records=sum(counts[place] for place in good),
+            by_source=frozenset(good),
+            by_stored=frozenset(),
+            left=left,
+            kept=(read,),
+        )
 
 
 def _comparable(value: Column, kind: StructField) -> Column:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -11,6 +11,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as fn
 
 from sluice.backfill.backfill_plan import BackfillObservation
+from sluice.backfill.present_source import PresentSource
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import IntervalChangedError
 from sluice.ledger.backfill_attempts import BackfillAttemptKey
@@ -19,6 +20,7 @@ from sluice.publication.marks import TargetState, load_target_state
 from sluice.publication.replace_interval import append_staged
 from sluice.publication.resolved_rejections import (
     PAYLOAD_PLACE,
+    RejectedAt,
     Resolution,
     ResolvedRows,
     mark_resolved,
@@ -38,12 +40,17 @@ _QUARANTINE_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RejectedRows:
-    """The rejected rows of one attempt. staging: the name of their staging table."""
+    """The rejected rows of one attempt.
+
+    staging: the name of their staging table. observe_sources: looks at what the stream reads. A row of a topic or table
+        that was created again since is none of this attempt's: its record is not read, and another has its place.
+    """
 
     attempt: BackfillAttemptKey
     key: str
     seen: BackfillObservation
     staging: str
+    observe_sources: Callable[[], PresentSource]
 
     @property
     def _output(self) -> StagedOutput:
@@ -60,7 +67,7 @@ class RejectedRows:
         DeliveryError, LakehouseError: when they cannot be staged or published.
         """
         head = self._settled_head(catalog)
-        new = _not_held(rejected, self._held(spark, catalog_name, head)).persist()
+        new = _not_held(rejected, self._of_sources(spark, self._held(spark, catalog_name, head), rejected)).persist()
         try:
             added = new.count()
             if added:
@@ -71,8 +78,8 @@ class RejectedRows:
 
     def corrected(
         self, spark: SparkSession, catalog: Catalog, rejected: DataFrame | None, *, catalog_name: str
-    ) -> Set[str]:
-        """Where the records stood whose rows are open, and that are read and not rejected any more.
+    ) -> Set[RejectedAt]:
+        """The open rows whose records are read and not rejected any more.
 
         Raises
         ------
@@ -84,24 +91,35 @@ class RejectedRows:
             upto_batch = fn.struct(fn.lit(upto.generation), fn.lit(upto.batch).cast("long"))
             is_read = fn.struct("generation", "batch") <= upto_batch
             held = held.where(is_read)
-        places = _open(held).select(_place().alias(_PLACE)).dropna().distinct()
+        rows = _open(held).withColumn(_PLACE, _place())
         if rejected is not None:
-            places = places.join(rejected.select(_place().alias(_PLACE)), _PLACE, "left_anti")
-        found = frozenset(str(one[_PLACE]) for one in places.collect())
-        if found:
-            require_resolution(require_table(catalog, self._output.target))
-        return found
+            rows = rows.join(rejected.select(_place().alias(_PLACE)), _PLACE, "left_anti")
+        if not (found := _known(rows)):
+            return found
+        require_resolution(require_table(catalog, self._output.target))
+        return frozenset(filter(self.observe_sources().has, found))
 
-    def resolve(self, catalog: Catalog, places: Set[str]) -> int:
+    def resolve(self, catalog: Catalog, rows: Set[RejectedAt]) -> int:
         """Mark the rows whose records are published now. Returns how many."""
         resolved = ResolvedRows(
             stream=self.attempt.stream,
-            places=places,
+            rows=rows,
             resolution=Resolution.CORRECTED,
             by=self.key,
             at=datetime.now(UTC),
         )
         return mark_resolved(catalog, self._output.target, resolved)
+
+    def _of_sources(self, spark: SparkSession, held: DataFrame, rejected: DataFrame) -> DataFrame:
+        """Rows that the quarantine holds, without those of another source at the place of a rejected row."""
+        placed = held.withColumn(_PLACE, _place())
+        found = _known(placed.join(rejected.select(_place().alias(_PLACE)), _PLACE, "left_semi"))
+        present = self.observe_sources() if found else None
+        others = [(one.place, one.generation, one.batch) for one in found if present and present.had_another(one)]
+        if not others:
+            return held
+        chosen = spark.createDataFrame(others, f"{_PLACE} string, generation int, batch long")
+        return placed.join(fn.broadcast(chosen), chosen.columns, "left_anti").drop(_PLACE)
 
     def _held(self, spark: SparkSession, catalog_name: str, head: int | None) -> DataFrame:
         """The rows of the stream in its quarantine."""
@@ -156,8 +174,14 @@ def _open(held: DataFrame) -> DataFrame:
     return held.where(fn.col("resolved_at").isNull()) if "resolved_at" in held.columns else held
 
 
+def _known(placed: DataFrame) -> frozenset[RejectedAt]:
+    """What rows are known by that have a place. placed: with it as a column."""
+    rows = placed.select(_PLACE, "generation", "batch").dropna().distinct().collect()
+    return frozenset(RejectedAt(place=place, generation=generation, batch=batch) for place, generation, batch in rows)
+
+
 def _place() -> Column:
-    """What a row of a quarantine is known by, as `ResolvedRows.places` has it."""
+    """Where the record of a row stood, as `RejectedAt.place` has it."""
     return fn.coalesce(fn.col("position"), fn.concat(fn.lit(PAYLOAD_PLACE), fn.col("payload")))
 
 

@@ -7,7 +7,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
@@ -21,10 +21,9 @@ from pyspark.sql import DataFrame, SparkSession
 from sluice.backfill.present_source import PresentSource
 from sluice.backfill.replay_lane import ReplayLane, replay_key
 from sluice.backfill.replayable_rows import (
-    OpenRow,
     Selection,
     arriving_input,
-    may_have_published_until,
+    may_have_published,
     read_open_rows,
     refusals_of,
     replayable,
@@ -45,6 +44,7 @@ from sluice.ledger.batches import continued_generations
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.events import REQUESTED, Actor, Event, EventAction, record_event
 from sluice.ledger.generations import find_generation
+from sluice.ledger.locks import replay_lock
 from sluice.ledger.refreshes import OPEN_STATES, newest_refresh
 from sluice.operations import OperationPlan, OperationVerb
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
@@ -55,7 +55,13 @@ from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
 from sluice_spark.backfill.interval_rows import blocking_rules, separated
 from sluice_spark.backfill.rejected_reading import RecordsAgain, RejectedReading
-from sluice_spark.backfill.replay_balance import Computed, require_apart, require_balance, require_positions
+from sluice_spark.backfill.replay_balance import (
+    Computed,
+    require_apart,
+    require_balance,
+    require_not_visible,
+    require_positions,
+)
 from sluice_spark.backfill.table_rows import stage_rows
 from sluice_spark.query.logical_plan import analyzed_plan, children_of
 from sluice_spark.query.state_operators import stateful_operators
@@ -63,7 +69,7 @@ from sluice_spark.query.stream_inputs import open_inputs
 from sluice_spark.query.stream_outputs import open_targets, part, unite_outputs
 from sluice_spark.query.stream_plan import plan_stream
 from sluice_spark.query.transformation import transform
-from sluice_spark.session.columns import quoted
+from sluice_spark.session.columns import quoted, quoted_table
 from sluice_spark.session.jvm import first_line
 from sluice_spark.sources import read_input
 
@@ -144,14 +150,16 @@ class ReplayRun:
         UsageError: when the stream has no quarantine, or other records are open than were agreed to.
         UnpublishableError: when a replay would not be exact, with the reason and another way.
         StarvedError: when others changed the target during every attempt.
-        DeliveryError, LakehouseError, LedgerError: when the records cannot be read, computed or published.
+        LedgerError: when another replay of the stream is under way, or the ledger cannot be reached.
+        DeliveryError, LakehouseError: when the records cannot be read, computed or published.
         """
         catalog = open_catalog(self.settings)
-        for _ in range(_MOST_ATTEMPTS):
-            try:
-                return self._attempt(catalog)
-            except IntervalChangedError as changed:
-                _log.info("%s The records are read again.", changed)
+        with nullcontext() if self.only_tries else replay_lock(self.ledger, self.stream.name):
+            for _ in range(_MOST_ATTEMPTS):
+                try:
+                    return self._attempt(catalog)
+                except IntervalChangedError as changed:
+                    _log.info("%s The records are read again.", changed)
         raise StarvedError(
             f"{replayed_output(self.stream.declaration).target} changed {_MOST_ATTEMPTS} times while rejected records "
             f"of {self.stream.name} were replayed.",
@@ -243,19 +251,19 @@ class ReplayRun:
         found = arriving_input(self.stream.declaration)
         assert found is not None  # noqa: S101  # refused before
         chosen = self.selection.of(read_open_rows(catalog, self.stream.declaration))
-        present = PresentSource.observed(self.ledger, self.stream.name, found[1], self.settings, catalog)
+        present = PresentSource.observed(self.ledger, self.stream.declaration, self.settings, catalog)
         usable = replayable(
             chosen,
             found[1],
             is_present=present.has,
             generations=self._generations(catalog),
-            backfilled_until=may_have_published_until(self._attempts()),
+            may_be_published=may_have_published(self._attempts()),
         )
         reading = RejectedReading(
             spark=spark, stream=self.stream, settings=self.settings, catalog=catalog, present=present
         )
         again = reading.read(usable.rows)
-        if joins and len(again.by_source | again.by_stored) > 1:
+        if joins and again.records > 1:
             raise UnpublishableError(
                 f"{self.stream.name} joins its records with other rows. Whether one gives several is only seen when it "
                 "is replayed alone. Nothing was published.",
@@ -265,12 +273,15 @@ class ReplayRun:
         try:
             with _computing(self.stream.name):
                 computed = self._compute(spark, found[0], again, kept)
-                require_balance(self.stream.name, computed, places, _records_of(usable.rows, places))
+                require_balance(self.stream.name, computed, places, again.records)
                 done = places - computed.again.keys()
                 if computed.again:
                     alone = reading.read({place: usable.rows[place] for place in sorted(done)})
                     kept += alone.kept
                     require_apart(self.stream.name, computed, self._compute(spark, found[0], alone, kept))
+                target = replayed_output(self.stream.declaration).target
+                held = spark.read.table(quoted_table(self.settings.catalog.name, target))
+                require_not_visible(self.stream.name, computed, held)
             self.reached(CrashPoint.COMPUTED)
             effect = ReplayEffect(
                 key=key,
@@ -336,11 +347,6 @@ def _digest(again: RecordsAgain, computed: Computed) -> str:
     """Of the records, from where each comes, and what they give: a record that its source has lost since lacks more."""
     seen = [sorted(again.by_source), sorted(again.by_stored), sorted(computed.again.items()), computed.count]
     return hashlib.sha256(json.dumps(seen).encode()).hexdigest()
-
-
-def _records_of(rows: Mapping[str, tuple[OpenRow, ...]], places: frozenset[str]) -> int:
-    """How many records were read: a row of a table may be there as often as it was rejected."""
-    return sum(len(rows[place]) for place in places)
 
 
 def _require_one_by_one(spark: SparkSession, stream: LoadedStream, settings: Settings) -> bool:

@@ -117,7 +117,7 @@ class HeldRows:
         beside = rows.where(is_touched & ~is_within).select(*rows.columns)
         bounds = value_bounds(table, self.column, touched.partial)
         # By the bounds of those files Iceberg leaves most of the other files out.
-        return self._named(beside if bounds is None else beside.where(_is_between(rows, self._time, bounds)))
+        return self._named(beside if bounds is None else beside.where(is_between(rows, self._time, bounds)))
 
     @property
     def _time(self) -> str:
@@ -138,7 +138,7 @@ class HeldRows:
         return rows.select(*(values.get(one.name, fn.lit(None)).cast(one.dataType).alias(one.name) for one in now))
 
 
-def _is_between(rows: DataFrame, column: str, bounds: tuple[int, int]) -> Column:
+def is_between(rows: DataFrame, column: str, bounds: tuple[int, int]) -> Column:
     """Whether a value lies between two of Iceberg's numbers; a row without a value may lie in any file."""
     kind, value = rows.schema[column].dataType, fn.col(quoted(column))
     if isinstance(kind, DateType):

@@ -18,6 +18,8 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
+from sluice.backfill.replay_lane import ReplayLane
+from sluice.backfill.replayable_rows import refusals_of, replayed_output
 from sluice.checkpoints.checkpoint_files import open_checkpoint_files
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.stream_declaration import StreamDeclaration
@@ -152,6 +154,9 @@ def start_run(
     catalog = open_catalog(settings)
     if unsettled_refresh(ledger, stream.name) is not None:
         settle_refresh(catalog, ledger, stream.declaration)
+    if stream.declaration.quarantine and not any(refusals_of(stream, has_open_backfill=False, has_open_refresh=False)):
+        output, quarantine = replayed_output(stream.declaration), stream.declaration.quarantine_table
+        ReplayLane(catalog=catalog, output=output, quarantine=quarantine).notice_rollback()
     found = observe_checkpoint(spark, ledger, stream, run_id=run.run_id, checkpoints_root=settings.checkpoints)
     checked = check_identities(found, settings, catalog)
     require_unchanged_files(stream.declaration, settings, checkpoint=found.location)

@@ -264,6 +264,7 @@ class ItemWork:
                 selection=Selection(
                     kinds=frozenset(json.loads(request.kinds)),
                     positions=frozenset(json.loads(request.positions)),
+                    batches=frozenset(json.loads(request.batches)),
                     until=parse_time(request.until) if request.until else None,
                 ),
                 planned=request.planned or None,

@@ -5,8 +5,11 @@ from __future__ import annotations
 import threading
 import time
 
+import pytest
+
+from sluice.errors import LedgerError
 from sluice.ledger.connection import Ledger, open_ledger
-from sluice.ledger.locks import PublicationLocks, maintenance_lock
+from sluice.ledger.locks import PublicationLocks, maintenance_lock, replay_lock
 
 ABSENT = "postgresql+psycopg://sluice@127.0.0.1:9/none"
 
@@ -40,6 +43,20 @@ def test_other_tables_and_maintenance_have_turns_of_their_own(ledger: Ledger) ->
     with PublicationLocks(ledger=ledger).acquire("a.b"), impatient.acquire("a.c") as other:
         assert other
         with maintenance_lock(ledger, "a.b"):
+            pass
+
+
+def test_a_stream_has_one_replay_at_a_time(ledger: Ledger) -> None:
+    with replay_lock(ledger, "s"):
+        with (
+            pytest.raises(LedgerError, match="Another replay of rejected records of s is under way"),
+            replay_lock(ledger, "s"),
+        ):
+            pass
+        with replay_lock(ledger, "t"):
+            pass
+    for _ in range(50):  # free at once, and not when the server has noticed the end of the connection
+        with replay_lock(ledger, "s"):
             pass
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
 
 import pytest
 from tests.fixtures.backfills import (
@@ -25,6 +24,7 @@ from tests.fixtures.backfills import (
 )
 from tests.fixtures.crash_points import IN_A_BACKFILL
 from tests.fixtures.drill import sampled
+from tests.fixtures.replays import discard
 from tests.fixtures.workshop import Workshop
 
 from sluice.backfill.intervals import parse_interval
@@ -33,7 +33,6 @@ from sluice.errors import DeliveryError, LedgerError, UnpublishableError, Verifi
 from sluice.ledger.backfill_attempts import BackfillState, recent_attempts
 from sluice.ledger.locks import LockedInterval, PublicationLocks, interval_lock
 from sluice.publication.crash_points import CrashPoint
-from sluice.publication.resolved_rejections import Resolution, ResolvedRows, mark_resolved
 
 DAY_2, DAY_3 = "2013-01-02", "2013-01-03"
 
@@ -135,7 +134,7 @@ def test_what_was_rejected_is_resolved_once_all_of_it_is_published(workshop: Wor
     path.write_text(rejecting)
     assert backfill(workshop, stream, start=DAY_2, end=DAY_3, allows_fewer=True).rows["quarantined"] == 2
     assert open_places(workshop, stream) == ['{"id":900}', '{"id":901}'], "what is rejected again is open again"
-    discard(workshop, stream, '{"id":900}')
+    discard(workshop, '{"id":900}')
     backfill(workshop, stream, start=DAY_2, end=DAY_3)
     assert open_places(workshop, stream) == ['{"id":901}']
 
@@ -146,13 +145,6 @@ def open_places(workshop: Workshop, stream: str) -> list[str]:
     with copy_lakehouse(workshop.settings, tables=[name]) as database:
         query = f"SELECT position FROM {SEEN}.{name} WHERE resolved_at IS NULL ORDER BY position"  # noqa: S608  # our own name
         return [str(found[0]) for found in database.execute(query).fetchall()]
-
-
-def discard(workshop: Workshop, stream: str, place: str) -> None:
-    """Give a rejected row up."""
-    at, how = datetime(2013, 2, 1, tzinfo=UTC), Resolution.DISCARDED
-    discarded = ResolvedRows(stream=stream, places={place}, resolution=how, by="a person", at=at)
-    assert mark_resolved(workshop.catalog, f"quarantine.{stream}", discarded) == 1
 
 
 @pytest.mark.parametrize("step", sampled(BEFORE_PUBLISHED, CHANGED_AT[1:], full=CHANGED_AT), ids=str)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from textwrap import dedent
 from typing import Any
 
@@ -17,19 +16,27 @@ from tests.fixtures.backfills import (
     staging_tables,
 )
 from tests.fixtures.drill import sampled
-from tests.fixtures.replays import COLUMNS, REPLAYED, declare, divide, name_in, resolutions, run_of
+from tests.fixtures.replays import (
+    COLUMNS,
+    REPLAYED,
+    declare,
+    deploy,
+    divide,
+    name_in,
+    resolutions,
+    run_of,
+    typed,
+)
 from tests.fixtures.stack import Stack
 from tests.fixtures.work import applications_of, ask_for, await_killed, queue_of, serve, start, waited_for
 from tests.fixtures.workshop import Workshop
 
 from sluice.backfill.replayable_rows import Selection
-from sluice.cli.app import main
 from sluice.cli.cli_context import CliContext
-from sluice.errors import UnpublishableError, UsageError, VerificationError
+from sluice.errors import LedgerError, UnpublishableError, UsageError, VerificationError
 from sluice.ledger.events import EventAction, EventSubject, recent_events
 from sluice.publication.crash_points import CrashPoint
 from sluice.work.requests import ReplayRecords
-from sluice_spark.backfill.replay_run import ReplayEffect
 
 FULL = pytest.mark.full
 TOGETHER = (CrashPoint.COMPUTED, CrashPoint.CHECKED)
@@ -111,18 +118,31 @@ def test_when_an_application_is_killed_at_a_step_the_next_completes_its_replay(
 
 @pytest.mark.full
 @pytest.mark.parametrize("step", sampled(TOGETHER, [CrashPoint.CHECKED], full=TOGETHER))
-def test_of_two_replays_at_the_same_time_one_publishes(dividing: Workshop, step: CrashPoint) -> None:
-    other: list[ReplayEffect] = []
-
+def test_of_two_replays_at_the_same_time_the_second_is_refused(dividing: Workshop, step: CrashPoint) -> None:
     def overtake() -> None:
-        other.append(run_of(dividing).work())
+        with pytest.raises(LedgerError, match=f"Another replay of rejected records of {name_in(dividing)}"):
+            run_of(dividing).work()
+        assert run_of(dividing, only_tries=True).work().rows == 3
 
-    late = run_of(dividing, reached=at_step(step, overtake)).work()
+    done = run_of(dividing, reached=at_step(step, overtake)).work()
 
-    assert other[0].rows == 3
-    assert (late.rows, late.snapshot_id) == (0, None)
+    assert done.rows == 3
     assert ids_by_duckdb(dividing) == [1, 2, 3, 11, 12, 13]
     assert resolutions(dividing) == REPLAYED
+
+
+@FULL
+def test_the_next_start_notices_a_rollback_below_a_marked_replay(dividing: Workshop) -> None:
+    before = dividing.table("target").metadata.current_snapshot_id
+    run_of(dividing).work()
+    assert before is not None
+    dividing.table("target").manage_snapshots().set_current_snapshot(before).commit()
+
+    dividing.run_supervised(name_in(dividing))
+
+    assert set(resolutions(dividing).values()) == {None}
+    assert run_of(dividing).work().rows == 3
+    assert ids_by_duckdb(dividing) == [1, 2, 3, 11, 12, 13]
 
 
 @FULL
@@ -226,18 +246,8 @@ def test_what_a_backfill_has_published_and_did_not_mark_is_not_replayed(workshop
 @pytest.fixture
 def deployed(dividing: Workshop, services: Stack, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     """The stream as `sluice` finds it that is typed here."""
-    own = {"SLUICE_PIPELINES": str(dividing.folder), "SLUICE_CHECKPOINTS": dividing.settings.checkpoints}
-    for name, value in {**services.environment(), **own}.items():
-        monkeypatch.setenv(name, value)
+    deploy(dividing, services, monkeypatch)
     return dividing
-
-
-def typed(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
-    """The exit code of a command, and its answer."""
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as ended:
-        main(["quarantine", *words, "--json"])
-    return int(ended.value.code or 0), json.loads(capsys.readouterr().out)
 
 
 @FULL

@@ -4,19 +4,43 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from textwrap import dedent
 
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.cimpl import NewTopic
-from tests.fixtures.backfills import at_step, ids_by_duckdb, row
+from tests.fixtures.backfills import (
+    DAY_5,
+    TRANSFORM,
+    at_step,
+    backfill,
+    declare_read_stream,
+    ids_by_duckdb,
+    row,
+)
 from tests.fixtures.continuations import go_on
 from tests.fixtures.refreshes import refresh, take_it_back
-from tests.fixtures.replays import COLUMNS, REPLAYED, declare, divide, name_in, resolutions, run_of
+from tests.fixtures.replays import (
+    COLUMNS,
+    DIVIDING,
+    REPLAYED,
+    declare,
+    deploy,
+    discard,
+    divide,
+    name_in,
+    resolutions,
+    run_of,
+    typed,
+)
+from tests.fixtures.stack import Stack
 from tests.fixtures.workshop import Workshop
 from tests.spark.backfill.test_backfilled_topics import _admin, declare_topic_stream, recreate, send, send_bytes
 
 from sluice.backfill.replayable_rows import Selection
-from sluice.errors import UnpublishableError, UsageError
+from sluice.demo.lakehouse_copy import SEEN, copy_lakehouse
+from sluice.errors import UnpublishableError, UsageError, VerificationError
+from sluice.ledger.backfill_attempts import BackfillState
 from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.next_generation import open_next_generation
 from sluice.ledger.run_values import DesiredState
@@ -102,6 +126,50 @@ def test_records_of_a_topic_that_was_created_again_do_not_come_from_the_new_one(
     assert (done.open, done.by_source, done.by_stored, sum(done.left.values())) == (4, 0, 2, 2)
     rows = workshop.rows(f"quarantine.{name_in(workshop)}")
     assert sorted(str(one["resolution"]) for one in rows) == ["None", "None", "replayed", "replayed"]
+
+
+def test_a_backfill_leaves_what_was_rejected_of_an_earlier_topic_and_a_discard_asks_which(
+    workshop: Workshop, topic: str, services: Stack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    declare_topic_stream(workshop, topic, on_data_loss="count")
+    stream, noon = name_in(workshop), row(1, day=5)["at"]
+    for text in ("{old 0", "{old 1", "{old 2"):
+        send_bytes(workshop, topic, text.encode(), at=noon)
+    workshop.run_supervised(stream)
+    recreate(workshop, topic)
+    for number in (10, 11):  # the second is rejected by what is declared later
+        one = row(number, day=5)
+        value = {**one, "at": one["at"].isoformat()} | ({"more": 1} if number == 11 else {})
+        send_bytes(workshop, topic, json.dumps(value).encode(), at=noon)
+    send_bytes(workshop, topic, b"{new 2", at=noon)
+    workshop.run_supervised(stream)
+    assert ids_by_duckdb(workshop) == [10, 11]
+    declare_topic_stream(workshop, topic, on_data_loss="count", on_unknown_field="quarantine")
+    workshop.append("target", [row(7, day=5, word="forged"), row(8, day=5, word="forged")])
+
+    backfill(workshop, stream, start=DAY_5, end="2013-01-06", allows_fewer=True)
+
+    assert ids_by_duckdb(workshop) == [10]
+    assert quarantined(workshop) == [(0, "{old 0"), (1, '{"id": 11'), (1, "{old 1"), (2, "{new 2"), (2, "{old 2")]
+
+    deploy(workshop, services, monkeypatch)
+    place = ("--position", f'{{"topic":"{topic}","partition":1,"offset":2}}')
+    code, refused = typed(capsys, "discard", stream, *place, "--yes")
+    assert (code, "--batch" in json.dumps(refused)) == (2, True)
+    (batch,) = (one["batch"] for one in workshop.rows(f"quarantine.{stream}") if one["payload"] == "{old 2")
+    assert typed(capsys, "discard", stream, *place, "--batch", f"1:{batch}", "--yes")[0] == 0
+    assert quarantined(workshop) == [(0, "{old 0"), (1, '{"id": 11'), (1, "{old 1"), (2, "{new 2")]
+
+
+def quarantined(workshop: Workshop) -> list[tuple[int, str]]:
+    """The open rows of partition 1, read by an engine that wrote none of them: offset and beginning of the payload."""
+    name = f"quarantine.{name_in(workshop)}"
+    with copy_lakehouse(workshop.settings, tables=[name]) as database:
+        query = f"""
+            SELECT CAST((position ->> 'offset') AS int), payload[:9] FROM {SEEN}.{name}
+            WHERE resolved_at IS NULL AND (position ->> 'partition') = '1' ORDER BY ALL
+        """  # noqa: S608  # our own name
+        return database.execute(query).fetchall()
 
 
 def test_rows_of_a_table_that_was_created_again_are_not_taken_for_the_rejected_ones(dividing: Workshop) -> None:
@@ -202,3 +270,45 @@ def test_times_that_a_position_cannot_tell_apart_name_no_row(workshop: Workshop)
 
     assert ids_by_duckdb(workshop) == [2, 11]
     assert done.left == {f"{workshop.table_name('source')} holds other rows too at its position": 1}
+
+
+@pytest.mark.parametrize("columns", [COLUMNS, COLUMNS | {"at": "timestamptz", "day": "date"}], ids=["plain", "times"])
+def test_what_code_has_published_and_rejected_both_at_once_is_not_published_again(
+    workshop: Workshop, columns: dict[str, str]
+) -> None:
+    for table in ("source", "target"):
+        workshop.declare_table(table, columns)
+    both, noon = DIVIDING.replace('"id >= {limit}"', '"id <> 3"'), datetime(2026, 1, 31, 12, tzinfo=UTC)
+    declare(workshop, limit=10, python=both)
+    rows = [{"id": 1, "word": "w", "at": None, "day": noon.date()}, {"id": 2, "word": "w", "at": noon, "day": None}]
+    late = {"id": 3, "word": "w", "at": noon, "day": noon.date()}
+    workshop.append("source", [{name: one[name] for name in columns} for one in (*rows, late)])
+    workshop.run_supervised(name_in(workshop))
+    assert (ids_by_duckdb(workshop), len(resolutions(workshop))) == ([1, 2], 3)
+    declare(workshop, limit=0)
+
+    with pytest.raises(UnpublishableError, match=r"2 of the 3 rows that the records of .* are in its table already"):
+        run_of(workshop).work()
+    only = Selection(positions=frozenset({'{"id":3}'}))
+    assert run_of(workshop, selection=only).work().rows == 1
+    discard(workshop, '{"id":1}', '{"id":2}')
+
+    assert ids_by_duckdb(workshop) == [1, 2, 3]
+    assert resolutions(workshop) == {'{"id":1}': "discarded", '{"id":2}': "discarded", '{"id":3}': "replayed"}
+    assert run_of(workshop).work().open == 0
+
+
+def test_a_backfill_settles_what_code_has_published_and_rejected_both_at_once(workshop: Workshop) -> None:
+    stream = declare_read_stream(workshop)
+    path = workshop.folder / f"{stream}.py"
+    path.write_text(dedent(TRANSFORM.replace("records.where(\"word <> 'bad'\")", "records.where('id <> 0')")))
+    with pytest.raises(VerificationError):  # it gives two rows for a record, which the balance counts
+        backfill(workshop, stream, start="2013-01-02", end="2013-01-03")
+    workshop.append("target", [row(901, day=2, word="BAD"), row(900, day=6, word="BAD")])  # as if it had
+    path.write_text(dedent(TRANSFORM.replace("'bad'", "'worse'")))
+
+    done = backfill(workshop, stream, start="2013-01-02", end="2013-01-03")
+
+    assert (done.state, done.rows["resolved"]) == (BackfillState.UNCHANGED, 2)
+    assert [ids_by_duckdb(workshop).count(number) for number in (900, 901)] == [1, 1]
+    assert set(resolutions(workshop).values()) == {"corrected"}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import pytest
 from pyiceberg.expressions import EqualTo
 from tests.fixtures.refreshes import at_step, refresh, rows_by_duckdb, shadow_tables, take_it_back
+from tests.fixtures.replays import discard
 from tests.fixtures.stack import Stack
 from tests.fixtures.work import applications_of, ask_for, await_killed, start, waited_for
 from tests.fixtures.workshop import Workshop
@@ -16,7 +15,6 @@ from sluice.ledger.refreshes import RefreshState, newest_refresh
 from sluice.ledger.runs import newest_run
 from sluice.ledger.vacated_runs import end_if_vacated
 from sluice.publication.crash_points import CrashPoint
-from sluice.publication.resolved_rejections import Resolution, ResolvedRows, mark_resolved
 from sluice.work.requests import RefreshTable
 
 COLUMNS = {"id": "long", "word": "string"}
@@ -75,15 +73,6 @@ def ids(workshop: Workshop) -> list[int]:
 def rejected(workshop: Workshop) -> list[str]:
     """The positions of what the quarantine holds."""
     return sorted(str(row["position"]) for row in workshop.rows(f"quarantine.{name_in(workshop)}"))
-
-
-def discard(workshop: Workshop, *positions: str) -> None:
-    """A person gives records up, as `sluice quarantine discard` does."""
-    now = datetime.now(UTC)
-    given_up = ResolvedRows(
-        stream=name_in(workshop), places=set(positions), resolution=Resolution.DISCARDED, by="a person", at=now
-    )
-    assert mark_resolved(workshop.catalog, f"quarantine.{name_in(workshop)}", given_up) == len(positions)
 
 
 def resolutions(workshop: Workshop) -> dict[str, str | None]:

@@ -22,8 +22,9 @@ from sluice.declarations.quarantine_table import quarantine_declaration
 from sluice.errors import IntervalChangedError, UnpublishableError
 from sluice.publication.checked_commit import commit_checked
 from sluice.publication.crash_points import CrashPoint
-from sluice.publication.resolved_rejections import RejectedAt
+from sluice.publication.resolved_rejections import RejectedAt, Resolution, ResolvedRows, mark_resolved
 from sluice.publication.staged_batch import StagedOutput
+from sluice.stored_keys import PUBLICATION_KEY
 from sluice.tables.declared_tables import create_or_evolve_table
 
 STREAM = declared("email")
@@ -217,6 +218,106 @@ def test_what_was_published_and_rolled_back_since_stays_open(scene: Scene) -> No
 
     assert scene.lane.settle(at=scene.now) == 1
     assert (scene.ids(), scene.open()) == ([1, 7], {"8"})
+
+
+def roll_back(scene: Scene, *, to: int | None) -> None:
+    """As somebody else does it."""
+    assert to is not None
+    scene.catalog.load_table(TARGET).manage_snapshots().set_current_snapshot(to).commit()
+
+
+def expire(scene: Scene, *, key: str) -> None:
+    """As maintenance does with what no reference leads to."""
+    table = scene.catalog.load_table(TARGET)
+    (made,) = (one.snapshot_id for one in table.snapshots() if one.summary and one.summary.get(PUBLICATION_KEY) == key)
+    table.maintenance.expire_snapshots().by_id(made).commit()
+
+
+@pytest.mark.parametrize("expired", [False, True])
+def test_what_was_marked_and_rolled_back_since_is_open_again_and_replayed_once(scene: Scene, *, expired: bool) -> None:
+    scene.replay(7)
+    scene.lane.settle(at=scene.now)
+    key, head = scene.begin()
+    scene.lane.claim(key, claimed({"8"}))
+    scene.publish(key, head, 8)
+    scene.lane.settle(at=scene.now)
+    assert (scene.ids(), scene.open()) == ([1, 7, 8], set())
+    roll_back(scene, to=head)
+    if expired:
+        expire(scene, key=key)
+    assert scene.ids() == [1, 7]
+
+    assert scene.lane.settle(at=scene.now) == 0
+    assert scene.open() == {"8"}
+    scene.replay(7, 8)
+
+    assert scene.lane.settle(at=scene.now) == 1
+    assert (scene.ids(), scene.open()) == ([1, 7, 8], set())
+
+
+def test_a_rollback_below_several_replays_opens_the_rows_of_all_of_them(scene: Scene) -> None:
+    before = scene.catalog.load_table(TARGET).metadata.current_snapshot_id
+    for record in (7, 8):
+        scene.replay(record)
+        scene.lane.settle(at=scene.now)
+    scene.lane.notice_rollback()
+    assert scene.open() == set()
+    roll_back(scene, to=before)
+    scene.lane.notice_rollback()
+    assert scene.open() == {"7", "8"}
+
+    scene.replay(7, 8)
+
+    scene.lane.settle(at=scene.now)
+    assert (scene.ids(), scene.open()) == ([1, 7, 8], set())
+
+
+def test_what_is_rolled_back_and_forward_is_marked_again(scene: Scene) -> None:
+    before = scene.catalog.load_table(TARGET).metadata.current_snapshot_id
+    scene.replay(7, 8)
+    made = scene.catalog.load_table(TARGET).metadata.current_snapshot_id
+    scene.lane.settle(at=scene.now)
+    roll_back(scene, to=before)
+    scene.lane.settle(at=scene.now)
+    assert scene.open() == {"7", "8"}
+    roll_back(scene, to=made)
+
+    assert scene.lane.settle(at=scene.now) == 2
+    assert (scene.ids(), scene.open()) == ([1, 7, 8], set())
+
+
+def test_a_rollback_while_a_fence_is_set_refuses_it(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = scene.catalog.load_table(TARGET).metadata.current_snapshot_id
+    scene.replay(7)
+    scene.lane.settle(at=scene.now)
+    published = commit_checked
+
+    def late(*given: Any, **more: Any) -> Any:
+        monkeypatch.setattr(replay_lane, "commit_checked", published)
+        roll_back(scene, to=before)
+        return published(*given, **more)
+
+    monkeypatch.setattr(replay_lane, "commit_checked", late)
+    with pytest.raises(IntervalChangedError, match="rolled back"):
+        scene.begin()
+
+    scene.begin()
+    assert (scene.ids(), scene.open()) == ([1], {"7", "8"})
+
+
+def test_what_was_resolved_otherwise_stays_so_below_a_rollback(scene: Scene) -> None:
+    before = scene.catalog.load_table(TARGET).metadata.current_snapshot_id
+    discarded = ResolvedRows(
+        stream=STREAM.stream, rows=claimed({"8"}), resolution=Resolution.DISCARDED, by="a person", at=NOON
+    )
+    mark_resolved(scene.catalog, STREAM.quarantine_table, discarded)
+    scene.replay(7)
+    scene.lane.settle(at=scene.now)
+    roll_back(scene, to=before)
+
+    scene.lane.settle(at=scene.now)
+
+    assert scene.open() == {"7"}
 
 
 def test_a_closed_lane_has_marked_what_is_visible_and_refuses_what_is_under_way(scene: Scene) -> None:

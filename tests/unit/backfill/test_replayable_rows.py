@@ -12,7 +12,7 @@ from tests.fixtures.streams import continuous_stream
 from sluice.backfill.replayable_rows import (
     OpenRow,
     Selection,
-    may_have_published_until,
+    may_have_published,
     refusals_of,
     replayable,
     shown_position,
@@ -26,6 +26,11 @@ from sluice.publication.resolved_rejections import place_of
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 COLUMNS = [{"name": "id", "type": "long"}]
 PLACE = '{"topic":"t","partition":0,"offset":7}'
+
+
+def nothing(row: OpenRow) -> bool:
+    """No backfill has read anything."""
+    return False
 
 
 def reading(**value: Any) -> InputDeclaration:
@@ -57,7 +62,7 @@ def rejected(
     ],
 )
 def test_a_row_is_replayed_when_its_record_has_a_place(row: OpenRow, generations: set[int], why: str | None) -> None:
-    found = replayable([row], reading(), generations=generations, is_present=lambda _: True)
+    found = replayable([row], reading(), generations=generations, is_present=lambda _: True, may_be_published=nothing)
     assert dict(found.left) == ({why: 1} if why else {})
     assert list(found.rows) == ([] if why else [PLACE])
 
@@ -83,7 +88,9 @@ def test_a_position_at_which_records_of_two_topics_were_rejected_is_left() -> No
     alone = rejected(PLACE.replace("7", "8"), batch=3)
     rows = [rejected(batch=3), rejected(), alone]
 
-    found = replayable(rows, reading(), generations={2}, is_present=lambda row: row.batch >= 4)
+    found = replayable(
+        rows, reading(), generations={2}, is_present=lambda row: row.batch >= 4, may_be_published=nothing
+    )
 
     assert list(found.rows) == [alone.place]
     assert list(found.left.values()) == [2]
@@ -105,15 +112,24 @@ def test_a_terminal_shows_no_position_that_may_hold_a_masked_value(
     assert shown_position(rejected(position), declaration) == shown
 
 
-def test_rows_are_chosen_by_kind_position_and_time() -> None:
+def test_rows_are_chosen_by_kind_position_batch_and_time() -> None:
     rows = [rejected(), rejected(kind=None), rejected('{"id":7}')]
     assert Selection().of(rows) == rows
     assert Selection(kinds=frozenset({"lacking"}), positions=frozenset({PLACE})).of(rows) == rows[:1]
+    assert Selection(batches=frozenset({"2:5"})).of(rows) == rows
+    assert Selection(batches=frozenset({"5", "2:4"})).of(rows) == []
     assert Selection(until=datetime(2026, 1, 31, tzinfo=UTC)).of(rows) == []
 
 
-def attempt(state: BackfillState, *, ended_hour: int | None = 13, planned: bool = True) -> BackfillAttemptObservation:
-    """An attempt to backfill an hour, which has begun at noon."""
+def attempt(
+    state: BackfillState,
+    *,
+    ended_hour: int | None = 13,
+    planned: bool = True,
+    generation: int | None = 2,
+    batch: int | None = 5,
+) -> BackfillAttemptObservation:
+    """An attempt to backfill an hour, which has begun at noon, and has read as far as a batch had."""
     key = BackfillAttemptKey(stream="s", interval_start=NOON, interval_end=NOON, attempt=1)
     return BackfillAttemptObservation(
         key=key,
@@ -122,19 +138,36 @@ def attempt(state: BackfillState, *, ended_hour: int | None = 13, planned: bool 
         started_at=NOON,
         ended_at=None if ended_hour is None else NOON.replace(hour=ended_hour),
         end_offsets={} if planned else None,
+        generation=generation if planned else None,
+        batch=batch if planned else None,
     )
 
 
+LATER = PLACE.replace("7", "8")
+
+
+@pytest.mark.parametrize(
+    ("later", "of_earlier_version"),
+    [
+        (replace(rejected(LATER, batch=6), refused_at=NOON.replace(hour=11)), False),
+        (replace(rejected(LATER, batch=6), refused_at=NOON.replace(hour=14)), False),
+        (replace(rejected(LATER, batch=0), refused_at=NOON.replace(hour=14)), True),
+    ],
+    ids=["by a host whose clock is late", "later", "known by the time alone"],
+)
 @pytest.mark.parametrize(
     "state",
     [BackfillState.PUBLISHED, BackfillState.FAILED, BackfillState.LOST, BackfillState.CHANGED_MEANWHILE],
 )
-def test_what_a_backfill_may_have_published_without_marking_it_is_left(state: BackfillState) -> None:
-    until = may_have_published_until([attempt(BackfillState.UNCHANGED, ended_hour=15), attempt(state)])
-    later = replace(rejected('{"topic":"t","partition":0,"offset":8}'), refused_at=NOON.replace(hour=14))
+def test_what_a_backfill_may_have_published_without_marking_it_is_left(
+    state: BackfillState, later: OpenRow, *, of_earlier_version: bool
+) -> None:
+    number = None if of_earlier_version else 5
+    of_plan = [attempt(state, ended_hour=hour, generation=number and 2, batch=number) for hour in (13, 12)]
+    is_read = may_have_published([attempt(BackfillState.UNCHANGED, ended_hour=15, batch=9), *of_plan])
 
     found = replayable(
-        [rejected(), later], reading(), generations={2}, is_present=lambda _: True, backfilled_until=until
+        [rejected(), later], reading(), generations={2}, is_present=lambda _: True, may_be_published=is_read
     )
 
     assert list(found.rows) == [later.place]
@@ -143,10 +176,14 @@ def test_what_a_backfill_may_have_published_without_marking_it_is_left(state: Ba
     assert count == 1
 
 
+def test_a_record_that_was_rejected_by_a_host_whose_clock_is_ahead_is_known_to_be_read() -> None:
+    ahead = replace(rejected(), refused_at=NOON.replace(hour=14))
+    assert may_have_published([attempt(BackfillState.PUBLISHED)])(ahead)
+
+
 def test_a_backfill_that_published_nothing_blocks_nothing() -> None:
     none = [attempt(BackfillState.UNCHANGED), attempt(BackfillState.FAILED, planned=False)]
-    assert may_have_published_until(none) is None
-    assert may_have_published_until([attempt(BackfillState.RUNNING, ended_hour=None)]) is None, "it is refused before"
+    assert not may_have_published(none)(rejected())
 
 
 TWO_TABLES = {name: {"iceberg": {"table": f"bronze.{name}"}} for name in ("rows", "copies")}

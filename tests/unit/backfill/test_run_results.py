@@ -61,6 +61,7 @@ def test_attempts_of_one_number_have_different_keys() -> None:
             attempt=attempt,
             reached=unnoticed,
             planned=tuple,
+            observe_sources=nothing,
         )
 
     one, other = replacing(), replacing()

@@ -74,7 +74,7 @@ def reject(table: Table, *rows: tuple[Any, ...], at: datetime = NOON) -> None:
 
 def resolved(*places: str, resolution: Resolution = Resolution.CORRECTED) -> ResolvedRows:
     """What is marked."""
-    return ResolvedRows(stream=STREAM.stream, places=set(places), resolution=resolution, by="somebody", at=LATER)
+    return ResolvedRows(stream=STREAM.stream, rows=at(*places), resolution=resolution, by="somebody", at=LATER)
 
 
 def at(*places: str) -> set[RejectedAt]:
@@ -135,6 +135,14 @@ def test_a_row_is_marked_once(catalog: Catalog, table: Table) -> None:
 
     assert catalog.load_table(NAME).metadata.current_snapshot_id == head
     assert {row[4] for row in rows_of(catalog) if row[0] and row[1] == "a"} == {"corrected"}
+
+
+def test_a_row_that_another_batch_has_rejected_at_the_same_place_stays_open(catalog: Catalog, table: Table) -> None:
+    """It may be of a topic that was created again."""
+    later = {RejectedAt(place="a", generation=1, batch=2), RejectedAt(place="b", generation=2, batch=1)}
+    found = ResolvedRows(stream=STREAM.stream, rows=later, resolution=Resolution.DISCARDED, by="somebody", at=LATER)
+
+    assert mark_resolved(catalog, NAME, found) == 0
 
 
 def reject_another(catalog: Catalog) -> None:

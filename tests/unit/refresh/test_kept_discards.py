@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from tests.unit.publication.test_resolved_rejections import LATER, NAME, STREAM,
 
 from sluice.declarations.quarantine_table import quarantine_declaration
 from sluice.publication.publish_batches import live_files
-from sluice.publication.resolved_rejections import Resolution, mark_resolved
+from sluice.publication.resolved_rejections import RejectedAt, Resolution, mark_resolved
 from sluice.refresh.kept_discards import keep_discards
 from sluice.tables.declared_tables import create_or_evolve_table
 
@@ -53,10 +53,17 @@ def new_content(catalog: Catalog, *commits: tuple[tuple[Any, ...], ...]) -> list
     return files
 
 
-def kept(catalog: Catalog, files: list[DataFile]) -> tuple[list[DataFile], list[tuple[Any, ...]]]:
+def of_none(row: RejectedAt) -> bool:
+    """Nothing was created again."""
+    return False
+
+
+def kept(
+    catalog: Catalog, files: list[DataFile], *, is_of_another: Callable[[RejectedAt], bool] = of_none
+) -> tuple[list[DataFile], list[tuple[Any, ...]]]:
     """The files that the table is to get, and their rows: position, payload, whether they are of the stream, mark."""
     table = catalog.load_table(NAME)
-    found = list(keep_discards(files, target=table, stream=STREAM.stream))
+    found = list(keep_discards(files, target=table, stream=STREAM.stream, is_of_another=is_of_another))
     with table.transaction() as change:
         change.delete(AlwaysTrue())
         with change.update_snapshot().fast_append() as append:
@@ -121,12 +128,43 @@ def test_what_the_new_content_has_as_discarded_itself_counts(catalog: Catalog) -
     assert {file.file_path for file in found} == {file.file_path for file in (*discarded, *files)}
 
 
+def test_a_discard_of_an_earlier_topic_is_none_of_the_record_at_its_place(catalog: Catalog) -> None:
+    rejected(catalog, (("a", "1"), ("b", "2")))
+    discard(catalog, "a", "b")
+    files = new_content(catalog, (("a", "3"), ("b", "2")))
+
+    def is_of_another(row: RejectedAt) -> bool:
+        return row.place == "a"
+
+    _, rows = kept(catalog, files, is_of_another=is_of_another)
+
+    assert rows == [("a", "3", True, _OPEN), ("b", "2", True, _MARK)]
+
+
+def test_a_record_of_an_earlier_topic_that_comes_back_is_none_of_what_was_discarded(catalog: Catalog) -> None:
+    rejected(catalog, (("a", "1"),))
+    discard(catalog, "a")
+    files = new_content(catalog, (("a", "3"),))
+    asked: list[RejectedAt] = []
+
+    def is_of_another(row: RejectedAt) -> bool:
+        """The row of the new content alone, which is asked for second."""
+        asked.append(row)
+        return len(asked) > 1
+
+    _, rows = kept(catalog, files, is_of_another=is_of_another)
+
+    assert rows == [("a", "3", True, _OPEN)]
+
+
 def test_nothing_is_read_or_written_where_nothing_is_discarded(catalog: Catalog) -> None:
     rejected(catalog, (("a", "1"),))
     discard(catalog, "a", resolution=Resolution.CORRECTED)
     files = new_content(catalog, (("a", "1"),))
 
-    assert keep_discards(files, target=catalog.load_table(NAME), stream=STREAM.stream) == tuple(files)
+    assert keep_discards(files, target=catalog.load_table(NAME), stream=STREAM.stream, is_of_another=of_none) == tuple(
+        files
+    )
 
 
 def test_a_quarantine_of_an_older_version_has_nothing_to_keep(catalog: Catalog) -> None:
@@ -135,4 +173,6 @@ def test_a_quarantine_of_an_older_version_has_nothing_to_keep(catalog: Catalog) 
         for column in ("resolved_at", "resolution", "resolved_by"):
             change.delete_column(column)
 
-    assert keep_discards(files, target=catalog.load_table(NAME), stream=STREAM.stream) == tuple(files)
+    assert keep_discards(files, target=catalog.load_table(NAME), stream=STREAM.stream, is_of_another=of_none) == tuple(
+        files
+    )
