@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -26,7 +26,8 @@ from sluice.errors import UnpublishableError, VerificationError
 _PARTS, _ROWS = 3, 40
 PARTS = _PARTS + 1
 """In so many parts a stream reads its rows; the last one moves the watermark alone."""
-_DELAY = timedelta(hours=6)
+LAST_DAY = 12
+"""No correction gives a row a time behind this day."""
 _COLUMNS = {"id": "long", "word": "string", "at": "timestamptz"}
 
 Row = tuple[Any, ...]
@@ -38,7 +39,8 @@ class Kind:
 
     sql: its transformation, for Spark. by_duckdb: what its target holds, of `records`, `clicks` and the watermark `$w`.
     columns: of the target. clicks: whether it has the second input. opens: which days are open, of their ends and `$w`.
-    is_late: whether rows come out of order within the delay.
+    follows: whether another stream follows its backfills. is_once: whether it keeps one row for each id.
+    time: what a row that is not made of several has as its time, for both engines.
     """
 
     name: str
@@ -48,6 +50,8 @@ class Kind:
     clicks: bool = False
     opens: str = "false"
     follows: bool = False
+    is_once: bool = False
+    time: str = "records.at"
 
 
 _COUNTS = {"at": "timestamptz", "rows": "long"}
@@ -70,14 +74,20 @@ def windows(length: str, bound: str, *, opens: str) -> Kind:
     )
 
 
-KINDS = (
-    Kind(
+def single_rows(time: str = "records.at") -> Kind:
+    """Each row becomes one."""
+    return Kind(
         name="rows",
-        sql="SELECT id, upper(word) AS word, at FROM records",
-        by_duckdb='SELECT id, upper(word), "at" FROM records',
+        sql=f"SELECT id, upper(word) AS word, {time} AS at FROM records",
+        by_duckdb=f"SELECT id, upper(word), {time} FROM records",
         columns=_COLUMNS,
         follows=True,
-    ),
+        time=time,
+    )
+
+
+KINDS = (
+    single_rows(),
     windows("1 day", "start", opens="ends > $w"),
     windows(
         "2 days",
@@ -102,13 +112,37 @@ KINDS = (
         sql="",
         by_duckdb='SELECT DISTINCT ON (id) id, word, "at" FROM records ORDER BY id, part',
         columns=_COLUMNS,
+        is_once=True,
     ),
 )
 """Streams of which every run takes one (`test_right_rows.py` has windows, joins and keys), and a drill many of each."""
 
-ONCE = """
+LATER = "records.at + CAST({} * id % 3 AS INT) * INTERVAL '1' DAY"
+_MOVED = ("records.at", LATER.format(1), LATER.format(2))
+"""Some rows move to later intervals, and with another correction to earlier ones."""
+_WITHOUT_TIME = (
+    "CASE WHEN id % 5 > 0 THEN records.at END",
+    "coalesce(records.at, CAST('2013-01-03 12:00:00' AS TIMESTAMP))",
+)
+"""Rows lose their times, and those that have none get one."""
+
+
+def corrections_of(kind: Kind) -> list[Kind]:
+    """What the transformation of a stream may be corrected into. Where rows count once, their times must not move."""
+    made: Iterable[Kind] = ()
+    if kind.name in ("rows", "topic"):
+        made = map(single_rows, (*_MOVED, *_WITHOUT_TIME))
+    elif kind.name == "followed":
+        made = map(single_rows, _MOVED)
+    elif kind.name == "start of 1 day":
+        made = (windows("1 day", bound, opens="ends > $w") for bound in ("start", "end"))
+    others = (one for one in made if one.by_duckdb != kind.by_duckdb)
+    return [replace(one, name=kind.name, follows=kind.follows) for one in others]
+
+
+_ONCE = """
     def transform(records):
-        return records.dropDuplicates(["id"])
+        return records.drop("part").dropDuplicates(["id"])
 """
 
 
@@ -156,7 +190,7 @@ class Case:
         target = shop.declare_table("target", kind.columns, partitioning=[{"column": "at", "transform": "month"}])
         shop.declare_stream(
             self.stream,
-            python=python if kind.sql else ONCE.replace("records.drop", 'records.drop("part").drop'),
+            python=_ONCE if kind.is_once else python,
             sql=kind.sql,
             inputs=inputs,
             outputs={"rows": {"iceberg": {"table": target}}},
@@ -209,7 +243,7 @@ class Case:
             one["part"] = max(one["part"], place * _PARTS // len(clicked))
         if self.kind.opens == "false":
             records += [{"id": 900, "word": "a", "at": None, "part": 1}]
-        if not self.kind.sql:  # the same key again, at another time and in a later part
+        if self.kind.is_once:  # the same key again, at another time and in a later part
             again = [one for one in records if one["part"] < _PARTS - 1]
             records += [
                 {**one, "word": "c", "at": FIRST_DAY + timedelta(minutes=chance.randrange(minutes)), "part": _PARTS - 1}
@@ -223,15 +257,16 @@ class Case:
 
     def expected(self) -> Counter[Row]:
         """What the target holds, as DuckDB has it."""
-        return Counter(self._asked(self.kind.by_duckdb))
+        return Counter(self.asked(self.kind.by_duckdb))
 
     def open_days(self) -> set[int]:
         """The days whose windows or joins are incomplete."""
-        days = "SELECT day FROM (SELECT unnest(range(1, 10)) AS day) AS days"
+        days = f"SELECT day FROM (SELECT unnest(range(1, {LAST_DAY + 1})) AS day) AS days"
         ends = f"SELECT day, TIMESTAMPTZ '{FIRST_DAY.isoformat()}' + day * INTERVAL '1 day' AS ends FROM ({days})"
-        return {int(day) for (day,) in self._asked(f"SELECT day FROM ({ends}) WHERE {self.kind.opens}")}
+        return {int(day) for (day,) in self.asked(f"SELECT day FROM ({ends}) WHERE {self.kind.opens}")}
 
-    def _asked(self, query: str) -> list[Row]:
+    def asked(self, query: str) -> list[Row]:
+        """What DuckDB finds in the rows of the source."""
         with duckdb.connect() as database:
             database.execute("SET TimeZone = 'UTC'")
             database.execute('CREATE TABLE records (id BIGINT, word TEXT, "at" TIMESTAMPTZ, part BIGINT)')
@@ -253,7 +288,7 @@ class Case:
         held = sorted({row[place].day for row in self.held() if row[place] is not None} & set(range(1, self.days + 1)))
         lost = self.chance.sample(held, min(3, len(held)))
         for day in lost:
-            delete_days(self.workshop, "target", _date(day), _date(day + 1))
+            delete_days(self.workshop, "target", date_of(day), date_of(day + 1))
         return set(lost)
 
     def backfill_all(self, days: Sequence[int], *, is_open: Collection[int] | None = None) -> None:
@@ -262,16 +297,17 @@ class Case:
         for day in self.chance.sample(days, len(days)):
             if day in is_open:
                 with pytest.raises(UnpublishableError, match=r"windows and joins of the interval|had no watermark"):
-                    backfill(self.workshop, self.stream, start=_date(day), end=_date(day + 1))
+                    backfill(self.workshop, self.stream, start=date_of(day), end=date_of(day + 1))
             else:
-                backfill(self.workshop, self.stream, start=_date(day), end=_date(day + 1), allows_fewer=True)
+                backfill(self.workshop, self.stream, start=date_of(day), end=date_of(day + 1), allows_fewer=True)
 
 
 def _in_utc(value: Any) -> Any:
     return value.astimezone(UTC) if isinstance(value, datetime) else value
 
 
-def _date(day: int) -> str:
+def date_of(day: int) -> str:
+    """The date of a day of January."""
     return (FIRST_DAY + timedelta(days=day - 1)).date().isoformat()
 
 
@@ -304,7 +340,7 @@ def test_backfills_in_any_order_give_what_the_stream_gives(seed: int, workshop: 
         case.backfill_all(sorted(lost | {case.chance.randrange(1, case.days + 1)}))
 
     beside = lost & is_open
-    if not case.kind.sql:  # which of the repeated rows of a lost day remains is open, and that one does is not
+    if case.kind.is_once:  # which of the repeated rows of a lost day remains is open, and that one does is not
         assert Counter(row[0] for row in case.held()) == Counter(row[0] for row in whole)
         assert not set(case.held()) - {(one["id"], one["word"], one["at"]) for one in case.records}
     else:
@@ -315,26 +351,22 @@ def test_backfills_in_any_order_give_what_the_stream_gives(seed: int, workshop: 
     assert not [gap for gap in gaps if gap.interval.start.day not in beside]
 
 
-MOVED = "SELECT id, upper(word) AS word, at + make_interval(0, 0, 0, CAST(id % 3 AS INT)) AS at FROM records"
-"""A correction by which rows lie up to two days later."""
-
-
 @pytest.mark.full  # every run moves a row in `test_right_rows.py`
 @pytest.mark.parametrize("seed", sampled(range(100), [1]))
 def test_rows_that_a_correction_moves_are_lost_in_no_order(seed: int, workshop: Workshop) -> None:
     """A day that loses rows to another one fails until that one has them. The newest days are never blocked."""
     case = case_of(workshop, seed * len(KINDS), days=4)
     before = Counter(row[0] for row in case.held())
-    (workshop.folder / f"{case.stream}.sql").write_text(MOVED)
+    (workshop.folder / f"{case.stream}.sql").write_text(single_rows(LATER.format(1)).sql)
     days, refused = list(range(1, case.days + 4)), dict[int, str]()
     for day in case.chance.sample(days, len(days)):
         try:
-            backfill(workshop, case.stream, start=_date(day), end=_date(day + 1), allows_fewer=True)
+            backfill(workshop, case.stream, start=date_of(day), end=date_of(day + 1), allows_fewer=True)
         except VerificationError as error:
             refused[day] = error.message
         assert not before - Counter(row[0] for row in case.held()), "no row is ever missing"
     for day in sorted(refused, reverse=True):
-        backfill(workshop, case.stream, start=_date(day), end=_date(day + 1), allows_fewer=True)
+        backfill(workshop, case.stream, start=date_of(day), end=date_of(day + 1), allows_fewer=True)
 
     def moved(row: Row) -> Row:
         return (row[0], row[1], row[2] and row[2] + timedelta(days=row[0] % 3))
