@@ -62,12 +62,17 @@ def test_a_writer_that_commits_an_old_file_during_the_move_keeps_it(yard: Yard, 
 
     if moment == "listed":
         commit()
-        files = yard.files
-    else:
-        files = EndingFiles(before=once(moment, commit))
-    done = replace(yard, files=files).removal.carry_out(plan, now=yard.now)
+    act, deleted = once(moment, commit), set[str]()
+
+    def before(what: str, place: Place) -> None:
+        act(what, place)
+        if what == "delete" and "_trash" not in place.path:
+            deleted.add(place.name)
+
+    done = replace(yard, files=EndingFiles(before=before)).removal.carry_out(plan, now=yard.now)
 
     assert (done.moved, done.spared) == (1, 1)
+    assert (len(deleted) == 2) is (moment == "delete"), "it is absent only when it was committed after the last look"
     assert yard.ids() == [0, 1, 2, 999]
     assert yard.trashed() == {"left.parquet"}
 
