@@ -40,19 +40,16 @@ class OperationVerb(StrEnum):
     TAKE_BACK = "take-back"
     ABANDON_REFRESH = "abandon-refresh"
     MAINTAIN = "maintain"
-    REMOVE_ORPHANS = "remove-orphans"
-    RESTORE_ORPHANS = "restore-orphans"
     REPLAY = "replay"
     DISCARD = "discard"
 
 
 class Stake(StrEnum):
     """What is at stake. ROWS: rows of a table are replaced, discarded or made visible. CHECKPOINT: a checkpoint is
-    left. FILES: files are moved away or deleted. Whoever carries such a plan out asks for consent first."""
+    left. Whoever carries such a plan out asks for consent first."""
 
     NOTHING = "nothing"
     ROWS = "rows"
-    FILES = "files"
     CHECKPOINT = "checkpoint"
 
 
@@ -75,8 +72,6 @@ class RefusalReason(StrEnum):
     OTHER_REFRESH: an open refresh of the stream is of another kind, or of another declaration.
     BATCH_HELD: a staged batch of the stream waits for a person.
     NOT_AT_REST: a run of the stream lives, or it is to run.
-    SHARED_FOLDER: another table, or checkpoints, lie where the files of the table do.
-    FILES_OF_OTHERS: the table says that its files may belong to others.
     NOT_YET: the stream has something that the operation does not handle yet.
     """
 
@@ -96,8 +91,6 @@ class RefusalReason(StrEnum):
     OTHER_REFRESH = "other_refresh"
     BATCH_HELD = "batch_held"
     NOT_AT_REST = "not_at_rest"
-    SHARED_FOLDER = "shared_folder"
-    FILES_OF_OTHERS = "files_of_others"
     NOT_YET = "not_yet"
 
     @property

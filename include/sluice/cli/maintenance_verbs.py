@@ -96,7 +96,7 @@ def show_plan(
 
 
 def maintain(name: TableName, dry_run: DryRun = False, as_json: AsJson = False) -> None:
-    """Compact a table, rewrite its manifests, pin what readers need, expire the rest and remove orphans, where due."""
+    """Compact a table, rewrite its manifests, pin what readers need and expire the rest, where that is due."""
     settings = load_settings()
     if dry_run:
         show_plans([maintenance_operation(_plan(settings, name))], as_json=as_json)

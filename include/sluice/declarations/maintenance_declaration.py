@@ -46,19 +46,14 @@ class ExpiryDeclaration(Declared):
 
 
 class OrphanRemovalDeclaration(Declared):
-    """Which unreferenced files go, first into the table's trash."""
+    """Which unreferenced files go."""
 
     older_than: Duration = Field(timedelta(days=3), description="those that are older; three days at least")
-    delete_after: Duration = Field(
-        timedelta(days=7), description="how long they stay in the trash, from where they can be restored"
-    )
 
     @model_validator(mode="after")
     def _spares_files_in_flight(self) -> Self:
         if self.older_than < timedelta(days=3):
             raise wrong("a file that is not yet committed looks like an orphan: at least 3 days", "older_than")
-        if self.delete_after < timedelta(days=1):
-            raise wrong("a file that is missed is to be restored: at least 1 day", "delete_after")
         return self
 
 

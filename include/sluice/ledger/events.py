@@ -89,8 +89,6 @@ class EventAction(StrEnum):
     REWRITE_MANIFESTS = "rewrite_manifests"
     PIN_SNAPSHOTS = "pin_snapshots"
     EXPIRE_SNAPSHOTS = "expire_snapshots"
-    REMOVE_ORPHANS = "remove_orphans"
-    RESTORE_ORPHANS = "restore_orphans"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -186,9 +186,3 @@ def select_newest_generation(stream: str) -> Select[Any]:
     return (
         select(*Generation.columns()).where(Generation.stream == stream).order_by(Generation.generation.desc()).limit(1)
     )
-
-
-def checkpoint_folders(ledger: Ledger) -> frozenset[str]:
-    """The folders of the checkpoints of all generations, as URIs."""
-    with ledger.transaction() as connection:
-        return frozenset(connection.execute(select(Generation.checkpoint)).scalars())

@@ -25,7 +25,6 @@ class MaintenanceStep(StrEnum):
     REWRITE_MANIFESTS = "rewrite_manifests"
     PIN_SNAPSHOTS = "pin_snapshots"
     EXPIRE_SNAPSHOTS = "expire_snapshots"
-    REMOVE_ORPHANS = "remove_orphans"
 
 
 class StepOutcome(StrEnum):
@@ -163,14 +162,6 @@ def record_maintenance(ledger: Ledger, run: MaintenanceObservation) -> None:
 def newest_maintenance(ledger: Ledger, table: str) -> MaintenanceObservation | None:
     """The newest maintenance run of a table; none before its first."""
     return next(iter(recent_maintenance(ledger, table, limit=1)), None)
-
-
-def last_done(ledger: Ledger, table: str, step: MaintenanceStep) -> datetime | None:
-    """When the newest run of a table began that did a step; none when the ledger has none."""
-    did = MaintenanceRun.operations.contains([{"step": str(step), "outcome": str(StepOutcome.DONE)}])
-    newest = select(MaintenanceRun.started_at).where(MaintenanceRun.table == table, did)
-    with ledger.transaction() as connection:
-        return connection.execute(newest.order_by(MaintenanceRun.number.desc()).limit(1)).scalar_one_or_none()
 
 
 def effort_since(ledger: Ledger, since: datetime) -> tuple[float, int]:

@@ -16,8 +16,7 @@ from importlib.metadata import version
 
 from sluice.declarations.maintenance_declaration import MaintenanceDeclaration
 from sluice.ledger.maintenance_runs import MaintenanceObservation, MaintenanceStep, StepObservation
-from sluice.maintenance.maintenance_plan import MaintenancePlan
-from sluice.maintenance.step_decision import StepReason
+from sluice.maintenance.maintenance_plan import MaintenancePlan, StepReason
 from sluice.tables.table_observation import FILE_SIZE_EDGES, FileCounts
 
 _NOTHING_TO_REWRITE = frozenset({StepReason.FEW_SMALL_FILES, StepReason.NOT_DECLARED})

@@ -7,7 +7,7 @@ writer came first: one of its files is not live any more, or a delete file was a
 row that another writer has deleted meanwhile would come back otherwise, because the rewritten file does not have the
 name that a position delete refers to. The writer is never made to wait, and keeps what it wrote.
 
-A crash before the commit leaves files that no table refers to, for the removal of orphan files.
+A crash before the commit leaves files that no table refers to. They stay until somebody removes orphan files.
 """
 
 from __future__ import annotations

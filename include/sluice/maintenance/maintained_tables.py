@@ -20,7 +20,7 @@ from sluice.declarations.source_declarations import IcebergSource
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.ledger.connection import Ledger
-from sluice.ledger.maintenance_runs import MaintenanceObservation, MaintenanceStep, last_done
+from sluice.ledger.maintenance_runs import MaintenanceObservation
 from sluice.ledger.refreshes import kept_shadows
 from sluice.ledger.runs import live_streams
 from sluice.maintenance.counted_files import basis_of, counted_files
@@ -140,9 +140,7 @@ def plan_table_maintenance(
         named=named_pins(declarations, seen),
         kept_streams=unreadable | live | kept_shadows(ledger),
     )
-    pins = _with_retention(pins, seen, declaration, table)
-    removed_at = last_done(ledger, name, MaintenanceStep.REMOVE_ORPHANS) if policy.orphan_removal else None
-    plan = plan_maintenance(policy=policy, seen=seen, pins=pins, now=now, orphans_removed_at=removed_at)
+    plan = plan_maintenance(policy=policy, seen=seen, pins=_with_retention(pins, seen, declaration, table), now=now)
     plan = replace(plan, costs=_costs(plan, declaration), readers=len(readers))
     plan = replace(plan, notes=tuple(_notes(plan, declaration, table)))
     return put_off(plan, late_writers=writers_that_defer(ledger, declarations, name))

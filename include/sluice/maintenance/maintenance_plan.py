@@ -6,21 +6,21 @@ A dry run prints these decisions; the job carries them out.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
 from math import ceil
+from typing import Any
 
 from sluice.declarations.maintenance_declaration import (
     CompactionDeclaration,
     ExpiryDeclaration,
     MaintenanceDeclaration,
     ManifestRewriteDeclaration,
-    OrphanRemovalDeclaration,
 )
 from sluice.ledger.maintenance_runs import MaintenanceStep
 from sluice.maintenance.pin_plan import HoldReason, PinPlan
 from sluice.maintenance.reader_costs import ReaderCost
-from sluice.maintenance.step_decision import StepAction, StepDecision, StepReason
 from sluice.tables.table_observation import PartitionObservation, ReferenceKind, TableObservation
 
 SMALL_FILE_SHARE = 0.75
@@ -45,15 +45,63 @@ their rows take five to ten times as many bytes."""
 MOST_BYTES_WITHOUT_SPARK = 512 * 1024**2
 """How much one run compacts by PyArrow at most: a minute or two of one core."""
 
-ORPHANS_EVERY = timedelta(days=1)
-"""How often a table's folders are listed for files that nothing refers to: they are kept for days anyway, and a listing
-costs a request for a thousand files."""
-
 _SECONDS_OF_A_FILE, _SECONDS_OF_A_MEBIBYTE = 0.01, 0.1
 _SPARK_SECONDS, _SPARK_SECONDS_OF_A_MEBIBYTE = 15.0, 0.05
-_SECONDS_OF_A_LISTED_FILE = 0.0005
 """What a rewrite costs, roughly, for the order among tables alone; measured by `benchmarks.binpack_time`. Spark's first
 seconds are those of a step in an application that may have to start."""
+
+
+class StepAction(StrEnum):
+    """What to do with a step. REFUSE: it is due, but it could harm a reader."""
+
+    RUN = "run"
+    SKIP = "skip"
+    REFUSE = "refuse"
+
+
+class StepReason(StrEnum):
+    """Why a step is run, skipped or refused."""
+
+    NOT_DECLARED = "not_declared"
+    NO_SNAPSHOT = "no_snapshot"
+    SMALL_FILES = "small_files"
+    FEW_SMALL_FILES = "few_small_files"
+    MANY_MANIFESTS = "many_manifests"
+    FEW_MANIFESTS = "few_manifests"
+    PINS_MOVED = "pins_moved"
+    PINS_CURRENT = "pins_current"
+    SNAPSHOTS_EXPIRABLE = "snapshots_expirable"
+    NOTHING_EXPIRABLE = "nothing_expirable"
+    READERS_NEED_SNAPSHOTS = "readers_need_snapshots"
+    READER_NOT_STARTED = "reader_not_started"
+    READER_UNKNOWN = "reader_unknown"
+    READER_SNAPSHOT_GONE = "reader_snapshot_gone"
+    READER_OFF_MAIN = "reader_off_main"
+    WRITER_LATE = "writer_late"
+    OUTSIDE_WINDOW = "outside_window"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepDecision:
+    """What to do with one step, and why.
+
+    options: the arguments of Spark's procedure, by their names.
+    is_for_spark: whether Spark carries it out.
+    partitions: those that a compaction by PyArrow rewrites, as paths.
+    gain: how many files, manifests or snapshots there are fewer of afterwards, as far as it can be foreseen.
+    cost_seconds, cost_bytes: the processor time that it takes, roughly, and what it reads.
+    """
+
+    step: MaintenanceStep
+    action: StepAction
+    reason: StepReason
+    explanation: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    is_for_spark: bool = False
+    partitions: tuple[str, ...] = ()
+    gain: int = 0
+    cost_seconds: float = 0.0
+    cost_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,11 +143,6 @@ class MaintenancePlan:
         return any(one.step is MaintenanceStep.REWRITE_DATA_FILES and not one.is_for_spark for one in self.due)
 
     @property
-    def has_work_beyond_pins(self) -> bool:
-        """Whether anything but the pins is to be done."""
-        return any(one.step is not MaintenanceStep.PIN_SNAPSHOTS for one in self.due)
-
-    @property
     def cost_seconds(self) -> float:
         """The processor time that the due steps take, roughly."""
         return sum(decision.cost_seconds for decision in self.due)
@@ -116,9 +159,8 @@ class MaintenancePlan:
         return gain / max(self.cost_seconds, _SECONDS_OF_A_FILE)
 
     def without_spark(self) -> MaintenancePlan:
-        """The plan without the steps that need Spark, and without the orphans, which come after those."""
-        last = MaintenanceStep.REMOVE_ORPHANS
-        return replace(self, steps=tuple(one for one in self.steps if not one.is_for_spark and one.step is not last))
+        """The plan without the steps that need Spark."""
+        return replace(self, steps=tuple(one for one in self.steps if not one.is_for_spark))
 
 
 def small_file_bytes(policy: MaintenanceDeclaration) -> int:
@@ -128,26 +170,14 @@ def small_file_bytes(policy: MaintenanceDeclaration) -> int:
 
 
 def plan_maintenance(
-    *,
-    policy: MaintenanceDeclaration,
-    seen: TableObservation,
-    pins: PinPlan,
-    now: datetime,
-    orphans_removed_at: datetime | None = None,
+    *, policy: MaintenanceDeclaration, seen: TableObservation, pins: PinPlan, now: datetime
 ) -> MaintenancePlan:
-    """Decide every step for a table as it was observed at `now`.
-
-    Parameters
-    ----------
-    orphans_removed_at: when the newest removal of orphan files began; unset: never.
-    """
-    orphans = policy.orphan_removal
+    """Decide every step for a table as it was observed at `now`."""
     steps = (
         _decide_compaction(policy.compaction, seen),
         _decide_manifest_rewrite(policy.manifest_rewrite, seen),
         _decide_pins(policy.expiry, pins),
         _decide_expiry(policy.expiry, seen, pins, now),
-        *(() if orphans is None else (_decide_orphans(orphans, seen, orphans_removed_at, now),)),
     )
     plan = MaintenancePlan(seen=seen, pins=pins, steps=steps, content_check_bytes=int(policy.content_check_bytes))
     window = policy.window
@@ -345,23 +375,6 @@ def _decide_expiry(
         is_for_spark=True,
         gain=len(free),
         cost_seconds=_SPARK_SECONDS,
-    )
-
-
-def _decide_orphans(
-    policy: OrphanRemovalDeclaration, seen: TableObservation, removed_at: datetime | None, now: datetime
-) -> StepDecision:
-    step = MaintenanceStep.REMOVE_ORPHANS
-    last = f"the last removal was at {removed_at:%Y-%m-%d %H:%M:%S} UTC" if removed_at else "none was removed yet"
-    if removed_at is not None and now - removed_at < ORPHANS_EVERY:
-        return _skip(step, StepReason.ORPHANS_REMOVED_LATELY, f"{last}; the next one is due {ORPHANS_EVERY} after it")
-    return StepDecision(
-        step=step,
-        action=StepAction.RUN,
-        reason=StepReason.ORPHANS_DUE,
-        explanation=f"files that nothing refers to for {policy.older_than} go to the trash; {last}",
-        gain=1,
-        cost_seconds=seen.data_files * _SECONDS_OF_A_LISTED_FILE,
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,10 +20,8 @@ from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_a
 from sluice.errors import LakehouseError
 from sluice.ledger.maintenance_runs import MaintenanceStep, StepObservation, StepOutcome
 from sluice.maintenance.file_rewrite import CommitConflictError, rewrite_small_files
-from sluice.maintenance.maintenance_plan import MaintenancePlan
-from sluice.maintenance.orphan_removal import RemovedOrphans
+from sluice.maintenance.maintenance_plan import MaintenancePlan, StepAction, StepDecision, StepReason
 from sluice.maintenance.pin_commit import commit_pins
-from sluice.maintenance.step_decision import StepAction, StepDecision, StepReason
 from sluice.publication.crash_points import Reached, unnoticed
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.tables.catalog import catalog_refusals
@@ -94,7 +92,6 @@ class TableMaintainer:
     table: the table, loaded by pyiceberg.
     procedures: what needs an engine; unset for a plan that does not need one.
     before_step: called with each step that is due, before it is carried out; when it raises, nothing more is done.
-    remove_orphans: removes the orphan files of the table.
     reached: called at the points of a rewrite without Spark.
     """
 
@@ -102,7 +99,6 @@ class TableMaintainer:
     table: Table
     procedures: TableProcedures | None
     before_step: Callable[[StepDecision], None]
-    remove_orphans: Callable[[], RemovedOrphans]
     reached: Reached = unnoticed
 
     def carry_out(self, plan: MaintenancePlan) -> tuple[StepObservation, ...]:
@@ -166,7 +162,6 @@ class TableMaintainer:
             MaintenanceStep.REWRITE_MANIFESTS: self._rewrite_manifests,
             MaintenanceStep.PIN_SNAPSHOTS: self._pin_snapshots,
             MaintenanceStep.EXPIRE_SNAPSHOTS: self._expire_snapshots,
-            MaintenanceStep.REMOVE_ORPHANS: self._remove_orphans,
         }[decision.step]
         tries = Retrying(stop=stop_after_attempt(ATTEMPTS), retry=retry_if_exception_type(CommitConflictError))
         try:
@@ -182,8 +177,7 @@ class TableMaintainer:
             return _observation(decision, StepOutcome.FAILED, error.setback, str(error), attempts=attempts)
         except LakehouseError as error:
             return _observation(decision, StepOutcome.FAILED, Setback.PROCEDURE_FAILED, str(error), attempts=attempts)
-        said = str(result.get("sentence", ""))
-        return _observation(decision, StepOutcome.DONE, explanation=said, attempts=attempts, result=result)
+        return _observation(decision, StepOutcome.DONE, attempts=attempts, result=result)
 
     def _rewrite_data_files(
         self, decision: StepDecision, plan: MaintenancePlan, since: int | None
@@ -225,10 +219,6 @@ class TableMaintainer:
         if lost := [pin.tag for pin in plan.pins.pins if pin.snapshot_id not in left]:
             raise _SetbackError(Setback.PIN_LOST, f"expiry removed pinned snapshots: {', '.join(lost)}")
         return result
-
-    def _remove_orphans(self, _: StepDecision, __: MaintenancePlan, ___: int | None) -> Mapping[str, Any]:
-        done = self.remove_orphans()
-        return {**asdict(done), "sentence": done.sentence()}
 
     @property
     def _engine(self) -> TableProcedures:

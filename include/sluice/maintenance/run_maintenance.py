@@ -20,8 +20,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from sluice.declarations.loaded_declarations import Declarations
-from sluice.declarations.maintenance_declaration import OrphanRemovalDeclaration
-from sluice.errors import LakehouseError, UnhealthyError
+from sluice.errors import UnhealthyError
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.events import record_event
 from sluice.ledger.locks import maintenance_lock
@@ -36,11 +35,9 @@ from sluice.ledger.maintenance_runs import (
 )
 from sluice.maintenance.counted_files import with_basis
 from sluice.maintenance.maintained_tables import find_declaration, plan_table_maintenance
-from sluice.maintenance.maintenance_plan import MaintenancePlan
+from sluice.maintenance.maintenance_plan import MaintenancePlan, StepDecision, StepReason
 from sluice.maintenance.maintenance_records import maintenance_record, note_sentences, step_event
 from sluice.maintenance.maintenance_steps import TableMaintainer, TableProcedures
-from sluice.maintenance.orphan_removal import RemovedOrphans, open_orphan_removal
-from sluice.maintenance.step_decision import StepDecision, StepReason
 from sluice.publication.mark_moves import settle_merges_of_table
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
@@ -169,7 +166,8 @@ class TableMaintenance:
         """
         with maintenance_lock(self.ledger, name):
             table, plan = self._plan(name, newest_maintenance(self.ledger, name))
-            return plan if plan.has_work_beyond_pins else self._carry_out(plan, table, None)
+            is_due = plan.needs_spark or plan.is_compacted_here
+            return plan if is_due else self._carry_out(plan, table, None)
 
     def maintain_without_spark(self, name: str) -> MaintenanceObservation | None:
         """Do the same as `maintain`, as far as that needs no Spark.
@@ -220,13 +218,7 @@ class TableMaintenance:
 
         for note in note_sentences(plan):
             _log.warning("%s", note)
-        maintainer = TableMaintainer(
-            name=plan.seen.table,
-            table=table,
-            procedures=procedures,
-            before_step=save,
-            remove_orphans=lambda: self._remove_orphans(plan.seen.table),
-        )
+        maintainer = TableMaintainer(name=plan.seen.table, table=table, procedures=procedures, before_step=save)
         operations = maintainer.carry_out(plan)
         after = plan.seen
         if plan.has_work:
@@ -236,15 +228,6 @@ class TableMaintenance:
         run = replace(run, operations=with_basis(run, plan, policy))
         record_maintenance(self.ledger, run)
         return run
-
-    def _remove_orphans(self, name: str) -> RemovedOrphans:
-        policy = find_declaration(self.declarations, name).maintenance.orphan_removal or OrphanRemovalDeclaration()
-        removal = open_orphan_removal(self.settings, self.ledger, self.declarations, self.catalog)
-        now = database_time(self.ledger)
-        plan = removal.plan(name, policy, now=now)
-        if plan.is_refused:
-            raise LakehouseError(" ".join(refusal.line for refusal in plan.refusals))
-        return removal.carry_out(plan, now=now)
 
 
 def open_maintenance(

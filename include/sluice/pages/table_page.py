@@ -20,7 +20,6 @@ from sluice.ledger.maintenance_runs import (
     StepOutcome,
     recent_maintenance,
 )
-from sluice.maintenance.maintenance_plan import ORPHANS_EVERY
 from sluice.pages.page_words import count_text, duration_text
 from sluice.pages.svg_charts import Chart, SizeBar, bars_of, coloured_lines, newest_of, top_of
 from sluice.pages.table_lines import TableLine, debt_of
@@ -134,6 +133,4 @@ def _outlook(step: MaintenanceStep, run: MaintenanceObservation, policy: Mainten
             return f"due once there are more than {policy.expiry.retain_last:,} snapshots"
         left = run.oldest_snapshot_at + policy.expiry.older_than - now
         return "due now" if left.total_seconds() <= 0 else f"due in {duration_text(left)}, by the oldest snapshot"
-    if step is MaintenanceStep.REMOVE_ORPHANS and policy.orphan_removal is not None:
-        return f"due {duration_text(ORPHANS_EVERY)} after the last removal"
     return "due when a reader has moved on" if step is MaintenanceStep.PIN_SNAPSHOTS and policy.expiry else ""

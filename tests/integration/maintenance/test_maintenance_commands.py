@@ -279,18 +279,3 @@ def test_the_status_of_streams_counts_failed_checks_and_names_paused_dags(
     finally:
         clear_trouble(deployment.ledger, "data_quality", by="a test")
         clear_trouble(deployment.ledger, deployment.table, by="a test")
-
-
-def test_orphans_by_commands(deployment: Deployment, capsys: pytest.CaptureFixture[str]) -> None:
-    """On a real catalog and object store, whose files are all young."""
-    planned = answer(["table", "remove-orphans", deployment.table, "--dry-run"], capsys)
-    (plan,) = planned["plans"]
-    assert (plan["verb"], plan["at_stake"], plan["evidence"]["files"]) == ("remove-orphans", "nothing", 0)
-    assert plan["steps"][0]["sentence"].startswith("Do nothing: no file is an orphan")
-    done = answer(["table", "remove-orphans", deployment.table, "--yes"], capsys)
-    assert done["result"]["moved"] == 0
-    assert answer(["table", "restore-orphans", deployment.table, "--yes"], capsys)["result"] == {"restored": 0}
-    assert ended(["table", "restore-orphans", deployment.table, "--moved-at", "../x", "--dry-run"]) == 2
-    assert ended(["table", "remove-orphans", "no.table", "--dry-run"]) == 2
-    actions = [event["action"] for event in answer(["table", "events", deployment.table], capsys)["events"]]
-    assert actions[:2] == ["restore_orphans", "remove_orphans"]

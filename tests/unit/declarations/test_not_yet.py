@@ -162,7 +162,6 @@ _WORKS_BELOW = {
     "maintenance.compaction.": ("target_file_bytes", "min_input_files"),
     "maintenance.manifest_rewrite.": ("min_manifests",),
     "maintenance.expiry.": ("older_than", "retain_last"),
-    "maintenance.orphan_removal.": ("older_than", "delete_after"),
     "maintenance.window.": ("start", "end", "days", "time_zone"),
 }
 WORKS = frozenset(f"{above}{key}" for above, keys in _WORKS_BELOW.items() for key in keys)

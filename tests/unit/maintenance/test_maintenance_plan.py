@@ -16,12 +16,18 @@ from sluice.declarations.maintenance_declaration import (
     MaintenanceDeclaration,
     MaintenanceWindow,
     ManifestRewriteDeclaration,
-    OrphanRemovalDeclaration,
 )
 from sluice.ledger.maintenance_runs import MaintenanceStep
-from sluice.maintenance.maintenance_plan import expirable_snapshots, plan_maintenance, put_off, small_file_bytes
+from sluice.maintenance.maintenance_plan import (
+    StepAction,
+    StepDecision,
+    StepReason,
+    expirable_snapshots,
+    plan_maintenance,
+    put_off,
+    small_file_bytes,
+)
 from sluice.maintenance.pin_plan import Hold, HoldReason, Pin, PinKind, PinPlan
-from sluice.maintenance.step_decision import StepAction, StepDecision, StepReason
 from sluice.tables.table_observation import (
     PartitionObservation,
     ReferenceKind,
@@ -37,7 +43,6 @@ POLICY = MaintenanceDeclaration(
     manifest_rewrite=ManifestRewriteDeclaration(min_manifests=20),
     expiry=ExpiryDeclaration(older_than=timedelta(minutes=10), retain_last=2),
 )
-WHOLE = POLICY.model_copy(update={"orphan_removal": OrphanRemovalDeclaration()})
 NO_PINS = PinPlan(pins=(), to_set=(), to_remove=(), holds=(), keep_since=None)
 
 
@@ -98,27 +103,9 @@ def decide(
 
 
 def test_the_steps_come_in_the_safe_order() -> None:
-    planned = plan_maintenance(policy=WHOLE, seen=table(), pins=NO_PINS, now=NOON)
+    planned = plan_maintenance(policy=POLICY, seen=table(), pins=NO_PINS, now=NOON)
 
     assert [decision.step for decision in planned.steps] == list(MaintenanceStep)
-
-
-@pytest.mark.parametrize(
-    ("hours", "reason"),
-    [(None, StepReason.ORPHANS_DUE), (23, StepReason.ORPHANS_REMOVED_LATELY), (24, StepReason.ORPHANS_DUE)],
-)
-def test_orphans_are_due_once_a_day(hours: int | None, reason: StepReason) -> None:
-    removed_at = None if hours is None else NOON - timedelta(hours=hours)
-    plan = plan_maintenance(policy=WHOLE, seen=table(), pins=NO_PINS, now=NOON, orphans_removed_at=removed_at)
-    assert plan.steps[-1].reason is reason
-    assert not plan.steps[-1].is_for_spark
-
-
-def test_orphans_come_after_what_needs_spark() -> None:
-    seen = table(partition(9), ages=(90, 80, 70, 1))
-    plan = plan_maintenance(policy=WHOLE, seen=seen, pins=NO_PINS, now=NOON)
-    assert plan.needs_spark
-    assert [one.step for one in plan.without_spark().due] == [MaintenanceStep.REWRITE_DATA_FILES]
 
 
 @pytest.mark.parametrize(
@@ -343,7 +330,7 @@ def window(start: str, end: str, **more: Any) -> MaintenanceWindow:
     ids=["begins", "ends", "over night", "ended", "zone", "its day", "another day", "since yesterday", "not yet"],
 )
 def test_outside_its_window_a_table_is_left_alone_but_for_its_pins(declared: MaintenanceWindow, is_open: bool) -> None:
-    policy = WHOLE.model_copy(update={"window": declared})
+    policy = POLICY.model_copy(update={"window": declared})
     moved = pins(pins=(PIN_2,), to_set=(PIN_2,))
     plan = plan_maintenance(policy=policy, seen=table(partition(9), manifests=30), pins=moved, now=NOON)
 
@@ -371,7 +358,7 @@ def test_a_late_writer_puts_off_what_takes_commits_and_machine_from_it_and_no_pi
         keep_since=None,
     )
     planned = plan_maintenance(
-        policy=WHOLE, seen=table(partition(9), ages=(90, 80, 70, 1), manifests=30), pins=moved, now=NOON
+        policy=POLICY, seen=table(partition(9), ages=(90, 80, 70, 1), manifests=30), pins=moved, now=NOON
     )
     due = {decision.step for decision in planned.steps if decision.action is StepAction.RUN}
     assert due == set(MaintenanceStep)

@@ -16,11 +16,9 @@ from pyiceberg.table import Table
 from sluice.errors import LakehouseError
 from sluice.ledger.maintenance_runs import MaintenanceStep, StepObservation, StepOutcome
 from sluice.maintenance.file_rewrite import CommitConflictError
-from sluice.maintenance.maintenance_plan import MaintenancePlan
+from sluice.maintenance.maintenance_plan import MaintenancePlan, StepAction, StepDecision, StepReason
 from sluice.maintenance.maintenance_steps import TableMaintainer
-from sluice.maintenance.orphan_removal import RemovedOrphans
 from sluice.maintenance.pin_plan import Pin, PinKind, PinPlan
-from sluice.maintenance.step_decision import StepAction, StepDecision, StepReason
 from sluice.tables.inspection import observe_table
 
 NOW = datetime(2026, 11, 26, tzinfo=UTC)
@@ -110,9 +108,7 @@ def run(table: Table) -> Run:
     ) -> tuple[StepObservation, ...]:
         seen = observe_table(table.refresh(), name=NAME, small_file_bytes=1, now=NOW)
         plan = MaintenancePlan(seen=seen, pins=pins, steps=steps, content_check_bytes=10**9)
-        maintainer = TableMaintainer(
-            name=NAME, table=table, procedures=procedures, before_step=before_step, remove_orphans=RemovedOrphans
-        )
+        maintainer = TableMaintainer(name=NAME, table=table, procedures=procedures, before_step=before_step)
         return maintainer.carry_out(plan)
 
     return carry_out
