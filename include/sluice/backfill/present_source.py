@@ -17,6 +17,7 @@ from sluice.settings import Settings
 from sluice.sources.source_identities import (
     NONE_KNOWN,
     Identities,
+    has_topics,
     ids_of_inputs,
     input_identities,
     is_another,
@@ -81,8 +82,8 @@ class PresentSource:
         """Under which names the ids are kept of what the record may be of; none when it is of nothing that has one."""
         if row.fields.keys() == SHARD_PLACE:
             return None
-        if row.fields.keys() != TOPIC_PLACE:
-            return self.seen
+        if row.fields.keys() != TOPIC_PLACE or not has_topics(self.seen):
+            return self.seen  # a table may have columns of these names
         return topics_named(str(row.fields["topic"]), self.seen) or None
 
     def _known(self, generation: int) -> Identities:

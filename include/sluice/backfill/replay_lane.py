@@ -22,9 +22,9 @@ from uuid import uuid4
 from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.snapshots import Operation, Snapshot
 
-from sluice.errors import IntervalChangedError
+from sluice.errors import IntervalChangedError, UnpublishableError
 from sluice.publication.checked_commit import NothingToCommit, PlanChange, TableChange, commit_checked, snapshot_of
 from sluice.publication.crash_points import Reached, unnoticed
 from sluice.publication.file_preparation import fit_files, refuse_unfit_rows
@@ -95,13 +95,20 @@ class ReplayLane:
     def notice_rollback(self) -> None:
         """Open the rows again whose replays a rollback has taken back; look at nothing else.
 
+        Rows that cannot be exchanged stay marked, with a warning: nothing of the stream itself is wrong, and the next
+        replay or discard is refused with the same words.
+
         Raises
         ------
-        UnpublishableError, DeliveryError, LakehouseError: as `reopen_replayed` raises them.
+        DeliveryError, LakehouseError: as `reopen_replayed` raises them.
         """
         seen = self._look(require_table(self.catalog, self.output.target))
-        if seen.is_taken_back:
+        if not seen.is_taken_back:
+            return
+        try:
             self._reopen(seen)
+        except UnpublishableError as error:
+            _log.warning("Rows whose replays a rollback of %s took back stay marked: %s", self.output.target, error)
 
     def close(self, *, stream: str, at: datetime) -> None:
         """Settle the newest replay, and let none that is under way publish, before the content of both tables is
@@ -179,7 +186,8 @@ class ReplayLane:
             if newest.key != key:
                 raise IntervalChangedError(f"{self.output.target}: another replay, {newest.key}, has begun.")
             if newest.is_visible:
-                return NothingToCommit(snapshot_id=_newest_of(target, key))
+                published = _newest_of(target, key)
+                return NothingToCommit(snapshot_id=None if published is None else published.snapshot_id)
             refuse_unfit_rows(staging.schema(), target=target, what=key)
             if (foreign := foreign_change_since(target, head=head, own=self.output)) is not None:
                 raise IntervalChangedError(f"{self.output.target} changed while records were replayed: {foreign}.")
@@ -235,13 +243,20 @@ class ReplayLane:
 
 def _is_taken_back(target: Table, key: str) -> bool:
     """Whether main does not lead to what a replay has published any more. When that snapshot is expired, its fence
-    shows it: snapshots of main expire from the oldest on."""
-    on_main = [one.snapshot_id for one in history_of_main(target)]
+    shows it: snapshots of main expire from the oldest on.
+
+    A tag keeps a snapshot while its descendants expire. Where the listed history of main ends behind it, nothing shows
+    that it was taken back.
+    """
+    main = list(history_of_main(target))
     published, fence = _newest_of(target, key), _newest_of(target, f"{key}{_FENCE}")
-    return fence in on_main if published is None else published not in on_main
+    if published is None:
+        return fence is not None and fence in main
+    is_passed = bool(main) and (main[-1].sequence_number or 0) > (published.sequence_number or 0)
+    return published not in main and not is_passed
 
 
-def _newest_of(target: Table, key: str) -> int | None:
+def _newest_of(target: Table, key: str) -> Snapshot | None:
     """The newest snapshot of a replay; none when it is expired."""
     made = (one for one in reversed(target.metadata.snapshots) if one.summary is not None)
-    return next((one.snapshot_id for one in made if one.summary and one.summary.get(PUBLICATION_KEY) == key), None)
+    return next((one for one in made if one.summary and one.summary.get(PUBLICATION_KEY) == key), None)

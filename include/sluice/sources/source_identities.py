@@ -78,6 +78,11 @@ def topics_named(topic: str, known: Identities) -> frozenset[str]:
     return frozenset(name for name in known if name.startswith(f"{_TOPIC}{topic} of ") and not name.endswith(_SINCE))
 
 
+def has_topics(known: Identities) -> bool:
+    """Whether ids of topics are among those of a stream."""
+    return any(name.startswith(_TOPIC) for name in known)
+
+
 def ids_of_inputs(known: Identities) -> Identities:
     """The ids of what a generation reads, without those of what it writes."""
     return {name: one for name, one in known.items() if not name.startswith(OUTPUT_TABLE) and not name.endswith(_SINCE)}

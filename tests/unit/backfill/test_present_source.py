@@ -47,6 +47,14 @@ def test_a_record_is_of_what_its_generation_knew_by_the_same_id(
     assert (present.has(row), present.had_another(row)) == (is_present, is_another)
 
 
+@pytest.mark.parametrize(("now", "is_present"), [("R1", True), ("R2", False)])
+def test_a_position_of_a_topic_in_a_table_is_of_the_table(now: str, *, is_present: bool) -> None:
+    """As `bronze.flights` keeps where its rows were in Kafka."""
+    seen, known = {"input table raw.r": now}, {1: {"input table raw.r": "R1"}}
+    present = PresentSource(ledger=cast(Any, None), stream="s", seen=seen, known=cast(dict[int, Any], known))
+    assert (present.has(at(OF_TOPIC, 1)), present.had_another(at(OF_TOPIC, 1))) == (is_present, not is_present)
+
+
 def test_a_record_of_files_has_nothing_that_could_be_another() -> None:
     present = PresentSource(ledger=cast(Any, None), stream="s", seen={}, known={1: {}})
     assert (present.has(at('{"id":7}', 1)), present.had_another(at('{"id":7}', 1))) == (True, False)

@@ -255,6 +255,27 @@ def test_what_was_marked_and_rolled_back_since_is_open_again_and_replayed_once(s
     assert (scene.ids(), scene.open()) == ([1, 7, 8], set())
 
 
+def test_a_tag_on_a_replay_whose_descendants_are_expired_in_part_is_no_rollback(scene: Scene) -> None:
+    scene.replay(7)
+    scene.lane.settle(at=scene.now)
+    table = scene.catalog.load_table(TARGET)
+    tagged = table.metadata.current_snapshot_id
+    assert tagged is not None
+    table.manage_snapshots().create_tag(tagged, "month_end").commit()
+    for record in (100, 101):
+        table = scene.catalog.load_table(TARGET)
+        table.append(pa.table({"id": pa.array([record], pa.int64())}))
+    table = scene.catalog.load_table(TARGET)
+    main = table.current_snapshot()
+    assert main is not None
+    assert main.parent_snapshot_id is not None
+    table.maintenance.expire_snapshots().by_id(main.parent_snapshot_id).commit()
+
+    scene.lane.notice_rollback()
+
+    assert (scene.ids(), scene.open()) == ([1, 7, 100, 101], {"8"})
+
+
 def test_a_rollback_below_several_replays_opens_the_rows_of_all_of_them(scene: Scene) -> None:
     before = scene.catalog.load_table(TARGET).metadata.current_snapshot_id
     for record in (7, 8):
