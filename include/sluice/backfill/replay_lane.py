@@ -43,14 +43,23 @@ _LANE, _FENCE = "replay", "/fence"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewestReplay:
-    """The newest replay that a target knows. key: empty while there was none. is_visible: whether its rows are."""
+    """The newest replay that a target knows.
+
+    key: empty while there was none. is_visible: whether its rows are. before: the newest one before it whose rows are.
+    """
 
     key: str = ""
     is_visible: bool = False
+    before: str = ""
+
+    @property
+    def newest_visible(self) -> str:
+        """The newest replay that has published; empty while none has."""
+        return self.key if self.is_visible else self.before
 
     def as_property(self) -> str:
         """The value of the property."""
-        return json.dumps({"key": self.key, "visible": self.is_visible})
+        return json.dumps({"key": self.key, "visible": self.is_visible, "before": self.before})
 
 
 def replay_key(stream: str, *, now: datetime) -> str:
@@ -144,7 +153,7 @@ class ReplayLane:
                 raise IntervalChangedError(f"{self.output.target}: another replay, {newest.key}, is under way.")
             if found.is_taken_back != settled.is_taken_back:
                 raise IntervalChangedError(f"{self.output.target} was rolled back behind {newest.key}, or forward.")
-            return self._change(NewestReplay(key=key), key=f"{key}{_FENCE}")
+            return self._change(NewestReplay(key=key, before=newest.newest_visible), key=f"{key}{_FENCE}")
 
         return self._commit(plan, f"the beginning of {key}")
 
@@ -202,9 +211,8 @@ class ReplayLane:
 
     def _look(self, target: Table) -> _Look:
         newest = self._newest(target)
-        return _Look(
-            target=target, newest=newest, is_taken_back=newest.is_visible and _is_taken_back(target, newest.key)
-        )
+        shown = newest.newest_visible
+        return _Look(target=target, newest=newest, is_taken_back=shown != "" and _is_taken_back(target, shown))
 
     def _settle(self, seen: _Look, *, at: datetime) -> int:
         if seen.is_taken_back:
@@ -226,7 +234,7 @@ class ReplayLane:
         if text is None:
             return NewestReplay()
         found = json.loads(text)
-        return NewestReplay(key=found["key"], is_visible=found["visible"])
+        return NewestReplay(key=found["key"], is_visible=found["visible"], before=found.get("before", ""))
 
     def _change(
         self, newest: NewestReplay, *, key: str, added: tuple[DataFile, ...] = (), rows: int = 0

@@ -255,6 +255,18 @@ def test_what_was_marked_and_rolled_back_since_is_open_again_and_replayed_once(s
     assert (scene.ids(), scene.open()) == ([1, 7, 8], set())
 
 
+def test_a_rollback_is_noticed_after_a_replay_that_has_published_nothing(scene: Scene) -> None:
+    before = scene.catalog.load_table(TARGET).metadata.current_snapshot_id
+    scene.replay(7)
+    scene.lane.settle(at=scene.now)
+    scene.begin()
+    roll_back(scene, to=before)
+
+    scene.lane.notice_rollback()
+
+    assert (scene.ids(), scene.open()) == ([1], {"7", "8"})
+
+
 def test_a_tag_on_a_replay_whose_descendants_are_expired_in_part_is_no_rollback(scene: Scene) -> None:
     scene.replay(7)
     scene.lane.settle(at=scene.now)
