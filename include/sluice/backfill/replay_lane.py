@@ -80,6 +80,11 @@ class _Look:
     newest: NewestReplay
     is_taken_back: bool
 
+    def shows(self, key: str) -> bool:
+        """Whether what the replay of a key has published is visible."""
+        has_published = key == self.newest.newest_visible or _newest_of(self.target, key) is not None
+        return has_published and not _is_taken_back(self.target, key)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayLane:
@@ -90,10 +95,11 @@ class ReplayLane:
     quarantine: str
 
     def settle(self, *, at: datetime) -> int:
-        """Mark the rows of the newest replay, if it is visible. Returns how many; none were left when it did so itself.
+        """Mark the rows of replays that are visible. Returns how many; none were left when each did so itself.
 
-        Where somebody has rolled the target back below it, the rows are opened again that it, and those before it, had
-        published.
+        Where somebody has rolled the target back below the newest one, the rows are opened again that it, and those
+        before it, had published; where it was rolled forward since, the rows of all of them are marked again. Of an
+        older one this takes its snapshot: when that is expired meanwhile, its rows stay open.
 
         Raises
         ------
@@ -217,10 +223,10 @@ class ReplayLane:
     def _settle(self, seen: _Look, *, at: datetime) -> int:
         if seen.is_taken_back:
             self._reopen(seen)
-        elif seen.newest.is_visible:
-            stream, key = self.output.stream, seen.newest.key
-            return mark_replayed(self.catalog, self.quarantine, stream=stream, key=key, at=at)
-        return 0
+        if not seen.newest.newest_visible:
+            return 0
+        stream = self.output.stream
+        return mark_replayed(self.catalog, self.quarantine, stream=stream, is_visible=seen.shows, at=at)
 
     def _reopen(self, seen: _Look) -> None:
         stream, is_taken_back = self.output.stream, partial(_is_taken_back, seen.target)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -145,16 +146,25 @@ def claim_rows(catalog: Catalog, quarantine: str, *, stream: str, claimed: Set[R
     return _Marking(stream=stream, chooses=chooses, values={"resolved_by": key}).commit(catalog, quarantine)
 
 
-def mark_replayed(catalog: Catalog, quarantine: str, *, stream: str, key: str, at: datetime) -> int:
-    """Mark the open rows that a replay has claimed, once its commit is visible. Returns how many.
+def mark_replayed(
+    catalog: Catalog, quarantine: str, *, stream: str, is_visible: Callable[[str], bool], at: datetime
+) -> int:
+    """Mark the open rows that replays have claimed whose commits are visible. Returns how many.
+
+    Parameters
+    ----------
+    is_visible: whether the target shows what the replay of a key has published.
 
     Raises
     ------
     UnpublishableError, DeliveryError, LakehouseError: as `mark_resolved` raises them.
     """
-    values = {"resolved_at": at, "resolution": str(Resolution.REPLAYED)}
-    marking = _Marking(stream=stream, chooses=lambda row: row["resolved_by"] == key, values=values)
-    return marking.commit(catalog, quarantine)
+    asked, values = cache(is_visible), {"resolved_at": at, "resolution": str(Resolution.REPLAYED)}
+
+    def chooses(row: Mapping[str, Any]) -> bool:
+        return row["resolved_by"] is not None and asked(row["resolved_by"])
+
+    return _Marking(stream=stream, chooses=chooses, values=values).commit(catalog, quarantine)
 
 
 def reopen_replayed(catalog: Catalog, quarantine: str, *, stream: str, is_taken_back: Callable[[str], bool]) -> int:
@@ -170,16 +180,13 @@ def reopen_replayed(catalog: Catalog, quarantine: str, *, stream: str, is_taken_
     ------
     UnpublishableError, DeliveryError, LakehouseError: as `mark_resolved` raises them.
     """
-    taken_back: dict[str, bool] = {}
-
-    def chooses(row: Mapping[str, Any]) -> bool:
-        key = str(row["resolved_by"])
-        if key not in taken_back:
-            taken_back[key] = is_taken_back(key)
-        return taken_back[key]
-
-    nothing = dict.fromkeys(("resolved_at", "resolution"))
-    marking = _Marking(stream=stream, chooses=chooses, values=nothing, among=Resolution.REPLAYED)
+    asked, nothing = cache(is_taken_back), dict.fromkeys(("resolved_at", "resolution"))
+    marking = _Marking(
+        stream=stream,
+        chooses=lambda row: asked(str(row["resolved_by"])),
+        values=nothing,
+        among=Resolution.REPLAYED,
+    )
     return marking.commit(catalog, quarantine)
 
 

@@ -319,6 +319,29 @@ def test_what_is_rolled_back_and_forward_is_marked_again(scene: Scene) -> None:
     assert (scene.ids(), scene.open()) == ([1, 7, 8], set())
 
 
+@pytest.mark.parametrize("between", ["nothing", "a discard", "a look behind the first"])
+def test_what_is_rolled_back_below_several_replays_and_forward_is_marked_again(scene: Scene, between: str) -> None:
+    heads = [scene.catalog.load_table(TARGET).metadata.current_snapshot_id]
+    for record in (7, 8):
+        scene.replay(record)
+        scene.lane.settle(at=scene.now)
+        heads.append(scene.catalog.load_table(TARGET).metadata.current_snapshot_id)
+    roll_back(scene, to=heads[0])
+    scene.lane.settle(at=scene.now)
+    assert scene.open() == {"7", "8"}
+    if between == "a discard":
+        scene.begin()
+    elif between == "a look behind the first":
+        roll_back(scene, to=heads[1])
+        scene.lane.settle(at=scene.now)
+        assert (scene.ids(), scene.open()) == ([1, 7], {"8"})
+    roll_back(scene, to=heads[2])
+
+    scene.lane.settle(at=scene.now)
+
+    assert (scene.ids(), scene.open()) == ([1, 7, 8], set())
+
+
 def test_a_rollback_while_a_fence_is_set_refuses_it(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     before = scene.catalog.load_table(TARGET).metadata.current_snapshot_id
     scene.replay(7)

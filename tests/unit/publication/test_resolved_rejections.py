@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +56,8 @@ def table(catalog: Catalog) -> Table:
     return table
 
 
-def reject(table: Table, *rows: tuple[Any, ...], at: datetime = NOON) -> None:
-    """Append rows, each of a position, a payload and a stream, in one commit."""
+def reject(table: Table, *rows: tuple[Any, ...], at: datetime = NOON, **more: Any) -> None:
+    """Append rows, each of a position, a payload and a stream, in one commit. more: other columns of all of them."""
     found = [
         {
             "stream": stream[0] if stream else STREAM.stream,
@@ -66,6 +67,7 @@ def reject(table: Table, *rows: tuple[Any, ...], at: datetime = NOON) -> None:
             "position": position,
             "payload": payload,
             "refused_at": at,
+            **more,
         }
         for position, payload, *stream in rows
     ]
@@ -207,8 +209,8 @@ def test_a_claim_leaves_rows_open_and_a_younger_one_is_kept(catalog: Catalog, ta
     assert claim_rows(catalog, NAME, stream=STREAM.stream, claimed=at("a", "b"), key="s/replay/1") == 1
     assert claim_rows(catalog, NAME, stream=STREAM.stream, claimed=at("c"), key="s/replay/3") == 1
 
-    assert mark_replayed(catalog, NAME, stream=STREAM.stream, key="s/replay/2", at=LATER) == 2
-    assert mark_replayed(catalog, NAME, stream=STREAM.stream, key="s/replay/2", at=LATER) == 0
+    marking = partial(mark_replayed, catalog, NAME, stream=STREAM.stream, is_visible="s/replay/2".__eq__, at=LATER)
+    assert (marking(), marking()) == (2, 0)
     assert claims() == {
         "a": (None, None, "s/replay/1"),
         "b": (LATER, "replayed", "s/replay/2"),
