@@ -20,8 +20,10 @@ _CHANGES = frozenset({"INSERT", "MERGE", "DELETE", "UPDATE"})
 _CALLS = frozenset({"REFLECT", "JAVA_METHOD", "TRY_REFLECT"})
 """Functions that call a static method of Java."""
 
-_SCHEMA_READS = frozenset({"FROM_AVRO", "TO_AVRO", "SCHEMA_OF_AVRO", "FROM_PROTOBUF", "TO_PROTOBUF"})
-"""Functions that take a schema by its address or path: Spark reads it while it analyses the query, and quotes it."""
+_SCHEMA_READS = frozenset(
+    {"FROM_AVRO", "TO_AVRO", "SCHEMA_OF_AVRO", "FROM_PROTOBUF", "TO_PROTOBUF", "FROM_XML", "SCHEMA_OF_XML"}
+)
+"""Functions that take a schema by its address or path, XML as an option: Spark reads it, and quotes it."""
 
 _FORMATS = frozenset(
     {
@@ -103,7 +105,7 @@ def _reach_problem(text: str, words: Sequence[str]) -> str | None:
         if sign == "(" and name in _CALLS:
             return f"calls {name.lower()}, which calls Java: a transformation in SQL reads its inputs alone"
         if sign == "(" and name in _SCHEMA_READS:
-            return f"calls {name.lower()}, which reads a file for a schema: declare the format of the input's value"
+            return f"calls {name.lower()}, which reads schemas from files: declare the format, or decode it in Python"
         if sign == "(" and word == "IDENTIFIER":
             return "calls identifier, whose text becomes a name: write the name itself"
         if word == "USING" and sign == "''":

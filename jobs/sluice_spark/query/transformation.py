@@ -13,6 +13,7 @@ from sluice.declarations.sql_text import query_problem
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import DeclarationError
 from sluice_spark.query.logical_plan import inline_ctes, is_query
+from sluice_spark.query.query_reach import reach_problem
 from sluice_spark.session.columns import with_unknown_reasons
 from sluice_spark.session.jvm import first_line
 from sluice_spark.session.user_code import load_function
@@ -65,7 +66,10 @@ def _run_sql(spark: SparkSession, stream: LoadedStream, inputs: Mapping[str, Dat
         problem = "is not UTF-8 text"
     if problem is not None:
         raise _wrong(stream, f"{stream.transformation_file} {problem}")
-    return spark.sql(text)
+    rows = spark.sql(text)
+    if (problem := reach_problem(rows, inputs)) is not None:
+        raise _wrong(stream, f"{stream.transformation_file} {problem}")
+    return rows
 
 
 def _named_outputs(stream: LoadedStream, result: object) -> dict[str, DataFrame]:

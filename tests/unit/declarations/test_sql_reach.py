@@ -15,6 +15,8 @@ REACHING = [
     "SELECT * FROM rows WHERE id IN (SELECT reflect('java.lang.System', 'getenv', 'X'))",
     "SELECT from_avro(a, NULL, map('avroSchemaUrl', 'file:///etc/passwd')) FROM rows",
     "SELECT `from_protobuf`(a, 'M', '/etc/passwd') FROM rows",
+    "SELECT from_xml(a, 'x INT', map('rowValidation' || 'XSDPath', '/etc/passwd')) FROM rows",
+    "SELECT schema_of_xml('<a/>', map('rowValidationXSDPath', '/etc/passwd'))",
     "SELECT IDENTIFIER('refl' || 'ect')('java.lang.System', 'getenv', 'X')",
     "SELECT TRANSFORM(a) USING 'id -un' FROM rows",
     "SELECT TRANSFORM(a) ROW FORMAT DELIMITED FIELDS TERMINATED BY ',' USING \"cat\" AS (b) FROM rows",
