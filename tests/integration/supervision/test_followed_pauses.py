@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -15,7 +15,7 @@ from tests.fixtures.streams import continuous_stream
 from tests.integration.supervision.test_reconcile_all import declared, let_pass, passed
 
 from sluice.declarations.loaded_declarations import LoadedStream
-from sluice.errors import LedgerError
+from sluice.errors import LaunchError, LedgerError
 from sluice.ledger.airflow_owner import DagObservation, PauseOrigin, find_dag_pause, forget_dags
 from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import (
@@ -28,6 +28,7 @@ from sluice.ledger.desired_states import (
 from sluice.ledger.events import EventAction, EventSubject, recent_events
 from sluice.ledger.run_values import DesiredState, RunObservation
 from sluice.ledger.runs import beat, find_run
+from sluice.processes.process_identity import ProcessIdentity, ProcessState
 from sluice.supervision import followed_pauses
 from sluice.supervision.alerts import Alert
 from sluice.supervision.followed_pauses import MANY_PAUSES, DagLooks, follow_pauses, follow_unpausing
@@ -224,6 +225,26 @@ def test_what_following_one_pause_raises_keeps_no_other_one_waiting(
     assert suspension(ledger, second.name) is SuspensionCause.PAUSED
     monkeypatch.undo()
     assert look(supervisor, PAUSED, first).changes, "what was lost is noticed again"
+
+
+@dataclass(slots=True)
+class SilentLauncher(FakeLauncher):
+    """Where the drivers run, nobody answers."""
+
+    def observe(self, process: ProcessIdentity) -> ProcessState:
+        """No answer."""
+        raise LaunchError(f"no answer about process {process.pid}")
+
+
+def test_what_looking_at_one_driver_raises_keeps_no_other_pause_waiting(supervisor: Supervisor, ledger: Ledger) -> None:
+    first, second = streams(2)
+    look(supervisor, UNPAUSED, first, second)
+    started(supervisor, first)
+    silent = replace(supervisor, launcher=SilentLauncher(ledger))
+    assert list(look(silent, PAUSED, first, second).problems) == [first.name]
+    assert suspension(ledger, first.name) is None
+    assert suspension(ledger, second.name) is SuspensionCause.PAUSED
+    assert look(supervisor, PAUSED, first).changes, "what was not followed is noticed again"
 
 
 def looking(during: Callable[[], object], dag: DagObservation) -> Callable[[str], DagObservation]:
