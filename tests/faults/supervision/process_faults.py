@@ -91,7 +91,7 @@ def wake_zombie(scene: Scene, stream: str) -> Recovery:
     stopped_at = time.time()
     os.killpg(process.pid, signal.SIGSTOP)
     with scene.platform.ledger.transaction() as connection:
-        connection.execute(update(Run).where(Run.run_id == run.run_id).values(host=ANOTHER_HOST))
+        connection.execute(update(Run).where(Run.run_id == run.run_id).values({Run.process_host: ANOTHER_HOST}))
         connection.execute(update(Lease).where(Lease.run_id == run.run_id).values(expires_at=func.now()))
     ended = scene.await_end(run)
     published = scene.await_publication(stream, token=run.token + 1, after_seconds=stopped_at)
