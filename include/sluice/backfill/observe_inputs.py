@@ -26,7 +26,7 @@ from sluice.ledger.batches import BatchObservation, rejections_in
 from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import find_generation, find_numbered_generation
 from sluice.settings import FilesConnection, KafkaConnection, ObjectStoreSettings, Settings
-from sluice.sources.source_identities import NONE_KNOWN, Identities, is_another, replaced_inputs, topic_name
+from sluice.sources.source_identities import NONE_KNOWN, Identities, another_before, replaced_inputs, topic_name
 from sluice.sources.unread_input import files_read_up_to, present_files
 from sluice.tables.declared_tables import require_table
 
@@ -87,7 +87,7 @@ class ObservedInputs:
         def is_of(batch: BatchObservation, topic: str) -> bool:
             assert isinstance(source, KafkaSource)  # noqa: S101  # only topics have offsets that are left out
             then, place = self._identities(batch.key.generation), topic_name(source.connection, topic)
-            return not is_another(place, then=then, seen=now, batch=batch.key.batch)
+            return batch.key.batch >= another_before(place, then=then, seen=now)
 
         return is_of
 

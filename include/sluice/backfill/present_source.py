@@ -17,10 +17,11 @@ from sluice.settings import Settings
 from sluice.sources.source_identities import (
     NONE_KNOWN,
     Identities,
+    another_before,
+    has_kinesis,
     has_topics,
     ids_of_inputs,
     input_identities,
-    is_another,
     is_known_as,
     topics_named,
 )
@@ -65,23 +66,31 @@ class PresentSource:
     def has(self, row: OpenRow | RejectedAt) -> bool:
         """Whether the record of a row was read from what has its name now. It was not while an id is unknown.
 
-        A position that says neither a topic nor a shard may be of any input, so none may be another one. Sequence
-        numbers of Kinesis do not come again.
+        A position that says neither a topic nor a shard may be of any input, so none may be another one.
         """
         names, then = self._names(row), self._known(row.generation)
         if names is None:
-            return row.fields.keys() == SHARD_PLACE
+            return False
         return all(is_known_as(name, then=then, seen=self.seen, batch=row.batch) for name in names)
 
-    def had_another(self, row: OpenRow | RejectedAt) -> bool:
-        """Whether the record of a row is known to be of what had its name before."""
+    def had_another(self, row: OpenRow | RejectedAt) -> bool | None:
+        """Whether the record of a row is known to be of what had its name before; none where it may be of either,
+        because its position does not say of which input it is."""
+        surely, perhaps = self.another_before(row)
+        return row.batch < surely or (None if row.batch < perhaps else False)
+
+    def another_before(self, row: OpenRow | RejectedAt) -> tuple[int, int]:
+        """The batches before which the record of a row is surely, and perhaps, of what had its name before: of any row
+        of this generation whose position is of the same topic, shard, or neither."""
         names, then = self._names(row), self._known(row.generation)
-        return any(is_another(name, then=then, seen=self.seen, batch=row.batch) for name in names or ())
+        before = [another_before(name, then=then, seen=self.seen) for name in names or ()]
+        return min(before, default=0), max(before, default=0)
 
     def _names(self, row: OpenRow | RejectedAt) -> Collection[str] | None:
-        """Under which names the ids are kept of what the record may be of; none when it is of nothing that has one."""
-        if row.fields.keys() == SHARD_PLACE:
-            return None
+        """Under which names the ids are kept of what the record may be of; none when that is not there any more.
+        Sequence numbers of Kinesis do not come again, so that no id says more than they do."""
+        if row.fields.keys() == SHARD_PLACE and has_kinesis(self.seen):
+            return ()
         if row.fields.keys() != TOPIC_PLACE or not has_topics(self.seen):
             return self.seen  # a table may have columns of these names
         return topics_named(str(row.fields["topic"]), self.seen) or None

@@ -6,8 +6,8 @@ These get the marks that the table has when the exchange is planned; a mark that
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -16,19 +16,18 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import FileScanTask, Table
 
 from sluice.publication.file_preparation import read_files, write_files
-from sluice.publication.resolved_rejections import RejectedAt, Resolution, known_as, place_of
+from sluice.publication.resolved_rejections import RejectedAt, Resolution, known_as
 from sluice.tables.catalog import catalog_refusals
 
 _MARK = ("resolved_at", "resolution", "resolved_by")
 _KNOWN_BY = ("stream", "generation", "batch", "position", "payload", *_MARK)
 
 _Row = Mapping[str, Any]
-_Marks = dict[str, list[dict[str, Any]]]
-"""The marks of discarded rows, by the place of their records: one for each row."""
+_IsOfAnother = Callable[[RejectedAt], bool | None]
 
 
 def keep_discards(
-    files: Sequence[DataFile], *, target: Table, stream: str, is_of_another: Callable[[RejectedAt], bool]
+    files: Sequence[DataFile], *, target: Table, stream: str, is_of_another: _IsOfAnother
 ) -> tuple[DataFile, ...]:
     """The files of new content for a quarantine, with those rewritten that hold records which are discarded in it.
 
@@ -38,7 +37,8 @@ def keep_discards(
     ----------
     files: entries of `target`, the quarantine. stream: the one that rejected the rows.
     is_of_another: whether the record of a row is of a topic or table that was created again since. It has a place of
-        another record, so that it gives no mark, and gets none.
+        another record, so that it gives no mark, and gets none. None where that is not known: then a mark is of the
+        row with the same payload.
 
     Raises
     ------
@@ -47,43 +47,60 @@ def keep_discards(
     if "resolution" not in target.schema().column_names:
         return tuple(files)
     with catalog_refusals(f"read and write the rows of {'.'.join(target.name())}"):
-        marks = _marks_in(target, stream, is_of_another)
-        if not marks:
+        marks = _Marks(is_of_another)
+        for row in _discarded_in(target, stream):
+            marks.add(row)
+        if not marks.left:
             return tuple(files)
         contents = [(file, read_files(target, [FileScanTask(file)])) for file in files]
-        for _, rows in contents:
-            _use_up(marks, _known(rows), stream)
+        for row in (row for _, rows in contents for row in _known(rows)):
+            if row["stream"] == stream and row["resolution"] == Resolution.DISCARDED:
+                marks.take(row)  # the new content has it as discarded itself
 
-        def mark_for(row: _Row) -> dict[str, Any] | None:
-            at = known_as(row)
+        def mark_for(row: _Row) -> _Row | None:
             is_open = row["stream"] == stream and row["resolved_at"] is None
-            left = marks.get(at.place) if at is not None and is_open else None
-            return left.pop() if left and at is not None and not is_of_another(at) else None
+            return marks.take(row) if is_open else None
 
         return tuple(kept for file, rows in contents for kept in _marked(file, rows, mark_for, target))
 
 
-def _marks_in(target: Table, stream: str, is_of_another: Callable[[RejectedAt], bool]) -> _Marks:
+@dataclass(frozen=True, slots=True)
+class _Marks:
+    """The marks of discarded rows. left: those rows, by the place of their records."""
+
+    is_of_another: _IsOfAnother
+    left: dict[str, list[_Row]] = field(default_factory=dict)
+
+    def add(self, row: _Row) -> None:
+        """Take the mark of a discarded row in."""
+        if (at := known_as(row)) is not None and self.is_of_another(at) is not True:
+            self.left.setdefault(at.place, []).append(row)
+
+    def take(self, row: _Row) -> _Row | None:
+        """A row with the mark for another one, which no other gets; none when none is left."""
+        at = known_as(row)
+        if at is None or (another := self.is_of_another(at)) is True:
+            return None
+        same = self.left.get(at.place, [])
+        for number, one in enumerate(same):
+            if one["payload"] == row["payload"] or (another is False and self._is_sure(one)):
+                return same.pop(number)
+        return None
+
+    def _is_sure(self, row: _Row) -> bool:
+        at = known_as(row)
+        return at is not None and self.is_of_another(at) is False
+
+
+def _discarded_in(target: Table, stream: str) -> Iterable[_Row]:
     is_discarded = And(
         EqualTo(term="stream", value=stream), EqualTo(term="resolution", value=str(Resolution.DISCARDED))
     )
-    found = defaultdict(list)
-    for row in target.scan(is_discarded, selected_fields=_KNOWN_BY).to_arrow().to_pylist():
-        if (at := known_as(row)) is not None and not is_of_another(at):
-            found[at.place].append({name: row[name] for name in _MARK})
-    return dict(found)
-
-
-def _use_up(marks: _Marks, rows: Iterable[_Row], stream: str) -> None:
-    """Leave out the marks of rows that the new content has as discarded itself."""
-    for row in rows:
-        is_discarded = row["stream"] == stream and row["resolution"] == Resolution.DISCARDED
-        if is_discarded and (left := marks.get(place_of(row) or "")):
-            left.pop()
+    return _known(target.scan(is_discarded, selected_fields=_KNOWN_BY).to_arrow())
 
 
 def _marked(
-    file: DataFile, rows: pa.Table, mark_for: Callable[[_Row], dict[str, Any] | None], target: Table
+    file: DataFile, rows: pa.Table, mark_for: Callable[[_Row], _Row | None], target: Table
 ) -> Iterable[DataFile]:
     given = [mark_for(row) for row in _known(rows)]
     if not any(given):

@@ -37,6 +37,9 @@ NONE_KNOWN: Identities = MappingProxyType({})
 _TOPIC, _INPUT, _KINESIS = "topic ", "input table ", "Kinesis stream "
 _SINCE = " since batch"
 
+EVERY_BATCH = 2**63 - 1
+"""A number that no batch has, and a long of Spark holds."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replaced:
@@ -81,6 +84,11 @@ def topics_named(topic: str, known: Identities) -> frozenset[str]:
 def has_topics(known: Identities) -> bool:
     """Whether ids of topics are among those of a stream."""
     return any(name.startswith(_TOPIC) for name in known)
+
+
+def has_kinesis(known: Identities) -> bool:
+    """Whether ids of Kinesis streams are among those of a stream."""
+    return any(name.startswith(_KINESIS) for name in known)
 
 
 def ids_of_inputs(known: Identities) -> Identities:
@@ -150,15 +158,16 @@ def is_known_as(name: str, *, then: Identities, seen: Identities, batch: int) ->
     return is_later and name in seen and then.get(name) == seen[name]
 
 
-def is_another(name: str, *, then: Identities, seen: Identities, batch: int) -> bool:
-    """Whether what a batch has read under a name is known to be another than what has this name now.
+def another_before(name: str, *, then: Identities, seen: Identities) -> int:
+    """The batch of a generation before which what it has read under a name is known to be another than what has this
+    name now; `EVERY_BATCH` where each has.
 
     Parameters
     ----------
     then, seen: as `is_known_as` takes them.
     """
-    is_earlier = batch < int(then.get(since_batch(name), 0))
-    return is_earlier or any(one.name == name for one in find_replaced(then, seen))
+    is_replaced = name in then and name in seen and then[name] != seen[name]
+    return EVERY_BATCH if is_replaced else int(then.get(since_batch(name), 0))
 
 
 def replaced_inputs(

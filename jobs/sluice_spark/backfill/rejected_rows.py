@@ -20,6 +20,8 @@ from sluice.publication.marks import TargetState, load_target_state
 from sluice.publication.replace_interval import append_staged
 from sluice.publication.resolved_rejections import (
     PAYLOAD_PLACE,
+    SHARD_PLACE,
+    TOPIC_PLACE,
     RejectedAt,
     Resolution,
     ResolvedRows,
@@ -33,6 +35,7 @@ from sluice_spark.backfill.table_rows import stage_rows
 from sluice_spark.session.columns import REJECTED_ROW, quoted_table
 
 _IS_HELD, _HELD, _NUMBER, _PLACE = "_sluice_is_held", "_sluice_held", "_sluice_number", "_sluice_place"
+_NAMED, _PAYLOAD = "_sluice_named", "_sluice_payload"
 
 _QUARANTINE_SECONDS = 30.0
 """How long the rejected rows of a batch are waited for: the stream publishes them right after the batch itself."""
@@ -67,7 +70,8 @@ class RejectedRows:
         DeliveryError, LakehouseError: when they cannot be staged or published.
         """
         head = self._settled_head(catalog)
-        new = _not_held(rejected, self._of_sources(spark, self._held(spark, catalog_name, head), rejected)).persist()
+        held = held_of_sources(self._held(spark, catalog_name, head), rejected, observe_sources=self.observe_sources)
+        new = _not_held(rejected, held).persist()
         try:
             added = new.count()
             if added:
@@ -109,17 +113,6 @@ class RejectedRows:
             at=datetime.now(UTC),
         )
         return mark_resolved(catalog, self._output.target, resolved)
-
-    def _of_sources(self, spark: SparkSession, held: DataFrame, rejected: DataFrame) -> DataFrame:
-        """Rows that the quarantine holds, without those of another source at the place of a rejected row."""
-        placed = held.withColumn(_PLACE, _place())
-        found = _known(placed.join(rejected.select(_place().alias(_PLACE)), _PLACE, "left_semi"))
-        present = self.observe_sources() if found else None
-        others = [(one.place, one.generation, one.batch) for one in found if present and present.had_another(one)]
-        if not others:
-            return held
-        chosen = spark.createDataFrame(others, f"{_PLACE} string, generation int, batch long")
-        return placed.join(fn.broadcast(chosen), chosen.columns, "left_anti").drop(_PLACE)
 
     def _held(self, spark: SparkSession, catalog_name: str, head: int | None) -> DataFrame:
         """The rows of the stream in its quarantine."""
@@ -167,6 +160,44 @@ class RejectedRows:
             staged=staged.files,
             summary={OUTPUT: QUARANTINE_OUTPUT, ROWS: str(staged.rows)},
         )
+
+
+def held_of_sources(held: DataFrame, rejected: DataFrame, *, observe_sources: Callable[[], PresentSource]) -> DataFrame:
+    """The rows that a quarantine holds at the places of rejected ones, without those of another source. Where it is not
+    known of which of several inputs a row is, it is left out unless a row with its payload is rejected there.
+
+    What is collected are the topics and the generations of the rows, however many these are.
+
+    Parameters
+    ----------
+    observe_sources: is called when a row is held at the place of a rejected one.
+    """
+    again = rejected.select(_place().alias(_PLACE), fn.col("payload").alias(_PAYLOAD))
+    placed = held.withColumns({_PLACE: _place(), _NAMED: _named()}).join(again, _PLACE, "left_semi")
+    found = placed.groupBy("generation", _NAMED).agg(fn.first(_PLACE)).collect()
+    present = observe_sources() if found else None
+    bounds = [
+        (generation, named, *present.another_before(RejectedAt(place=place, generation=generation, batch=0)))
+        for generation, named, place in found
+        if present is not None
+    ]
+    if not any(perhaps for *_, perhaps in bounds):
+        return placed.select(*held.columns)
+    names = "of_generation int, of_named string, surely long, perhaps long"
+    before = fn.broadcast(held.sparkSession.createDataFrame(bounds, names))
+    is_of = (fn.col("generation") == fn.col("of_generation")) & fn.col(_NAMED).eqNullSafe(fn.col("of_named"))
+    judged, is_present = placed.join(before, is_of), fn.col("batch") >= fn.col("perhaps")
+    unclear = judged.where(~is_present & (fn.col("batch") >= fn.col("surely")))
+    is_same = (unclear[_PLACE] == again[_PLACE]) & unclear["payload"].eqNullSafe(again[_PAYLOAD])
+    return judged.where(is_present).unionByName(unclear.join(again, is_same, "left_semi")).select(*held.columns)
+
+
+def _named() -> Column:
+    """By what the ids of a position's source are found: its topic, that it is a shard, or null, for any input."""
+    position = fn.col("position")
+    keys = fn.array_sort(fn.json_object_keys(position))
+    is_topic, is_shard = (keys == fn.array(*map(fn.lit, sorted(place))) for place in (TOPIC_PLACE, SHARD_PLACE))
+    return fn.when(is_topic, fn.get_json_object(position, "$.topic")).when(is_shard, fn.lit(""))
 
 
 def _open(held: DataFrame) -> DataFrame:

@@ -22,6 +22,7 @@ from sluice.tables.declared_tables import create_or_evolve_table
 
 _MARK = (LATER, "discarded", "somebody")
 _OPEN = (None, None, None)
+_DISCARDED = dict(zip(("resolved_at", "resolution", "resolved_by"), _MARK, strict=True))
 
 
 @pytest.fixture
@@ -33,19 +34,19 @@ def catalog(tmp_path: Path) -> Iterator[Catalog]:
     opened.close()
 
 
-def rejected(catalog: Catalog, *commits: tuple[tuple[Any, ...], ...]) -> Table:
+def rejected(catalog: Catalog, *commits: tuple[tuple[Any, ...], ...], **more: Any) -> Table:
     """The quarantine with rows of some commits, each of a position, a payload and perhaps another stream."""
     for rows in commits:
-        reject(catalog.load_table(NAME), *rows)
+        reject(catalog.load_table(NAME), *rows, **more)
     return catalog.load_table(NAME)
 
 
-def new_content(catalog: Catalog, *commits: tuple[tuple[Any, ...], ...]) -> list[DataFile]:
+def new_content(catalog: Catalog, *commits: tuple[tuple[Any, ...], ...], **more: Any) -> list[DataFile]:
     """The files of new content, which the table does not hold yet."""
     table = catalog.load_table(NAME)
     before = table.metadata.current_snapshot_id
     known = {file.file_path for file in live_files(table)}
-    files = [one for one in live_files(rejected(catalog, *commits)) if one.file_path not in known]
+    files = [one for one in live_files(rejected(catalog, *commits, **more)) if one.file_path not in known]
     table = catalog.load_table(NAME)
     with table.manage_snapshots() as manage:
         assert before is not None
@@ -59,7 +60,7 @@ def of_none(row: RejectedAt) -> bool:
 
 
 def kept(
-    catalog: Catalog, files: list[DataFile], *, is_of_another: Callable[[RejectedAt], bool] = of_none
+    catalog: Catalog, files: list[DataFile], *, is_of_another: Callable[[RejectedAt], bool | None] = of_none
 ) -> tuple[list[DataFile], list[tuple[Any, ...]]]:
     """The files that the table is to get, and their rows: position, payload, whether they are of the stream, mark."""
     table = catalog.load_table(NAME)
@@ -155,6 +156,27 @@ def test_a_record_of_an_earlier_topic_that_comes_back_is_none_of_what_was_discar
     _, rows = kept(catalog, files, is_of_another=is_of_another)
 
     assert rows == [("a", "3", True, _OPEN)]
+
+
+@pytest.mark.parametrize("payload", ["1", "3"])
+def test_a_discard_of_what_may_be_of_an_earlier_topic_is_of_the_same_content(catalog: Catalog, payload: str) -> None:
+    """Its position does not say which of several inputs it is of."""
+    rejected(catalog, (("a", "1"),), **_DISCARDED)
+    files = new_content(catalog, (("a", payload),), batch=2)
+
+    _, rows = kept(catalog, files, is_of_another=lambda row: None if row.batch == 1 else False)
+
+    assert rows == [("a", payload, True, _MARK if payload == "1" else _OPEN)]
+
+
+def test_what_the_new_content_has_discarded_of_an_earlier_topic_uses_up_no_discard(catalog: Catalog) -> None:
+    for batch, payload in ((1, "1"), (2, "3")):
+        rejected(catalog, (("a", payload),), batch=batch, **_DISCARDED)
+    files = new_content(catalog, (("a", "1"),), **_DISCARDED) + new_content(catalog, (("a", "3"),), batch=2)
+
+    _, rows = kept(catalog, files, is_of_another=lambda row: row.batch == 1)
+
+    assert rows == [("a", "1", True, _MARK), ("a", "3", True, _MARK)]
 
 
 def test_nothing_is_read_or_written_where_nothing_is_discarded(catalog: Catalog) -> None:

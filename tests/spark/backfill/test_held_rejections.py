@@ -1,0 +1,56 @@
+"""Which rows of a quarantine are of the records that a backfill rejects at their places."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from pyspark.sql import SparkSession
+
+from sluice.backfill.present_source import PresentSource
+from sluice_spark.backfill.rejected_rows import held_of_sources
+
+SEEN = {"topic t of k": "T2", "topic u of k": "U1", "input table raw.r": "R1"}
+KNOWN = {1: SEEN | {"topic t of k": "T1"}, 2: SEEN | {"topic t of k since batch": "5"}}
+OF_T, OF_U = '{"topic":"t","partition":0,"offset":7}', '{"offset":7,"topic":"u","partition":0}'
+OWN, ELSEWHERE = '{"id":7}', '{"id":8}'
+
+
+def looked(times: list[int]) -> PresentSource:
+    """A look at a topic that was created again before generation 2, and once in it. Other inputs were not."""
+    times.append(1)
+    return PresentSource(ledger=cast(Any, None), stream="s", seen=SEEN, known=cast(dict[int, Any], KNOWN))
+
+
+def test_rows_of_another_source_are_not_held_at_the_place_of_a_rejected_one(spark: SparkSession) -> None:
+    rejected = [(place, "as now") for place in (OF_T, OF_U, OWN)] + [(None, OF_T)]
+    held = [
+        (OF_T, "as now", 1, 9, False),
+        (OF_T, "as now", 2, 4, False),
+        (OF_T, "of then", 2, 5, True),
+        (OF_U, "of then", 1, 9, True),
+        (OWN, "of then", 1, 9, False),
+        (OWN, "as now", 1, 9, True),
+        (OWN, "of then", 2, 4, False),
+        (OWN, "of then", 2, 5, True),
+        (None, OF_T, 2, 4, True),
+        (None, "of nothing that is rejected", 2, 5, False),
+        (ELSEWHERE, "of nothing that is rejected", 2, 5, False),
+    ]
+    columns, times = "position string, payload string", list[int]()
+    new = spark.createDataFrame(rejected, columns)
+    table = spark.createDataFrame([row[:4] for row in held], f"{columns}, generation int, batch long")
+
+    kept = held_of_sources(table, new, observe_sources=lambda: looked(times))
+
+    assert sorted(map(tuple, kept.collect()), key=str) == sorted((row[:4] for row in held if row[4]), key=str)
+    assert kept.columns == table.columns
+    assert len(times) == 1
+
+
+def test_sources_are_not_looked_at_without_a_row_at_a_place_of_a_rejected_one(spark: SparkSession) -> None:
+    times = list[int]()
+    held = spark.createDataFrame([(OF_T, "x", 1, 9)], "position string, payload string, generation int, batch long")
+    rejected = spark.createDataFrame([(ELSEWHERE, "x")], "position string, payload string")
+
+    assert held_of_sources(held, rejected, observe_sources=lambda: looked(times)).collect() == []
+    assert times == []
