@@ -190,7 +190,7 @@ class IntervalRows:
         Parameters
         ----------
         held: what the target holds; a merged row is known by its keys. is_whole: whether all inputs are read whole;
-            otherwise it is not known which rows have got their time.
+            otherwise rows that got their time are known by their values alone.
 
         Raises
         ------
@@ -198,13 +198,14 @@ class IntervalRows:
         """
         timeless, refreshes = held.without_time(), f"`sluice stream refresh {stream}`"
         self._require_held(timeless, refreshes)
-        if not is_whole or self._reach.keeps_rows:
+        if self._reach.keeps_rows:
             return
         twice = rows_given_times(
             held=held.of_interval(interval),
             computed=self.rows,
             held_timeless=timeless,
             computed_timeless=self._without_time,
+            computed_beside=self._beside if is_whole else None,
             column=self._column,
         )
         if twice:
@@ -226,8 +227,8 @@ class IntervalRows:
             raise VerificationError(
                 f"{lost} rows of the result have no {self._column} and are not in {self._declared.table}: no interval "
                 "takes them, so they would be lost. Nothing was published.",
-                next_step=f"Let the transformation give them a {self._column}, or reject them. {refreshes} builds the "
-                "whole table again, with them.",
+                next_step=f"Let the transformation give them a {self._column}, or reject them: where the table holds "
+                f"them with one, that takes `--allow-fewer`. {refreshes} builds the whole table again, with them.",
             )
 
     def of_intervals(self, intervals: Sequence[Interval], column: str) -> DataFrame:

@@ -62,15 +62,26 @@ def moved_rows(
 
 
 def rows_given_times(
-    *, held: DataFrame, computed: DataFrame, held_timeless: DataFrame, computed_timeless: DataFrame, column: str
+    *,
+    held: DataFrame,
+    computed: DataFrame,
+    held_timeless: DataFrame,
+    computed_timeless: DataFrame,
+    computed_beside: DataFrame | None,
+    column: str,
 ) -> int:
     """How many rows of an interval the target may hold without a time, from before a correction gave them one: those
-    that are known again, and as many as the interval grows by, since a correction may have changed their values too.
+    that are known again, and as many as are new in the interval, since a correction may have changed their values too.
+
+    Rows that only change are none of them: as many are gone as are new. Those that are known again in another interval,
+    or without a time, are gone by themselves.
 
     Parameters
     ----------
     held, computed: the rows of the interval, as the target holds them and as they were computed.
     held_timeless, computed_timeless: all rows without a time. column: that of the time.
+    computed_beside: the rows of other intervals; unset where not all of them were computed. Then only rows that are
+        known again are counted: another row without a time may be of a record that was not read.
     """
     if held_timeless.isEmpty():
         return 0
@@ -79,12 +90,18 @@ def rows_given_times(
     )
     if not (stale := former.count()):
         return 0
-    grows_by, known_again = computed.count() - held.count(), 0
-    if known_by := _known_by(computed, column):
-        known = _known(held_timeless, known_by).exceptAll(_known(computed_timeless, known_by)).distinct()
-        gained = _hashed(computed, known_by).exceptAll(_hashed(held, known_by))
-        known_again = gained.join(fn.broadcast(known), _KNOWN, "left_semi").count()
-    return max(known_again, min(stale, grows_by))
+    known_by = _known_by(computed, column)
+    if not known_by:
+        return 0 if computed_beside is None else min(stale, computed.count() - held.count())
+    new, old = _known(computed, known_by), _known(held, known_by)
+    known = _known(held_timeless, known_by).exceptAll(_known(computed_timeless, known_by))
+    gained = _hashed(computed, known_by).exceptAll(_hashed(held, known_by))
+    known_again = gained.join(fn.broadcast(known), _KNOWN, "left_semi").count()
+    if computed_beside is None:
+        return known_again
+    elsewhere = _known(computed_beside, known_by).unionByName(_known(computed_timeless, known_by))
+    left = old.exceptAll(new).join(elsewhere, _KNOWN, "left_semi").count()
+    return max(known_again, min(stale, computed.count() - held.count() + left))
 
 
 _KNOWN = ["known0", "known1"]

@@ -18,7 +18,7 @@ from tests.fixtures.backfills import (
 )
 from tests.fixtures.workshop import Workshop
 
-from sluice.errors import VerificationError
+from sluice.errors import UnpublishableError, VerificationError
 from sluice.ledger.backfill_attempts import BackfillState
 from sluice_spark.backfill.moved_rows import moved_rows, rows_given_times
 
@@ -82,13 +82,23 @@ def test_rows_that_lose_their_time_are_not_lost(workshop: Workshop) -> None:
 
     with pytest.raises(
         VerificationError, match=r"^1 rows of the result have no at and are not in .* be lost\. Nothing"
-    ):
+    ) as lost:
         backfill(workshop, stream)
 
     assert workshop.rows("target") == held
 
+    without_51 = sql.format("if(id = 10, null, at)") + " WHERE id <> 51"
+    workshop.declare_stream(stream, sql=without_51, **parts | {"backfill": {"column": "at"}})
+    with pytest.raises(UnpublishableError, match="holds 9 rows, and 8 would") as fewer:
+        backfill(workshop, stream)
+    assert all("--allow-fewer" in str(refused.value.next_step) for refused in (lost, fewer))
+    assert backfill(workshop, stream, allows_fewer=True).rows["published"] == 8
 
-@pytest.mark.parametrize("kind", ["string", "timestamp"])
+
+KINDS = ["string", "date", "timestamp", "timestamp_ntz"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_row_is_known_again_by_its_values_and_else_by_its_other_times(spark: SparkSession, kind: str) -> None:
     """A is in the interval and moves to the next day; B has had no time, and C has none as before."""
 
@@ -110,6 +120,7 @@ def test_a_row_is_known_again_by_its_values_and_else_by_its_other_times(spark: S
         computed=rows(b="2013-01-05 12:00", c="2013-01-05 13:00"),
         held_timeless=rows(b=None, c=None),
         computed_timeless=rows(c=None),
+        computed_beside=rows(),
         column="at",
     )
 
@@ -117,20 +128,106 @@ def test_a_row_is_known_again_by_its_values_and_else_by_its_other_times(spark: S
     assert twice == 1
 
 
-def test_a_row_that_gets_another_value_with_its_time_is_not_there_twice(spark: SparkSession) -> None:
-    """It is not known again: the interval grows while a row without a time is given no more. Rows that only change, or
-    whose counterparts are given as before, are no such rows."""
+TEN, NOON, LEGAL, X_AT_NOON = ("x", "10:00"), ("y", "12:00"), ("legal", None), ("x", "12:00")
+_Row = tuple[str, str | None]
 
-    def rows(*made: tuple[str, str | None]) -> DataFrame:
-        return spark.createDataFrame(list(made), "word string, at string").selectExpr("word", "timestamp(at) AS at")
 
-    def twice(held: DataFrame, computed: DataFrame, *, gives: DataFrame) -> int:
-        timeless = rows(("?", None), ("legal", None))
+@pytest.mark.parametrize(
+    ("held", "computed", "timeless", "beside", "expected"),
+    [
+        pytest.param([TEN], [TEN, NOON], [LEGAL], [], (1, 0), id="the interval grows"),
+        pytest.param([TEN], [NOON], [LEGAL], [], (0, 0), id="a row changes"),
+        pytest.param([TEN], [TEN, NOON], [LEGAL, ("?", None)], [], (0, 0), id="no row without a time is missing"),
+        pytest.param([TEN], [NOON], [LEGAL], [("x", "23:00")], (1, 0), id="a row moves away"),
+        pytest.param([TEN], [NOON], [LEGAL, ("x", None)], [], (1, 0), id="a row loses its time"),
+        pytest.param([TEN], [NOON], [LEGAL], [("z", "23:00")], (0, 0), id="a row changes beside others"),
+        pytest.param([], [TEN, NOON], [LEGAL], [], (1, 0), id="it grows by more than are missing"),
+        pytest.param([TEN], [("?", "12:00")], [LEGAL], [], (1, 1), id="it is known again"),
+        pytest.param([("?", "10:00")], [("?", "10:00"), ("?", "10:00")], [LEGAL], [], (1, 1), id="it is one more"),
+        pytest.param([TEN, X_AT_NOON], [("legal", "9:00")], [("?", None)], [], (1, 1), id="more go"),
+    ],
+)
+def test_a_row_that_gets_its_time_and_perhaps_another_value_is_never_there_twice(
+    spark: SparkSession,
+    held: list[_Row],
+    computed: list[_Row],
+    timeless: list[_Row],
+    beside: list[_Row],
+    expected: tuple[int, int],
+) -> None:
+    """The target holds two rows without a time, which code gives no more, or as before. expected: of inputs that are
+    read whole, and of others: of these a row that is known again is counted alone."""
+
+    def rows(*made: _Row) -> DataFrame:
+        times = [(word, at and f"2013-01-05 {at}") for word, at in made]
+        return spark.createDataFrame(times, "word string, at string").selectExpr("word", "timestamp(at) AS at")
+
+    def twice(computed_beside: DataFrame | None) -> int:
         return rows_given_times(
-            held=held, computed=computed, held_timeless=timeless, computed_timeless=gives, column="at"
+            held=rows(*held),
+            computed=rows(*computed),
+            held_timeless=rows(("?", None), LEGAL),
+            computed_timeless=rows(*timeless),
+            computed_beside=computed_beside,
+            column="at",
         )
 
-    ten, noon, legal = ("x", "2013-01-05 10:00"), ("y", "2013-01-05 12:00"), ("legal", None)
-    assert twice(rows(ten), rows(ten, noon), gives=rows(legal)) == 1
-    assert twice(rows(ten), rows(noon), gives=rows(legal)) == 0
-    assert twice(rows(ten), rows(ten, noon), gives=rows(legal, ("?", None))) == 0
+    assert (twice(rows(*beside)), twice(None)) == expected
+
+
+def test_as_many_rows_are_known_again_as_are_given_no_more(spark: SparkSession) -> None:
+    """One of two equal rows has got its time; another row has left the interval, with other values."""
+
+    def rows(*times: str | None) -> DataFrame:
+        same = spark.createDataFrame([("same", at) for at in times], "word string, at string")
+        return same.selectExpr("word", "timestamp(at) AS at")
+
+    other = spark.sql("SELECT 'other' AS word, timestamp'2013-01-05 08:00' AS at")
+    found = rows_given_times(
+        held=other,
+        computed=rows("2013-01-05 10:00"),
+        held_timeless=rows(None, None),
+        computed_timeless=rows(None),
+        computed_beside=rows(),
+        column="at",
+    )
+
+    assert found == 1
+
+
+@pytest.mark.parametrize("computed_timeless", [True, False])
+def test_rows_without_a_time_cost_nothing_while_none_is_held_or_all_are_given(
+    spark: SparkSession, *, computed_timeless: bool
+) -> None:
+    none = spark.createDataFrame([], "word string, at timestamp")
+    fails = none.sparkSession.sql("SELECT raise_error('it is computed') AS word, CAST(NULL AS timestamp) AS at")
+    timeless = spark.sql("SELECT 'w' AS word, CAST(NULL AS timestamp) AS at") if computed_timeless else none
+
+    found = rows_given_times(
+        held=fails,
+        computed=fails,
+        held_timeless=timeless,
+        computed_timeless=timeless if computed_timeless else fails,
+        computed_beside=fails,
+        column="at",
+    )
+
+    assert found == 0
+
+
+def test_a_table_of_times_alone_has_as_many_rows_twice_as_it_grows_by(spark: SparkSession) -> None:
+    def rows(*hours: int | None) -> DataFrame:
+        times = [(None if hour is None else f"2013-01-05 {hour}:00",) for hour in hours]
+        return spark.createDataFrame(times, "at string").selectExpr("timestamp(at) AS at")
+
+    def twice(computed_beside: DataFrame | None) -> int:
+        return rows_given_times(
+            held=rows(10),
+            computed=rows(10, 11, 12, 13),
+            held_timeless=rows(None, None, None),
+            computed_timeless=rows(None),
+            computed_beside=computed_beside,
+            column="at",
+        )
+
+    assert (twice(rows()), twice(None)) == (2, 0)

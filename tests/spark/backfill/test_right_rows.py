@@ -175,7 +175,12 @@ def test_repeated_rows_whose_key_or_time_the_target_does_not_have_are_refused(wo
     workshop.append("source", rows_of_days())
     workshop.run(name)
 
-    for made in ('.selectExpr("id + 1 AS id", "word", "at")', '.withColumn("at", records["at"] + timedelta(days=1))'):
+    at_its_run = '.selectExpr("id", "word", "current_timestamp() AS at")'
+    for made in (
+        at_its_run,
+        '.selectExpr("id + 1 AS id", "word", "at")',
+        '.withColumn("at", records["at"] + timedelta(days=1))',
+    ):
         (workshop.folder / f"{name}.py").write_text("from datetime import timedelta\n" + dedent(once.format(made=made)))
         with pytest.raises(UnpublishableError, match="Rows with the same id count once") as refused:
             backfill(workshop, name)
@@ -333,27 +338,28 @@ def test_rows_beside_the_interval_get_a_column_that_was_added_since(workshop: Wo
     assert workshop.rows("target") == noted
 
 
-def declare_single_rows(workshop: Workshop, rows: list[dict[str, Any]]) -> str:
-    """A stream that has copied rows, by a query that a test corrects."""
+def declare_single_rows(workshop: Workshop, rows: list[dict[str, Any]], *, at: str = "at", **more: Any) -> str:
+    """A stream that has copied rows, by a query that a test corrects. at: the expression of their time."""
     name = f"c{workshop.namespace}"
     source, target = (workshop.declare_table(table, COLUMNS) for table in ("source", "target"))
     workshop.declare_stream(
         name,
-        sql="SELECT id, word, at FROM records",
+        sql=f"SELECT id, word, {at} AS at FROM records",  # noqa: S608  # of this module
         inputs={"records": reading(source)},
         outputs={"copies": {"iceberg": {"table": target}}},
-        backfill={"column": "at"},
+        backfill={"column": "at", **more},
     )
     workshop.append("source", rows)
     workshop.run_supervised(name)
     return name
 
 
-def test_a_row_that_gets_a_time_is_never_there_twice(workshop: Workshop) -> None:
+@pytest.mark.parametrize("reads", [{}, pytest.param({"records": "at"}, marks=pytest.mark.full)], ids=["whole", "reads"])
+def test_a_row_that_gets_a_time_is_never_there_twice(workshop: Workshop, reads: dict[str, str]) -> None:
     """It lies in no interval as long as it has none, so that no backfill removes it. A refresh does."""
-    stream = declare_single_rows(workshop, [*rows_of_days(), {"id": 900, "word": "a", "at": None}])
-    query = "SELECT id, word, coalesce(at, TIMESTAMP '2013-01-05 12:00:00') AS at FROM records"
-    (workshop.folder / f"{stream}.sql").write_text(query)
+    known = [*rows_of_days(), row(900, day=5)]
+    stream = declare_single_rows(workshop, known, at="if(id = 900, null, at)", reads=reads)
+    (workshop.folder / f"{stream}.sql").write_text("SELECT id, word, at FROM records")
     before = workshop.rows("target")
 
     with pytest.raises(VerificationError, match=r"^1 rows of .* may be in .*target already, with a null at") as twice:
@@ -363,7 +369,7 @@ def test_a_row_that_gets_a_time_is_never_there_twice(workshop: Workshop) -> None
     assert workshop.rows("target") == before
 
     refresh(workshop, stream)
-    assert sorted(workshop.rows("target"), key=lambda one: one["id"])[-1]["at"] == at(5, 12)
+    assert sorted(workshop.rows("target"), key=lambda one: one["id"])[-1]["at"] == row(900, day=5)["at"]
     assert len(workshop.rows("target")) == len(before)
     assert backfill(workshop, stream, start=DAY_5, end=DAY_6).state is BackfillState.UNCHANGED
 
