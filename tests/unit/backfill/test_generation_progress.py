@@ -43,6 +43,19 @@ def test_a_table_is_read_as_far_as_its_history_says(before: dict[str, Any], now:
     assert is_table_behind(table_of("append", "append", "append"), before=before, now=now) is is_behind
 
 
+@pytest.mark.parametrize("position", [0, 1_000_000])
+def test_a_scan_of_a_snapshot_that_does_not_count_its_files_may_not_be_complete(position: int) -> None:
+    """The summary of another writer says only what it has added."""
+    table = table_of("append")
+    (snapshot,) = table.metadata.snapshots
+    assert snapshot.summary is not None
+    del snapshot.summary.additional_properties["total-data-files"]
+    scanned = offset(1, position, scan_all_files=True)
+
+    assert is_table_behind(table, before=offset(1, 2), now=scanned)
+    assert not is_table_behind(table, before=scanned, now=scanned)
+
+
 @pytest.mark.parametrize(
     ("now", "is_behind"),
     [
