@@ -95,7 +95,7 @@ class RejectedRows:
             upto_batch = fn.struct(fn.lit(upto.generation), fn.lit(upto.batch).cast("long"))
             is_read = fn.struct("generation", "batch") <= upto_batch
             held = held.where(is_read)
-        rows = _open(held).withColumn(_PLACE, _place())
+        rows = open_rows(held).withColumn(_PLACE, _place())
         if rejected is not None:
             rows = rows.join(rejected.select(_place().alias(_PLACE)), _PLACE, "left_anti")
         if not (found := _known(rows)):
@@ -200,8 +200,8 @@ def _named() -> Column:
     return fn.when(is_topic, fn.get_json_object(position, "$.topic")).when(is_shard, fn.lit(""))
 
 
-def _open(held: DataFrame) -> DataFrame:
-    """The rows that are not resolved. A snapshot that is older than the column has no others."""
+def open_rows(held: DataFrame) -> DataFrame:
+    """The rows of a quarantine that are not resolved. A snapshot that is older than the column has no others."""
     return held.where(fn.col("resolved_at").isNull()) if "resolved_at" in held.columns else held
 
 

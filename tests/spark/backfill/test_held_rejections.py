@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any, cast
 
 from pyspark.sql import SparkSession
 
 from sluice.backfill.present_source import PresentSource
-from sluice_spark.backfill.rejected_rows import held_of_sources
+from sluice_spark.backfill.rejected_rows import held_of_sources, open_rows
 
 SEEN = {"topic t of k": "T2", "topic u of k": "U1", "input table raw.r": "R1"}
 KNOWN = {1: SEEN | {"topic t of k": "T1"}, 2: SEEN | {"topic t of k since batch": "5"}}
 OF_T, OF_U = '{"topic":"t","partition":0,"offset":7}', '{"offset":7,"topic":"u","partition":0}'
+DAY = datetime(2026, 1, 31, tzinfo=UTC)
 OWN, ELSEWHERE = '{"id":7}', '{"id":8}'
 
 
@@ -54,3 +56,10 @@ def test_sources_are_not_looked_at_without_a_row_at_a_place_of_a_rejected_one(sp
 
     assert held_of_sources(held, rejected, observe_sources=lambda: looked(times)).collect() == []
     assert times == []
+
+
+def test_rows_are_open_that_are_not_resolved_and_all_of_a_snapshot_from_before_resolutions(spark: SparkSession) -> None:
+    rows = spark.createDataFrame([("open", None), ("resolved", DAY)], "position string, resolved_at timestamp")
+
+    assert [one.position for one in open_rows(rows).collect()] == ["open"]
+    assert open_rows(rows.drop("resolved_at")).count() == 2

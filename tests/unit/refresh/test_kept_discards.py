@@ -158,13 +158,25 @@ def test_a_record_of_an_earlier_topic_that_comes_back_is_none_of_what_was_discar
     assert rows == [("a", "3", True, _OPEN)]
 
 
+def test_a_discard_of_an_earlier_topic_is_none_of_a_record_with_the_same_content(catalog: Catalog) -> None:
+    rejected(catalog, (("a", "1"),), **_DISCARDED)
+    files = new_content(catalog, (("a", "1"),), batch=2)
+
+    _, rows = kept(catalog, files, is_of_another=lambda row: row.batch == 1)
+
+    assert rows == [("a", "1", True, _OPEN)]
+
+
 @pytest.mark.parametrize("payload", ["1", "3"])
-def test_a_discard_of_what_may_be_of_an_earlier_topic_is_of_the_same_content(catalog: Catalog, payload: str) -> None:
-    """Its position does not say which of several inputs it is of."""
+@pytest.mark.parametrize("unclear", [1, 2], ids=["the discarded one", "the open one"])
+def test_a_discard_of_what_may_be_of_an_earlier_topic_is_of_the_same_content(
+    catalog: Catalog, payload: str, unclear: int
+) -> None:
+    """The position of one of the two rows does not say which of several inputs it is of."""
     rejected(catalog, (("a", "1"),), **_DISCARDED)
     files = new_content(catalog, (("a", payload),), batch=2)
 
-    _, rows = kept(catalog, files, is_of_another=lambda row: None if row.batch == 1 else False)
+    _, rows = kept(catalog, files, is_of_another=lambda row: None if row.batch == unclear else False)
 
     assert rows == [("a", payload, True, _MARK if payload == "1" else _OPEN)]
 
@@ -177,6 +189,15 @@ def test_what_the_new_content_has_discarded_of_an_earlier_topic_uses_up_no_disca
     _, rows = kept(catalog, files, is_of_another=lambda row: row.batch == 1)
 
     assert rows == [("a", "1", True, _MARK), ("a", "3", True, _MARK)]
+
+
+def test_what_another_stream_has_discarded_uses_up_no_discard(catalog: Catalog) -> None:
+    rejected(catalog, (("a", "1"),), **_DISCARDED)
+    files = new_content(catalog, (("a", "1", "another"),), **_DISCARDED) + new_content(catalog, (("a", "1"),))
+
+    _, rows = kept(catalog, files)
+
+    assert rows == [("a", "1", False, _MARK), ("a", "1", True, _MARK)]
 
 
 def test_nothing_is_read_or_written_where_nothing_is_discarded(catalog: Catalog) -> None:
