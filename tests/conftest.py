@@ -10,6 +10,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+gc.disable()  # until the tests are collected: what is imported stays, and is searched again and again
+
 pytest.register_assert_rewrite("tests.fixtures")
 
 
@@ -21,6 +23,7 @@ settings.load_profile("sluice")
 def pytest_collection_finish() -> None:
     """Exclude everything that was imported from garbage collection: it all stays, and one scan of it takes 0.3 s."""
     gc.freeze()
+    gc.enable()
 
 
 def pytest_configure() -> None:
