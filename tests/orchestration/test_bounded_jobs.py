@@ -59,6 +59,7 @@ def test_an_increment_that_wrote_a_table_starts_the_one_that_waits_for_it(airflo
     assert newest["extra"]["payload"]["publication_key"] == "by_clock:1:1"
 
 
+@pytest.mark.full  # every run: `test_work_application.py`, on Spark
 def test_an_application_that_lingers_runs_the_increments_of_its_stream_and_stays_when_one_fails(
     airflow: RunningAirflow,
 ) -> None:
@@ -134,6 +135,7 @@ def test_a_table_that_does_not_exist_cannot_be_chosen(airflow: RunningAirflow) -
         airflow.trigger("table_maintenance", tables=["gold.absent"])
 
 
+@pytest.mark.full  # every run: an interval that failed (`test_backfill_runs.py`)
 def test_bad_data_is_red_with_the_reason_and_is_not_tried_again(airflow: RunningAirflow) -> None:
     reason = "Table gold.second: expect_column_values_to_not_be_null(id) does not hold. Report: /reports/gold.html"
     tell_drivers(airflow.behaviours, "gold.second", Behaviour(fails_with=f"UnhealthyError: {reason}"))

@@ -120,6 +120,7 @@ def test_a_cleared_task_asks_again_and_nothing_is_done_twice(airflow: RunningAir
     assert len(applications_of(airflow.ledger, "asked_for_twice")) == 1
 
 
+@pytest.mark.full  # every run: `test_work_operator.py`
 def test_when_its_application_is_killed_a_task_goes_on_by_another_one(airflow: RunningAirflow) -> None:
     run = _begun(airflow, "orphaned")
     (killed,) = applications_of(airflow.ledger, "orphaned")

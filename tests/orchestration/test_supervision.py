@@ -60,7 +60,7 @@ def _is_the_next_minute_far() -> bool:
     return datetime.now(UTC).second < 40
 
 
-@pytest.mark.parametrize("number", sampled([6, 20], [6]))
+@pytest.mark.parametrize("number", sampled([6, 20], (), full=[6]))  # every run: one stream holds no slot
 def test_more_streams_than_workers_hold_no_slot(airflow: RunningAirflow, number: int) -> None:
     streams = [f"crowd_{number}_{one:02}" for one in range(number)]
     for stream in streams:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 from tests.fixtures.airflow import RunningAirflow
 from tests.fixtures.browser import screenshot, with_cookie
@@ -19,6 +20,7 @@ def choose_day(page: Page, field: Locator, day: str) -> None:
     expect(written).to_have_count(0)
 
 
+@pytest.mark.full  # every run: the same three runs by Airflow's API (`test_backfill_runs.py`)
 def test_three_days_that_a_person_chooses_in_the_form_are_three_runs(airflow: RunningAirflow, browser: Browser) -> None:
     airflow.wait(lambda: airflow.client.get(f"/api/v2/dags/{DAG}").is_success, within_seconds=180)
     page = with_cookie(airflow, browser, "admin")

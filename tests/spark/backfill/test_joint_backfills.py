@@ -220,6 +220,7 @@ def test_what_fails_after_a_day_has_changed_does_not_end_its_attempt_again(works
     }
 
 
+@pytest.mark.full  # every run has it for one interval (`test_backfills.py`)
 def test_a_batch_of_the_stream_meanwhile_is_neither_lost_nor_doubled(workshop: Workshop, stream: str) -> None:
     items = ask_for_days(workshop, stream, 5, 6, 7)
 
@@ -268,11 +269,11 @@ def test_a_file_with_rows_of_two_days_makes_each_day_alone(workshop: Workshop, s
     assert not any(BackfillState.FAILED in ended for ended in states(workshop, stream).values())
 
 
+@pytest.mark.full  # every run: in one interval (`test_backfills.py`), and another day that fails alone
 def test_a_day_that_would_have_fewer_rows_fails_alone(workshop: Workshop, stream: str) -> None:
     workshop.append("target", [row(number, day=6, word="forged") for number in range(4)])
 
-    items = [ask_for_day(workshop, stream, day) for day in (5, 6, 7)]
-    serve(workshop, items)
+    serve(workshop, items := [ask_for_day(workshop, stream, day) for day in (5, 6, 7)])
 
     assert states_of(workshop, items) == [DONE, WorkState.FAILED, DONE]
     assert "holds 4 rows, and 3 would take their place" in (observe_item(workshop.ledger, items[1]).failure or "")

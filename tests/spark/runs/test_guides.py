@@ -111,6 +111,7 @@ def test_the_guide_to_queries_can_be_followed(rows: int, follow: Callable[[str],
     assert counted.split() == [str(rows), "2", str(rows)]
 
 
+@pytest.mark.full  # every run: its files in a test bench (below), its commands in `test_operations.py`
 def test_the_guides_to_a_stream_and_a_changed_table_can_be_followed(
     rows: int, follow: Callable[[str], list[str]]
 ) -> None:
