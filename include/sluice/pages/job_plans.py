@@ -6,13 +6,14 @@ within a bound.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pyiceberg.table import Table
 
 from sluice.backfill.backfill_plan import BackfillPlan
+from sluice.backfill.followers import Follower, followers_of
 from sluice.backfill.intervals import Interval, divide
 from sluice.backfill.observe_backfill import backfill_of, plan_with_followers
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
@@ -88,6 +89,8 @@ def plan_maintenance_run(
 ) -> OperationPlan[MaintenancePlan | None]:
     """What a maintenance run of a table would do now. Nothing is changed.
 
+    Its digest does not name the snapshot: a live table has another one each second.
+
     Raises
     ------
     UsageError: when the table is not declared.
@@ -102,19 +105,17 @@ def plan_maintenance_run(
         return OperationPlan(verb=OperationVerb.MAINTAIN, subject=table, seen=None, steps=steps_of(unseen, asked))
     now = database_time(ledger)
     plan = plan_table_maintenance(ledger, declarations, settings, declaration=declaration, table=loaded, now=now)
-    return maintenance_operation(plan).followed_by(asked)
-
-
-def digest_of_maintenance(plan: OperationPlan[MaintenancePlan | None]) -> str:
-    """Names what a maintenance run would do; not on which snapshot: a live table has another one each second."""
-    steps = () if plan.seen is None else plan.seen.steps
-    return " ".join(f"{decision.step}={decision.action}" for decision in steps)
+    confirmed = {"steps": [(decision.step, decision.action) for decision in plan.steps]}
+    return replace(maintenance_operation(plan), evidence=confirmed).followed_by(asked)
 
 
 def plan_backfill_runs(
     ledger: Ledger, declarations: Declarations, settings: Settings, stream: LoadedStream, whole: Interval
 ) -> BackfillPlan:
     """What the backfill of an interval would do now. Nothing is changed.
+
+    Its digest names what computes which rows and what comes back, not as of which batch: a live stream publishes one
+    each second.
 
     Raises
     ------
@@ -129,7 +130,23 @@ def plan_backfill_runs(
     backfill = backfill_of(stream)
     runs = "one run" if len(parts) == 1 else f"{len(parts)} runs, at most {backfill.at_once} at a time"
     asked = f"The DAG {stream.name}{BACKFILL_SUFFIX} does this in {runs}: one commit for each {backfill.interval}."
-    return plan.followed_by(asked)
+    computed = (Follower(stream=stream, interval=whole), *followers_of(declarations, stream, whole))
+    return as_confirmed(plan, computed).followed_by(asked)
+
+
+def as_confirmed(plan: BackfillPlan, computed: Iterable[Follower]) -> BackfillPlan:
+    """The plan of a backfill with the digest of what a person agrees to. Pure.
+
+    Parameters
+    ----------
+    computed: the stream and those that follow it, as they are declared now.
+    """
+    agreed = {
+        "computed": {one.stream.name: (one.interval, one.stream.digest) for one in computed},
+        "readers": [reader.meaning for reader in plan.seen.readers],
+        "returning": {source.input: source.returning for source in plan.seen.sources if source.returning},
+    }
+    return replace(plan, evidence=agreed)
 
 
 def record_backfill_request(ledger: Ledger, stream: str, whole: Interval, *, by: str) -> None:

@@ -14,9 +14,9 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends, Form, HTTPException, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
-from sluice.backfill.intervals import parse_interval
+from sluice.backfill.backfill_plan import BackfillPlan
+from sluice.backfill.intervals import Interval, parse_interval
 from sluice.declarations.loaded_declarations import LoadedStream
-from sluice.errors import UsageError
 from sluice.ledger.control_requests import record_control_request
 from sluice.ledger.control_values import Person
 from sluice.maintenance.maintenance_plan import MaintenancePlan
@@ -27,7 +27,6 @@ from sluice.pages.job_plans import (
     UNPAUSE,
     backfill_request,
     can_stage,
-    digest_of_maintenance,
     maintenance_request,
     plan_backfill_runs,
     plan_maintenance_run,
@@ -149,7 +148,7 @@ def _unpause(
 def _plan_maintenance(table: str, request: Request, reader: ReaderDep, pages: StateDep) -> HTMLResponse:
     _require_maintainer(reader, table, pages)
     plan = _maintenance_of(table, pages)
-    return _shown(request, reader, pages, plan, place=f"tables/{quote(table)}", digest=digest_of_maintenance(plan))
+    return _shown(request, reader, pages, plan, place=f"tables/{quote(table)}")
 
 
 def _maintenance_of(table: str, pages: PageState) -> OperationPlan[MaintenancePlan | None]:
@@ -159,11 +158,7 @@ def _maintenance_of(table: str, pages: PageState) -> OperationPlan[MaintenancePl
 def _maintain(table: str, request: Request, reader: ReaderDep, pages: StateDep, token: Token) -> RedirectResponse:
     _require_maintainer(reader, table, pages)
     shown = _confirmed(reader, pages, token, subject=table, verb=OperationVerb.MAINTAIN)
-    if shown.digest and digest_of_maintenance(_maintenance_of(table, pages)) != shown.digest:
-        raise UsageError(
-            f"The maintenance of {table} would do something else now than was shown.",
-            next_step="Look at the plan again; nothing was changed.",
-        )
+    _maintenance_of(table, pages).require_same(shown.digest)
     record_maintenance_request(pages.ledger, table, by=reader.actor)
     pages.ask_airflow(request, maintenance_request(table))
     return _done(request, reader, OperationVerb.MAINTAIN, f"tables/{quote(table)}")
@@ -184,9 +179,12 @@ def _plan_backfill(
     stream: str, request: Request, reader: ReaderDep, pages: StateDep, start: Moment, end: Moment
 ) -> HTMLResponse:
     wanted = _stream_to_backfill(stream, reader, pages)
-    whole, settings = parse_interval(start, end), pages.deployment.settings
-    plan = plan_backfill_runs(pages.ledger, pages.declarations, settings, wanted, whole)
+    plan = _backfill_of(wanted, parse_interval(start, end), pages)
     return _shown(request, reader, pages, plan, place=f"streams/{quote(stream)}", interval=f"{start}/{end}")
+
+
+def _backfill_of(wanted: LoadedStream, whole: Interval, pages: PageState) -> BackfillPlan:
+    return plan_backfill_runs(pages.ledger, pages.declarations, pages.deployment.settings, wanted, whole)
 
 
 def _backfill(stream: str, request: Request, reader: ReaderDep, pages: StateDep, token: Token) -> RedirectResponse:
@@ -194,6 +192,7 @@ def _backfill(stream: str, request: Request, reader: ReaderDep, pages: StateDep,
     shown = _confirmed(reader, pages, token, subject=stream, verb=OperationVerb.BACKFILL)
     start, _, end = shown.interval.partition("/")
     whole = parse_interval(start, end)
+    _backfill_of(wanted, whole, pages).require_same(shown.digest)
     asked = backfill_request(wanted, whole)
     record_backfill_request(pages.ledger, stream, whole, by=reader.actor)
     pages.ask_airflow(request, asked)
@@ -259,9 +258,8 @@ def _shown(
     *,
     place: str,
     interval: str = "",
-    digest: str = "",
 ) -> HTMLResponse:
-    shown = ShownPlan(user=reader.name, subject=plan.subject, verb=plan.verb, interval=interval, digest=digest)
+    shown = ShownPlan(user=reader.name, subject=plan.subject, verb=plan.verb, interval=interval, digest=plan.digest)
     return _page_of(request, pages, plan, shown, place=place, label=plan.verb.capitalize(), is_grave=False)
 
 

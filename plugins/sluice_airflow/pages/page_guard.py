@@ -103,7 +103,7 @@ class ShownPlan:
 
     number: of a rejection, the batch; unset for the other verbs.
     interval: of a backfill, its start and end joined by `/`; empty for the other verbs.
-    digest: of what was planned; empty for a backfill, which its runs plan again.
+    digest: of what was planned; empty for the button that unpauses a DAG.
     """
 
     user: str

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -16,7 +15,6 @@ from sluice.ledger.events import ActorKind, EventSubject, recent_events
 from sluice.ledger.quality_checks import QualityObservation, QualityVerdict, record_quality
 from sluice.ledger.run_values import DesiredState
 from sluice.quality.quality_pages import QualityPages
-from sluice_airflow.pages.page_guard import PlanTokens, ShownPlan
 
 READ = (
     "/sluice/",
@@ -150,112 +148,6 @@ def test_a_confirmed_plan_is_in_the_ledger_with_the_person(as_admin: httpx.Clien
     assert find_desired_state(airflow.ledger, "acted_on").desired_state is DesiredState.STOPPED
     (event,) = recent_events(airflow.ledger, EventSubject.STREAM, "acted_on", limit=1)
     assert (event.action, event.actor.kind, event.actor.name) == ("stop", ActorKind.PERSON, "airflow: pages, admin")
-
-
-def shown_to_admin(airflow: RunningAirflow, *, subject: str, verb: str, **more: Any) -> dict[str, str]:
-    """The form of a plan that was shown to the administrator, signed as the server signs it."""
-    tokens = PlanTokens(airflow.environment["AIRFLOW__API__SECRET_KEY"])
-    return {"token": tokens.token_of(ShownPlan(user="admin", subject=subject, verb=verb, **more))}
-
-
-def test_maintenance_is_run_by_its_dag_for_the_person_and_the_one_table(
-    as_admin: httpx.Client, airflow: RunningAirflow
-) -> None:
-    airflow.wait(lambda: airflow.client.get("/api/v2/dags/table_maintenance").is_success, within_seconds=180)
-    assert "/plan/maintain" in as_admin.get("/sluice/tables/silver.acted_on").text
-    shown = shown_to_admin(airflow, subject="silver.acted_on", verb="maintain")
-    before = len(airflow.runs("table_maintenance"))
-    for headers in FOREIGN:
-        assert as_admin.post(MAINTAIN, data=shown, headers=headers).status_code == 403
-    assert len(airflow.runs("table_maintenance")) == before
-
-    done = as_admin.post(MAINTAIN, data=shown, headers={"Sec-Fetch-Site": "same-origin"})
-
-    assert done.status_code == 200, done.text
-    assert "Airflow has queued the maintenance run" in done.text
-    run = airflow.runs("table_maintenance")[-1]
-    assert (run["conf"], run["triggering_user_name"]) == ({"tables": ["silver.acted_on"]}, "admin")
-    (event,) = recent_events(airflow.ledger, EventSubject.TABLE, "silver.acted_on", limit=1)
-    assert (event.action, event.actor.name) == ("maintain_table", "airflow: pages, admin")
-
-
-def test_a_paused_dag_of_the_platform_is_unpaused_as_the_person(
-    as_admin: httpx.Client, airflow: RunningAirflow
-) -> None:
-    airflow.wait(lambda: airflow.client.get("/api/v2/dags/ledger_upkeep").is_success, within_seconds=180)
-    airflow.patch("dags/ledger_upkeep", {"is_paused": True})
-    shown = {**shown_to_admin(airflow, subject="ledger_upkeep", verb="unpause"), "here": "tables"}
-    of_another = shown_to_admin(airflow, subject="data_quality", verb="unpause")
-    same_site = {"Sec-Fetch-Site": "same-origin"}
-    for headers in FOREIGN:
-        assert as_admin.post(UNPAUSE, data=shown, headers=headers).status_code == 403
-    for data in ({"token": "made up"}, of_another, {**shown, "here": "//evil.example"}):
-        assert as_admin.post(UNPAUSE, data=data, headers=same_site).status_code in (403, 422)
-    elsewhere = shown_to_admin(airflow, subject="acted_on", verb="unpause")
-    refused = as_admin.post("/sluice/dags/acted_on/do/unpause", data=elsewhere, headers=same_site)
-    assert refused.status_code == 403, "a stream is started by its own page"
-    assert airflow.get("dags/ledger_upkeep")["is_paused"] is True
-
-    done = as_admin.post(UNPAUSE, data=shown, headers=same_site)
-
-    assert (done.status_code, done.url.path) == (200, "/sluice/tables"), done.text
-    assert airflow.get("dags/ledger_upkeep")["is_paused"] is False
-    assert as_admin.post(UNPAUSE, data=shown, headers=same_site).status_code == 403, "used"
-
-
-def test_a_backfill_becomes_runs_of_its_dag_for_the_person(as_admin: httpx.Client, airflow: RunningAirflow) -> None:
-    dag = "asked_back__backfill"
-    airflow.wait(lambda: airflow.client.get(f"/api/v2/dags/{dag}").is_success, within_seconds=180)
-    assert "/backfill" in as_admin.get("/sluice/streams/asked_back").text
-    assert as_admin.get("/sluice/streams/asked_back/backfill").status_code == 200
-    shown = shown_to_admin(airflow, subject="asked_back", verb="backfill", interval="2012-01-05/2012-01-07")
-    for headers in FOREIGN:
-        assert as_admin.post(BACKFILL, data=shown, headers=headers).status_code == 403
-    assert airflow.get("backfills", dag_id=dag)["backfills"] == []
-
-    done = as_admin.post(BACKFILL, data=shown, headers={"Sec-Fetch-Site": "same-origin"})
-
-    assert done.status_code == 200, done.text
-    (made,) = airflow.get("backfills", dag_id=dag)["backfills"]
-    assert (made["from_date"][:10], made["to_date"][:10]) == ("2012-01-05", "2012-01-06")
-    assert as_admin.post(BACKFILL, data=shown, headers={"Sec-Fetch-Site": "same-origin"}).status_code == 403, "used"
-    another = shown_to_admin(airflow, subject="asked_back", verb="backfill", interval="2012-01-05/2012-01-07")
-    again = as_admin.post(BACKFILL, data=another, headers={"Sec-Fetch-Site": "same-origin"})
-    assert again.status_code == 409, "Airflow runs one backfill of a DAG at a time"
-    assert "Airflow refuses it" in again.text
-    airflow.client.put(f"/api/v2/backfills/{made['id']}/cancel").raise_for_status()
-    events = recent_events(airflow.ledger, EventSubject.STREAM, "asked_back", limit=5)
-    assert ("backfill", "airflow: pages, admin") in [(event.action, event.actor.name) for event in events]
-
-
-def test_a_rejection_becomes_a_run_of_stream_control_for_the_person_with_the_plan_they_saw(
-    as_admin: httpx.Client, airflow: RunningAirflow
-) -> None:
-    airflow.wait(lambda: airflow.client.get("/api/v2/dags/stream_control").is_success, within_seconds=180)
-    shown = shown_to_admin(airflow, subject="acted_on", verb="reject-batch", number=7, digest="d" * 64)
-    same_site = {"Sec-Fetch-Site": "same-origin"}
-    before = len(airflow.runs("stream_control"))
-    for headers in FOREIGN:
-        assert as_admin.post(REJECT, data=shown, headers=headers).status_code == 403
-    of_no_batch = shown_to_admin(airflow, subject="acted_on", verb="reject-batch")
-    of_another = shown_to_admin(airflow, subject="asked_back", verb="reject-batch", number=7, digest="d" * 64)
-    of_a_reset = shown_to_admin(airflow, subject="acted_on", verb="reset", number=7)
-    for data in ({"token": "made up"}, of_no_batch, of_another, of_a_reset):
-        assert as_admin.post(REJECT, data=data, headers=same_site).status_code == 403
-    assert len(airflow.runs("stream_control")) == before
-
-    done = as_admin.post(REJECT, data=shown, headers=same_site)
-
-    assert done.status_code == 200, done.text
-    assert "Airflow has queued the rejection" in done.text
-    again = as_admin.post(REJECT, data=shown, headers=same_site)
-    assert (again.status_code, "confirmed before" in again.text) == (403, True)
-    assert len(airflow.runs("stream_control")) == before + 1
-    run = airflow.runs("stream_control")[-1]
-    asked = {"stream": "acted_on", "verb": "reject-batch", "dry_run": False, "batch": 7, "plan_digest": "d" * 64}
-    assert (run["conf"], run["triggering_user_name"]) == (asked, "admin")
-    (event,) = recent_events(airflow.ledger, EventSubject.STREAM, "acted_on", limit=1)
-    assert (event.action, event.actor.name) == ("reject_batch", "airflow: pages, admin")
 
 
 def test_an_unknown_stream_is_not_found(as_admin: httpx.Client) -> None:

@@ -8,15 +8,20 @@ from pathlib import Path
 
 import pytest
 from tests.fixtures.sample_declarations import write_continuous_stream, write_table
+from tests.unit.backfill.test_backfill_plan import SEEN
 from tests.unit.pages.test_line_selection import LINES
 
+from sluice.backfill.backfill_plan import BackfillObservation, TargetReader, plan_backfill
+from sluice.backfill.followers import Follower
 from sluice.backfill.intervals import parse_interval
+from sluice.backfill.read_bounds import InputBound
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import UsageError
 from sluice.operations import OperationVerb
 from sluice.pages.job_plans import (
     MOST_INTERVALS,
+    as_confirmed,
     backfill_request,
     maintenance_request,
 )
@@ -75,6 +80,23 @@ def test_an_interval_that_is_none_is_refused(tmp_path: Path, start: str, end: st
 def test_a_stream_without_a_backfill_is_not_asked_for_one(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="has no key `backfill`"):
         backfill_request(stream(tmp_path, more=""), parse_interval("2013-01-05", "2013-01-06"))
+
+
+def test_what_a_backfill_computes_and_brings_back_and_who_reads_it_is_agreed_to_but_no_position(tmp_path: Path) -> None:
+    own = Follower(stream=stream(tmp_path), interval=SEEN.interval)
+    longer = replace(own, interval=replace(SEEN.interval, end=SEEN.interval.end + timedelta(days=1)))
+    (tmp_path / "changed").mkdir()
+    changed = replace(own, stream=stream(tmp_path / "changed", more=BY_DAY.replace("2", "3")))
+    reader = TargetReader(stream="daily", input="rows", on_overwrite="skip")
+    back = InputBound(input="rows", returning=("1:3",))
+
+    def digest(seen: BackfillObservation = SEEN, *computed: Follower) -> str:
+        return as_confirmed(plan_backfill(seen), computed or (own,)).digest
+
+    assert digest() == digest(replace(SEEN, head=9, published=None, sources=(InputBound(input="rows"),)))
+    others = [digest(replace(SEEN, readers=(reader,))), digest(replace(SEEN, sources=(back,)))]
+    others += [digest(SEEN, longer), digest(SEEN, changed)]
+    assert len({digest(), *others}) == 5
 
 
 def test_maintenance_is_asked_for_one_table_alone() -> None:
