@@ -24,6 +24,7 @@ CHECKPOINTS = "/api/v2/dags/checkpoint_health/dagRuns"
         ("/api/v2/dags/Table_Maintenance /dagRuns", {"conf": {"tables": ["a.x"]}}, {"a.x"}),
         ("/api/v2/dags/~/dagRuns", {"conf": {"tables": ["a.x"]}}, {"a.x"}),
         ("/api/v2/backfills", {"dag_id": "table_maintenance", "dag_run_conf": {"tables": ["a.x"]}}, {"a.x"}),
+        ("/api/v2/backfills", {"dag_id": "Data_Quality ", "dag_run_conf": {"tables": ["a.x"]}}, {"a.x"}),
         ("/api/v2/new", [{"runs": [{"dag": "checkpoint_health", "with": {"streams": "x"}}]}], {"x"}),
         (MAINTENANCE, {"conf": {"tables": {"of": ["a.x"]}}}, {"a.x"}),
         (MAINTENANCE, {"conf": {"tables": []}}, set()),

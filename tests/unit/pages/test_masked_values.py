@@ -163,6 +163,8 @@ def test_of_a_line_no_text_is_shown_even_if_no_masked_column_is_one() -> None:
     columns = StructType((("card", parse_column_type("long")), ("city", parse_column_type("string"))))
 
     assert masked_line("4111,Rye", columns, ("card",)).text == "•••,•••"
+    as_bytes = StructType((columns.fields[0], ("raw", parse_column_type("binary"))))
+    assert masked_line("4111,NDExMQ==", as_bytes, ("card",)).text == "•••,•••"
 
 
 @pytest.mark.parametrize(
