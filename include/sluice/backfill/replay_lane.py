@@ -223,8 +223,6 @@ class ReplayLane:
     def _settle(self, seen: _Look, *, at: datetime) -> int:
         if seen.is_taken_back:
             self._reopen(seen)
-        if not seen.newest.newest_visible:
-            return 0
         stream = self.output.stream
         return mark_replayed(self.catalog, self.quarantine, stream=stream, is_visible=seen.shows, at=at)
 
