@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from tests.fixtures.drill import sampled
 from tests.fixtures.drivers import await_condition
-from tests.fixtures.faulty_drivers import declare_lost
+from tests.fixtures.faulty_drivers import declare_lost, faulty_driver
 from tests.fixtures.refreshes import refresh
+from tests.fixtures.stack import Stack
 from tests.fixtures.streams_of_tables import dying_at
 from tests.fixtures.workshop import Workshop
 
@@ -29,6 +31,7 @@ from sluice.publication.crash_points import CrashPoint
 from sluice.publication.held_decisions import decide, plan_decision
 from sluice.publication.settle_output import publish_output
 from sluice.supervision.stream_verdict import StreamState, StreamVerdict, with_held
+from sluice.tables.catalog import open_catalog
 from sluice_spark.run.stop_request import StopReason, StopRequest
 
 COLUMNS = {"id": "long", "price": "long"}
@@ -176,6 +179,74 @@ def test_a_crash_while_a_decision_is_carried_out(workshop: Workshop, case: tuple
     assert find_held(workshop.ledger, stream) is None
     recorded = {batch.key.batch: batch.is_rejected for batch in recent_batches(workshop.ledger, stream, limit=9)}
     assert recorded == {0: not released, 1: False}
+
+
+UNDECIDED = [(None, CrashPoint.STAGED), (None, CrashPoint.HELD)]
+
+
+KILLED = [*UNDECIDED, *CASES]
+
+
+@pytest.mark.parametrize("case", sampled(KILLED, [UNDECIDED[1], HARDEST[0]], full=KILLED), ids=str)
+def test_a_reader_sees_no_row_of_a_held_batch_whenever_its_driver_is_killed(
+    workshop: Workshop, services: Stack, case: tuple[HeldDecision | None, CrashPoint]
+) -> None:
+    decision, point = case
+    stream = declare(workshop)
+    for row in (BAD, GOOD):
+        workshop.append("source", [row])
+
+    def is_killed() -> None:
+        with faulty_driver(workshop, services.environment(), stream, point=point) as driver:
+            driver.await_death()
+        declare_lost(workshop, stream)
+
+    with polled(workshop) as seen:
+        if decision is None:
+            is_killed()
+        workshop.run(stream, is_recorded=True)
+        assert seen() == {()}, "nothing was ever visible"
+        released = decision is not HeldDecision.REJECTED
+        choose(workshop, stream, OperationVerb.RELEASE_BATCH if released else OperationVerb.REJECT_BATCH)
+        if decision is not None:
+            is_killed()
+        workshop.run(stream, is_recorded=True)
+        last = seen()
+
+    assert last <= ({(), (2,), (1, 2)} if released else {(), (1,)})
+    assert ids(workshop) == ([1, 2] if released else [1])
+    assert find_held(workshop.ledger, stream) is None
+
+
+@contextmanager
+def polled(workshop: Workshop) -> Iterator[Callable[[], set[tuple[int, ...]]]]:
+    """Reads the target every 200 ms with another engine; gives all that it has seen so far."""
+    catalog, found, failed = open_catalog(workshop.settings), set[tuple[int, ...]](), list[Exception]()
+    ending = threading.Event()
+
+    def read() -> None:
+        rows = catalog.load_table(workshop.table_name("target")).scan(selected_fields=("id",)).to_arrow()
+        found.add(tuple(sorted(one["id"] for one in rows.to_pylist())))
+
+    def poll() -> None:
+        while not ending.wait(0.2):
+            try:
+                read()
+            except Exception as error:  # noqa: BLE001  # what the thread fails with fails the test
+                failed.append(error)
+                return
+
+    def seen() -> set[tuple[int, ...]]:
+        assert failed == []
+        read()
+        return set(found)
+
+    polling = _beside(poll)
+    try:
+        yield seen
+    finally:
+        ending.set()
+        polling.join(60)
 
 
 def test_a_live_stream_stops_reading_and_continues_by_itself(workshop: Workshop) -> None:
