@@ -18,14 +18,18 @@ from sqlalchemy import text
 from tests.fixtures.deployment import deployment_environment
 from tests.fixtures.sample_declarations import write_continuous_stream
 
+from sluice.ledger.batches import PublicationKey
 from sluice.ledger.connection import Ledger
 from sluice.ledger.control_requests import record_answer, record_control_request
 from sluice.ledger.control_values import Person
 from sluice.ledger.desired_states import find_desired_state, set_desired_state
 from sluice.ledger.generations import current_generation, find_generation
+from sluice.ledger.held_batches import HeldBatch, find_held, hold_batch
 from sluice.ledger.run_values import DesiredState
+from sluice.operations import OperationVerb
+from sluice.publication.held_decisions import plan_decision
 from sluice_airflow.tasks import control_task
-from sluice_airflow.tasks.control_task import ANSWER_LIVES, REQUEST_LIVES, carry_out, carry_out_approved
+from sluice_airflow.tasks.control_task import ANSWER_LIVES, REQUEST_LIVES, carry_out, carry_out_approved, show_plan
 
 ANN, BOB = Person(person_id="1", name="ann"), Person(person_id="2", name="bob")
 DAG = "stream_control"
@@ -48,16 +52,19 @@ def run(
     def make(task: Callable[..., None], **more: Any) -> None:
         verb = "reset" if task is carry_out_approved else "stop"
         params = {"stream": "flights", "verb": verb, "dry_run": False, **more}
-        context: Any = {"dag_run": dag_run, "ti": SimpleNamespace(xcom_pull=lambda **_: None)}
+        context: Any = {
+            "dag_run": dag_run,
+            "ti": SimpleNamespace(xcom_pull=lambda **_: None, xcom_push=lambda *_: None),
+        }
         with set_current_context(context):
             task(params, dag_id=DAG, **({"plan_task": "plan"} if task is carry_out else {}))
 
     return make
 
 
-def asked(ledger: Ledger, verb: str, *, by: Person = ANN, age: timedelta = timedelta()) -> None:
+def asked(ledger: Ledger, verb: str, *, by: Person = ANN, age: timedelta = timedelta(), **more: Any) -> None:
     """Ask for something, some time ago."""
-    assert record_control_request(ledger, "r", stream="flights", verb=verb, by=by)
+    assert record_control_request(ledger, "r", stream="flights", verb=verb, by=by, **more)
     with ledger.transaction() as connection:
         connection.execute(text("UPDATE sluice.control_requests SET requested_at = requested_at - :age"), {"age": age})
 
@@ -168,3 +175,55 @@ def test_a_reset_that_was_not_approved_as_it_is_now_changes_nothing(
     kept = find_generation(ledger, "flights")
     assert kept is not None
     assert kept.generation == 1
+
+
+@pytest.fixture
+def held(run: Callable[..., None], ledger: Ledger) -> str:
+    """The digest of the plan to release the batch that waits for a decision."""
+    del run
+    key = PublicationKey(stream="flights", generation=1, batch=1)
+    hold_batch(ledger, HeldBatch(key=key, reason="id > 0 (1 of 2 rows)", rows={"main": 2}))
+    return plan_decision(ledger, "flights", OperationVerb.RELEASE_BATCH).digest
+
+
+def decision(ledger: Ledger) -> tuple[str | None, str | None]:
+    """What was decided about the batch, and by whom."""
+    found = find_held(ledger, "flights")
+    assert found is not None
+    return found.decision, found.decided_by
+
+
+def test_a_batch_is_decided_about_as_it_was_approved(
+    run: Callable[..., None], ledger: Ledger, held: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICE_APPROVAL_BY_ANOTHER", "true")
+    asked(ledger, "release-batch")
+    assert record_answer(ledger, "r", by=BOB, approved_digest=held)
+    run(carry_out_approved, verb="release-batch")
+    assert decision(ledger) == ("released", "airflow: stream_control, ann, approved by bob")
+
+
+def test_another_plan_about_a_batch_than_was_approved_is_not_carried_out(
+    run: Callable[..., None], ledger: Ledger, held: str
+) -> None:
+    del held
+    asked(ledger, "release-batch")
+    assert record_answer(ledger, "r", by=BOB, approved_digest="e" * 64)
+    with pytest.raises(AirflowFailException, match="another one than was shown"):
+        run(carry_out_approved, verb="release-batch")
+    assert decision(ledger) == (None, None)
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+def test_of_a_batch_the_plan_that_a_page_has_shown_is_carried_out_alone(
+    run: Callable[..., None], ledger: Ledger, held: str, is_same: bool
+) -> None:
+    digest = held if is_same else "e" * 64
+    asked(ledger, "release-batch", batch=1, plan_digest=digest)
+    for task, more in ((show_plan, {"plan_digest": digest}), (carry_out, {})):
+        if is_same:
+            run(task, verb="release-batch", **more)
+        else:
+            with pytest.raises(AirflowFailException, match="another one than was shown"):
+                run(task, verb="release-batch", **more)
+    assert decision(ledger) == (("released", "airflow: stream_control, ann") if is_same else (None, None))
