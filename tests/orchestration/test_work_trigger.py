@@ -170,11 +170,11 @@ def test_an_item_is_withdrawn_by_a_mark_and_by_nothing_else(
     assert observe_item(ledger, neighbour).state is WorkState.WAITING
 
 
-def test_a_hundred_waiting_tasks_share_their_looks(
+def test_forty_waiting_tasks_share_their_looks(
     ledger: Ledger, working: tuple[str, WorkItem], item: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     application, claimed = working
-    others = [_asked(ledger, asked_by=f"run {number}") for number in range(99)]
+    others = [_asked(ledger, asked_by=f"run {number}") for number in range(39)]
     questions = _questions(monkeypatch)
 
     async def wait() -> float:
