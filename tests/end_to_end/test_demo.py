@@ -1,4 +1,4 @@
-"""The demo as a person runs it: interrupted, stopped, gone on with, repeated, and caught when a row is wrong."""
+"""The demo as a person runs it: interrupted, gone on with, and caught when a row is wrong; in the drill repeated."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Event
 from typing import Any, Literal
 from unittest.mock import patch
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 from tests.fixtures.browser import log_in, running_browser, screenshot
 from tests.fixtures.drivers import await_condition
 from tests.fixtures.secret_search import (
@@ -53,7 +55,8 @@ pytestmark = pytest.mark.timeout(
 )  # up to three demos and starts of the whole platform, on a machine that may be busy
 
 IS_REPEATED = bool(os.environ.get("SLUICE_TEST_REPEATED_DEMO"))
-"""Whether another demo follows on the next days, as in `make drill`: it costs as much as all the rest."""
+"""Whether the stack is stopped in between and another demo follows on the next days, as in `make drill`: it costs as
+much as all the rest."""
 
 SPANS = ("2013-01-01 to 2013-01-04", *(["2013-01-05 to 2013-01-06"] if IS_REPEATED else []))
 """What each complete demo replays."""
@@ -124,11 +127,12 @@ class Demos:
 
 @pytest.fixture(scope="module")
 def demos(full_stack: Stack) -> Demos:
-    """An interrupted demo; after a stop, one that continues it; in the drill, one of the next days. On one stack."""
+    """An interrupted demo and one that continues it, in the drill after a stop and with one of the next days."""
     interrupted = _interrupt_while_sending(full_stack)
     processes = len(processes_of(full_stack))
-    assert full_stack.run("down").exit_code == 0
-    assert_nothing_is_left(full_stack)
+    if IS_REPEATED:
+        assert full_stack.run("down").exit_code == 0
+        assert_nothing_is_left(full_stack)
     completed = [_report(full_stack, "--days", "2", "--pace", "0")]
     if IS_REPEATED:
         completed.append(_report(full_stack, "--days", "2"))
@@ -148,7 +152,7 @@ def test_ctrl_c_leaves_the_stack_running_and_says_how_to_stop_it(demos: Demos) -
 
 @of_each_demo
 def test_an_interrupted_replay_is_completed_and_the_next_days_follow_it(demos: Demos, number: int) -> None:
-    """The stack was stopped in between; nothing is lost and nothing is sent twice."""
+    """Its drivers go on, in the drill after a stop of the stack; nothing is lost and nothing is sent twice."""
     demo = demos.completed[number]
     assert demo["verified"] is True
     assert demo["days"] == SPANS[number]
@@ -206,24 +210,21 @@ def _serves_ui(ledger: Ledger, stream: str) -> bool:
     return run is not None and ui is not None and ui.run_id == run.run_id
 
 
+@contextmanager
+def _pages_of(stack: Stack) -> Iterator[Page]:
+    """The pages of the demo's stack, in the browser of a person who has logged in."""
+    password = read_credentials(stack.data / "credentials.json").airflow_admin_password
+    with running_browser() as browser:
+        yield log_in(browser, stack.environment()["AIRFLOW__API__BASE_URL"], user=AIRFLOW_USER, password=password)
+
+
+@pytest.mark.full  # every run: `test_pages_in_browser.py` and `test_page_actions.py`, on fakes
 def test_on_the_pages_a_person_reads_why_a_stream_was_killed_restarts_it_and_sees_it_recover(demos: Demos) -> None:
-    url = demos.stack.environment()["AIRFLOW__API__BASE_URL"]
-    password = read_credentials(demos.stack.data / "credentials.json").airflow_admin_password
-    with open_ledger(demos.stack.settings().ledger_url.get_secret_value()) as ledger, running_browser() as browser:
-        page = log_in(browser, url, user=AIRFLOW_USER, password=password)
+    ledger_url = demos.stack.settings().ledger_url.get_secret_value()
+    with open_ledger(ledger_url) as ledger, _pages_of(demos.stack) as page:
         killed = newest_run(ledger, "silver_flights")
         assert killed is not None
         kill_driver(killed)
-        for place, heading in _PAGES.items():
-            page.goto(f"/sluice/{place}")
-            expect(page.get_by_role("heading", name=heading, exact=True)).to_be_visible(timeout=_PAGE_MS)
-            screenshot(page, f"demo-{place.replace('/', '-')}")
-        page.goto("/sluice/streams/silver_flights")
-        page.get_by_role("link", name="The newest quarantined records").click()
-        expect(page.locator("table.samples tbody tr").first).to_contain_text("records", timeout=_PAGE_MS)
-        for look in _LOOKS:
-            page.emulate_media(color_scheme=look)
-            screenshot(page, f"demo-quarantine-{look}")
         page.goto("/sluice/streams?q=silver_flights")
         page.get_by_role("link", name="silver_flights", exact=True).click()
         banner = page.locator("#live .banner .state")
@@ -240,6 +241,24 @@ def test_on_the_pages_a_person_reads_why_a_stream_was_killed_restarts_it_and_see
         expect(newest).to_contain_text("running", timeout=_PAGE_MS)
         expect(banner).to_contain_text("✓", timeout=_PAGE_MS)
         screenshot(page, "demo-recovered")
+
+
+def test_a_person_reads_the_pages_of_the_demo_and_the_ui_of_its_driver_and_who_is_logged_out_reads_neither(
+    demos: Demos,
+) -> None:
+    ledger_url = demos.stack.settings().ledger_url.get_secret_value()
+    with open_ledger(ledger_url) as ledger, _pages_of(demos.stack) as page:
+        for place, heading in _PAGES.items():
+            page.goto(f"/sluice/{place}")
+            expect(page.get_by_role("heading", name=heading, exact=True)).to_be_visible(timeout=_PAGE_MS)
+            screenshot(page, f"demo-{place.replace('/', '-')}")
+        page.goto("/sluice/streams/silver_flights")
+        page.get_by_role("link", name="The newest quarantined records").click()
+        expect(page.locator("table.samples tbody tr").first).to_contain_text("records", timeout=_PAGE_MS)
+        for look in _LOOKS:
+            page.emulate_media(color_scheme=look)
+            screenshot(page, f"demo-quarantine-{look}")
+        page.goto("/sluice/streams/silver_flights")
         await_condition(lambda: _serves_ui(ledger, "silver_flights"), within_seconds=_PAGE_MS / 1000)
         page.get_by_role("link", name="Spark UI").click()
         expect(page.get_by_role("heading", name="Spark Jobs")).to_be_visible(timeout=_PAGE_MS)
@@ -258,7 +277,7 @@ def test_on_the_pages_a_person_reads_why_a_stream_was_killed_restarts_it_and_see
 
 
 def test_the_secrets_of_the_stack_lie_in_a_few_private_files_alone(demos: Demos) -> None:
-    """After drivers were killed, started by Airflow, and watched by a person."""
+    """After drivers were started by Airflow, and watched by a person; in the full run killed and restarted, too."""
     stack = demos.stack
     rows = [row for database in databases_of(stack) for row in rows_of(database)]
     elsewhere = [*rows, *command_lines_of(stack), *metadata_of_tables(stack)]
@@ -303,10 +322,12 @@ def test_failed_dag_run_is_reported_with_the_end_of_its_log(demos: Demos) -> Non
     assert "bronze_weather" in str(caught.value)
 
 
-def test_down_after_every_service_was_killed_leaves_nothing(demos: Demos) -> None:
-    """Drivers run as well, and the scheduler has workers. What was stopped in order left nothing either (`demos`)."""
-    for service in demos.stack.status().values():
-        os.kill(service["pid"], signal.SIGKILL)
+def test_down_leaves_nothing_and_in_the_drill_neither_after_every_service_was_killed(demos: Demos) -> None:
+    """Drivers run as well, and the scheduler has workers. Every run kills services without Airflow
+    (`test_life_cycle.py`); what is stopped in order in the drill leaves nothing either (`demos`)."""
+    if IS_REPEATED:
+        for service in demos.stack.status().values():
+            os.kill(service["pid"], signal.SIGKILL)
 
     result = demos.stack.run("down")
 

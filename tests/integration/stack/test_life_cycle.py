@@ -218,7 +218,6 @@ def test_down_ends_everything_and_the_data_stays(new_stack: Stack) -> None:
         assert connection.execute("SELECT answer FROM kept").fetchone() == (1,)
 
 
-@pytest.mark.full
 def test_down_ends_what_lost_its_parent(new_stack: Stack) -> None:
     """A driver that was started detached, and the children of a server that was killed."""
     new_stack.up(PAIR)
