@@ -149,14 +149,24 @@ What a person requested since the copy is forgotten, too: stop or start again wh
 *reset* that the ledger has forgotten is not repaired: the tables then have a newer generation than the ledger, and a
 start ends with that message.
 
-## After an upgrade
+## An upgrade, and the way back
 
-Bring the new Sluice to every host of Airflow, run `sluice ledger upgrade` once, and then restart the drivers, which
-keep the code that they were started with: `sluice stream restart --older-than VERSION --at-once 4` (`--dry-run` names
-them). While a backup of the ledger runs, the upgrade waits for it in steps of seconds. Do not leave older programs
-beside the new ones: what they cannot read of a stream is reported as *not reconciled*, and where the ledger names an
-oldest reader that is newer, they are refused at their first query. Each run shows the version that started it, on the
-stream's page and in `sluice stream show`.
+Take a backup of the ledger, bring the new Sluice to every host of Airflow, and run `sluice ledger upgrade` once. Live
+drivers need not stop for it: they keep the code that they were started with, report and publish on the upgraded ledger
+as before, and are replaced when you say so: `sluice stream restart --older-than VERSION --at-once 4` (`--dry-run` names
+them). Each run shows the version that started it, on the stream's page and in `sluice stream show`.
+While a backup of the ledger runs, the upgrade waits for it in steps of seconds. Do not leave older programs beside the
+new ones: what they cannot read of a stream is reported as *not reconciled*.
+
+The schema of a ledger is never taken back. Whether the way back is open, `sluice ledger status` of the former Sluice
+says:
+
+- "… of a newer Sluice, with which this one may work": bring it back to every host, and restart each stream
+  (`sluice stream restart STREAM`). Its drivers publish on the upgraded ledger, each row once.
+- "The ledger is for Sluice VERSION and later": there is none but the backup. Every command of the former Sluice is
+  refused like that; restart its drivers with the new one at once.
+
+A backup that is restored has forgotten what happened since: see the section above.
 
 After a reboot a host restarts as many drivers in 15 seconds as it has cores; the others wait as *restarting*
 (`host_busy`).
