@@ -208,6 +208,8 @@ def test_an_answer_that_was_not_recorded_is_not_confirmed() -> None:
 
 
 SEVERAL = [
+    ("PATCH", "dags/~/dagRuns/list", {}),
+    ("PATCH", "dags/stream_control/dagRuns/~/taskInstances/list", {}),
     ("POST", "dags/stream_control/clearDagRuns", {"dag_runs": [{"dag_run_id": "about-flights"}]}),
     ("POST", "dags/stream_control/clearPartitions", {"partition_keys": ["x"]}),
     ("POST", "dags/~/clearDagRuns", {"dag_runs": [{"dag_id": "stream_control", "dag_run_id": "about-flights"}]}),
