@@ -101,6 +101,8 @@ A replay publishes each record once, beside the live stream (decision 0087); it 
 the stream keeps a state, replaces rows, or makes several rows of a record. A record is read again by its position where
 the topic or table still holds it; where it does not, the value is taken from the quarantine if a decoder has rejected
 it. `--dry-run` shows the effect, `--kind`, `--position` and `--batch` choose. One replay of a stream runs at a time.
+Rows that the table holds already are refused, because code may have published a record and rejected it, too: where
+other records gave those rows, add `--allow-repeated`.
 When the table is rolled back below a replay, its records are open again at the next start, replay or discard. Else
 `sluice backfill STREAM` computes the interval again where the stream declares a backfill, and `sluice stream refresh
 STREAM` the table.

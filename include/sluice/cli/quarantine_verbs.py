@@ -38,7 +38,7 @@ from sluice.operations import OperationPlan, OperationVerb, Stake, steps_of
 from sluice.publication.resolved_rejections import Resolution, ResolvedRows, mark_resolved
 from sluice.supervision.supervision_events import command_event
 from sluice.tables.catalog import open_catalog
-from sluice.work.requests import YES, ReplayRecords
+from sluice.work.requests import NO, YES, ReplayRecords
 
 app = typer.Typer(
     help="The rejected records of a stream: show, replay and discard them.", no_args_is_help=True, add_completion=False
@@ -51,6 +51,9 @@ Positions = Annotated[
 Batches = Annotated[
     list[str] | None,
     typer.Option("--batch", help="Only what this batch rejected, `<generation>:<batch>`; may be repeated."),
+]
+AllowRepeated = Annotated[
+    bool, typer.Option("--allow-repeated", help="Also publish rows that are in the table already, as of other records.")
 ]
 _BY_TRANSFORMATION = "by the transformation"
 
@@ -86,6 +89,7 @@ def replay(
     kinds: Kinds = None,
     positions: Positions = None,
     batches: Batches = None,
+    allows_repeated: AllowRepeated = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -104,6 +108,7 @@ def replay(
             positions=json.dumps(sorted(positions or [])),
             batches=json.dumps(sorted(batches or [])),
             until=now,
+            allows_repeated=YES if allows_repeated else NO,
         )
         digests: list[str] = []
 
@@ -213,6 +218,8 @@ def _replay_sentences(stream: LoadedStream, tried: Mapping[str, Any]) -> Iterato
         reasons = ", ".join(f"{count:,} {kind}" for kind, count in Counter(rejected).most_common())
         yield f"Leave open what is rejected again: {reasons}."
     yield f"Add {tried['rows']:,} rows to {_target_of(stream)} in one commit."
+    if tried["visible"]:
+        yield f"Of these, {tried['visible']:,} are in the table already, and are there once more then."
     yield "Mark the rows as replayed. The live stream continues, and its mark stays."
 
 

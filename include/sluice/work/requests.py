@@ -123,7 +123,7 @@ class ReplayRecords(WorkRequest):
 
     kinds, positions, batches: which ones, as lists in JSON; empty lists for all. until: rejected up to this time in ISO
     8601; empty for all. only_tries: `yes` to compute and to publish nothing. planned: the digest that a person agreed
-    to; empty when no person was asked.
+    to; empty when no person was asked. allows_repeated: `yes` to publish also rows that the target holds already.
     """
 
     kind: ClassVar[WorkKind] = WorkKind.REPLAY
@@ -135,6 +135,7 @@ class ReplayRecords(WorkRequest):
     until: str = ""
     only_tries: str = NO
     planned: str = ""
+    allows_repeated: str = NO
 
 
 REQUESTS: dict[WorkKind, type[WorkRequest]] = {

@@ -8,13 +8,16 @@ from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as fn
-from pyspark.sql.types import DateType, StructField, TimestampNTZType, TimestampType
+from pyspark.sql.types import DateType, IntegralType, StructField, TimestampNTZType, TimestampType
 
 from sluice.errors import UnpublishableError
 from sluice.record_values.rejection import RejectionKind
 from sluice_spark.backfill.table_rows import is_between
 from sluice_spark.session.columns import quoted
 from sluice_spark.session.row_content import row_hashes
+
+_ORDERED = (DateType, TimestampType, TimestampNTZType, IntegralType)
+"""Of these types Iceberg knows the least and the greatest value of a file exactly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,48 +90,57 @@ def require_apart(stream: str, together: Computed, alone: Computed) -> None:
         )
 
 
-def require_not_visible(stream: str, computed: Computed, held: DataFrame) -> None:
+def require_not_visible(stream: str, computed: Computed, held: DataFrame, *, allows_repeated: bool) -> int:
     """Refuse rows that the target holds already: code that published a record and rejected it, both at once, leaves an
-    open row, and nothing else says that its record is visible.
+    open row, and nothing else says that its record is visible. Records may also give equal rows rightfully, which only
+    a person knows.
 
     Parameters
     ----------
-    held: the rows of the target.
+    held: the rows of the target. allows_repeated: whether a person has said so.
+
+    Returns
+    -------
+    How many there are.
 
     Raises
     ------
-    UnpublishableError: with their number.
+    UnpublishableError: with their number, when they are not allowed.
     """
     if not computed.count:
-        return
+        return 0
     new = computed.rows.select(*(fn.col(quoted(one.name)).cast(one.dataType).alias(one.name) for one in held.schema))
     hashed, old = new.select(*row_hashes(new)), _near(new, held)
     found = hashed.join(old.select(*row_hashes(old)).distinct(), hashed.columns, "left_semi").count()
-    if found:
+    if found and not allows_repeated:
         raise UnpublishableError(
             f"{found} of the {computed.count} rows that the records of {stream} give are in its table already: what "
             "rejected a record may have published it, too. Nothing was published.",
             next_step="Replay the other records by `--position`. Of these, discard what is visible, or backfill their "
-            "interval.",
+            "interval. Where other records gave the rows that are there, repeat it with `--allow-repeated`.",
         )
+    return found
 
 
 def _near(rows: DataFrame, held: DataFrame) -> DataFrame:
-    """The rows of a table whose times lie where those of some rows do: Iceberg leaves most files out by them."""
-    times = [one for one in rows.schema if isinstance(one.dataType, DateType | TimestampType | TimestampNTZType)]
-    numbers = [_number_of(one) for one in times]
+    """The rows of a table whose times and whole numbers lie where those of some rows do: Iceberg leaves most files out
+    by them."""
+    ordered = [one for one in rows.schema if isinstance(one.dataType, _ORDERED)]
+    numbers = [_number_of(one) for one in ordered]
     ends = [end(number) for number in numbers for end in (fn.min, fn.max)]
     if not ends:
         return held
     (found,) = rows.agg(*ends).collect()
-    for n, one in enumerate(times):
+    for n, one in enumerate(ordered):
         least, most = found[2 * n], found[2 * n + 1]
         is_null = fn.col(quoted(one.name)).isNull()
         held = held.where(is_null if least is None else is_between(held, one.name, (least, most)))
     return held
 
 
-def _number_of(time: StructField) -> Column:
-    """The number by which Iceberg knows a time."""
-    column = fn.col(quoted(time.name))
-    return fn.unix_date(column) if isinstance(time.dataType, DateType) else fn.unix_micros(column.cast("timestamp"))
+def _number_of(value: StructField) -> Column:
+    """The number by which Iceberg knows a value."""
+    column = fn.col(quoted(value.name))
+    if isinstance(value.dataType, IntegralType):
+        return column
+    return fn.unix_date(column) if isinstance(value.dataType, DateType) else fn.unix_micros(column.cast("timestamp"))

@@ -105,7 +105,8 @@ class ReplayEffect:
 
     open: the rows that were meant. by_source, by_stored: how many records were found in the source, and in the
     quarantine alone. left: how many rows cannot be replayed, by the reason. rejected: how many records are rejected
-    again, by the kind. rows: of the target. digest: of the records and of what they give. marked: how many rows are
+    again, by the kind. rows: of the target. visible: how many of these the target holds already, where that is allowed.
+    digest: of the records and of what they give. marked: how many rows are
     resolved; 0 in a trial. snapshot_id: that made the rows visible; none in a trial, and where nothing was to be
     published.
     """
@@ -117,6 +118,7 @@ class ReplayEffect:
     left: Mapping[str, int]
     rejected: Mapping[str, int]
     rows: int
+    visible: int
     digest: str
     marked: int = 0
     snapshot_id: int | None = None
@@ -127,7 +129,7 @@ class ReplayRun:
     """The replay of some rejected records of one stream.
 
     planned: the digest of the records that a person agreed to; unset when no person was asked.
-    only_tries: whether nothing is published.
+    only_tries: whether nothing is published. allows_repeated: whether rows may be published that the target holds.
     reached: is called with PLANNED behind the fence, then COMPUTED, STAGED, QUARANTINED behind the claim, CHECKED
         before each commit, PUBLISHED, and RECORDED when the rows are marked.
     """
@@ -140,6 +142,7 @@ class ReplayRun:
     open_session: Callable[[], SparkSession]
     planned: str | None = None
     only_tries: bool = False
+    allows_repeated: bool = False
     reached: Reached = unnoticed
 
     def work(self) -> ReplayEffect:
@@ -281,7 +284,7 @@ class ReplayRun:
                     require_apart(self.stream.name, computed, self._compute(spark, found[0], alone, kept))
                 target = replayed_output(self.stream.declaration).target
                 held = spark.read.table(quoted_table(self.settings.catalog.name, target))
-                require_not_visible(self.stream.name, computed, held)
+                visible = require_not_visible(self.stream.name, computed, held, allows_repeated=self.allows_repeated)
             self.reached(CrashPoint.COMPUTED)
             effect = ReplayEffect(
                 key=key,
@@ -291,7 +294,8 @@ class ReplayRun:
                 left=dict(Counter(usable.left) + Counter(again.left)),
                 rejected=dict(Counter(computed.again.values())),
                 rows=computed.count,
-                digest=_digest(again, computed),
+                visible=visible,
+                digest=_digest(again, computed, visible),
             )
             yield computed, effect, usable.at(done)
         finally:
@@ -343,9 +347,9 @@ class ReplayRun:
         )
 
 
-def _digest(again: RecordsAgain, computed: Computed) -> str:
+def _digest(again: RecordsAgain, computed: Computed, visible: int) -> str:
     """Of the records, from where each comes, and what they give: a record that its source has lost since lacks more."""
-    seen = [sorted(again.by_source), sorted(again.by_stored), sorted(computed.again.items()), computed.count]
+    seen = [sorted(again.by_source), sorted(again.by_stored), sorted(computed.again.items()), computed.count, visible]
     return hashlib.sha256(json.dumps(seen).encode()).hexdigest()
 
 

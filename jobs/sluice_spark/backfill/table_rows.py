@@ -14,7 +14,7 @@ from pyiceberg.table import Table
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as fn
-from pyspark.sql.types import DateType
+from pyspark.sql.types import DateType, IntegralType
 
 from sluice.backfill.interval_gaps import Fingerprint
 from sluice.backfill.intervals import Interval
@@ -141,7 +141,9 @@ class HeldRows:
 def is_between(rows: DataFrame, column: str, bounds: tuple[int, int]) -> Column:
     """Whether a value lies between two of Iceberg's numbers; a row without a value may lie in any file."""
     kind, value = rows.schema[column].dataType, fn.col(quoted(column))
-    if isinstance(kind, DateType):
+    if isinstance(kind, IntegralType):
+        low, high = (fn.lit(number).cast(kind) for number in bounds)
+    elif isinstance(kind, DateType):
         low, high = (fn.date_from_unix_date(fn.lit(day)) for day in bounds)
     else:
         low, high = (fn.timestamp_micros(fn.lit(micros)).cast(kind) for micros in bounds)

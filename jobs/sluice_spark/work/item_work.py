@@ -271,6 +271,7 @@ class ItemWork:
                 asked_by=self.item.asked_by,
                 open_session=open_session,
                 only_tries=request.only_tries == YES,
+                allows_repeated=request.allows_repeated == YES,
                 reached=self._has_reached,
             ).work()
 

@@ -290,6 +290,8 @@ def test_what_code_has_published_and_rejected_both_at_once_is_not_published_agai
 
     with pytest.raises(UnpublishableError, match=r"2 of the 3 rows that the records of .* are in its table already"):
         run_of(workshop).work()
+    tried = run_of(workshop, only_tries=True, allows_repeated=True).work()
+    assert (tried.rows, tried.visible) == (3, 2)
     only = Selection(positions=frozenset({'{"id":3}'}))
     assert run_of(workshop, selection=only).work().rows == 1
     discard(workshop, '{"id":1}', '{"id":2}')
@@ -297,6 +299,31 @@ def test_what_code_has_published_and_rejected_both_at_once_is_not_published_agai
     assert ids_by_duckdb(workshop) == [1, 2, 3]
     assert resolutions(workshop) == {'{"id":1}': "discarded", '{"id":2}': "discarded", '{"id":3}': "replayed"}
     assert run_of(workshop).work().open == 0
+
+
+def test_a_person_says_that_other_records_gave_the_rows_that_are_there(workshop: Workshop) -> None:
+    for table in ("source", "target"):
+        workshop.declare_table(table, COLUMNS)
+    declare(workshop, limit=10, more='.selectExpr("0L AS id", "word")')
+    workshop.append(
+        "source", [{"id": number, "word": word} for number, word in ((1, "same"), (2, "own"), (11, "same"))]
+    )
+    workshop.run_supervised(name_in(workshop))
+    declare(workshop, limit=0, more='.selectExpr("0L AS id", "word")')
+    with pytest.raises(UnpublishableError, match="1 of the 2 rows") as refused:
+        run_of(workshop).work()
+    assert "`--allow-repeated`" in (refused.value.next_step or "")
+    tried = run_of(workshop, only_tries=True, allows_repeated=True).work()
+    workshop.append("target", [{"id": 0, "word": "own"}])
+    with pytest.raises(UsageError, match="out of date"):
+        run_of(workshop, allows_repeated=True, planned=tried.digest).work()
+    workshop.table("target").delete("word = 'own'")
+
+    done = run_of(workshop, allows_repeated=True, planned=tried.digest).work()
+
+    assert (done.visible, done.marked) == (1, 2)
+    assert sorted(one["word"] for one in workshop.rows("target")) == ["own", "same", "same"]
+    assert set(resolutions(workshop).values()) == {"replayed"}
 
 
 def test_a_backfill_settles_what_code_has_published_and_rejected_both_at_once(workshop: Workshop) -> None:
