@@ -174,8 +174,8 @@ def test_every_file_system_is_read_only_but_where_the_reason_is_known(compose: d
 
 
 def test_what_a_service_of_airflow_writes_lies_in_its_volumes(compose: dict[str, Any]) -> None:
-    """Its file system is read only. Native libraries are loaded from /tmp, and rows spilled into it: so it is neither in
-    memory nor forbids execution, as a tmpfs of Docker does."""
+    """Its file system is read only. Native libraries are loaded from /tmp, and rows spilled into it: so it is neither
+    in memory nor forbids execution, as a tmpfs of Docker does."""
     for name, service in services(compose).items():
         if name.startswith("airflow-"):
             volumes = [volume.rpartition(":")[2] for volume in service["volumes"]]
