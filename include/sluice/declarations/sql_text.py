@@ -45,7 +45,7 @@ _FORMATS = frozenset(
 """What Spark takes for the format of files in `format.path`, in the place of a table."""
 
 _TOKEN = re.compile(
-    r"""(?P<space>\s+|--[^\n]*)
+    r"""(?P<space>\s+|--[^\r\n]*)
       | (?P<comment>/\*)
       | (?P<text>[rR](?:'[^']*'|"[^"]*") | '(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.|"")*")
       | (?P<name>`(?:[^`]|``)*`)
@@ -106,6 +106,8 @@ def _reach_problem(text: str, words: Sequence[str]) -> str | None:
             return f"calls {name.lower()}, which calls Java: a transformation in SQL reads its inputs alone"
         if sign == "(" and name in _SCHEMA_READS:
             return f"calls {name.lower()}, which reads schemas from files: declare the format, or decode it in Python"
+        if sign == "(" and name.startswith("XPATH"):
+            return f"calls {name.lower()}, whose document may name files and addresses to read: parse it in Python"
         if sign == "(" and word == "IDENTIFIER":
             return "calls identifier, whose text becomes a name: write the name itself"
         if word == "USING" and sign == "''":

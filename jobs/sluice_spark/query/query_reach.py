@@ -30,10 +30,20 @@ _REACHING = frozenset(
         *("CallMethodViaReflection", "TryReflect"),  # reflect, java_method, try_reflect
         *("FromAvro", "FromProtobuf", "SchemaOfAvro", "ToAvro", "ToProtobuf"),  # read a schema by its address or path
         *("XmlToStructs", "SchemaOfXml"),  # the same, as an option
+        *(
+            "XPathBoolean",
+            "XPathShort",
+            "XPathInt",
+            "XPathLong",
+            "XPathFloat",
+            "XPathDouble",
+            "XPathString",
+            "XPathList",
+        ),
         *("PythonUDF", "PythonUDAF", "PythonUDTF", "ScalaUDF", "UnresolvedPolymorphicPythonUDTF"),  # of the session
     }
 )
-"""Functions of Spark that call code or read a file."""
+"""Functions of Spark that call code, or read a file or an address: those of XPath by the DOCTYPE of a document."""
 
 
 def reach_problem(rows: DataFrame, inputs: Collection[str]) -> str | None:
@@ -91,6 +101,6 @@ def _problem(node: Mapping[str, Any]) -> str | None:
     name = kind.rpartition(".")[2]
     if kind.startswith(_FUNCTIONS):
         return f"calls {name}, which a transformation in SQL may not" if name in _REACHING else None
-    if not kind.startswith(_OPERATORS) or (not node["num-children"] and name not in _RELATIONS):
+    if not kind.startswith(_OPERATORS) or name == "View" or (not node["num-children"] and name not in _RELATIONS):
         return f"reads or runs {name}, which is no input of it: declare it as one"
     return f"runs a program ({name})" if name in _PROGRAMS else None

@@ -23,14 +23,16 @@ REFUSED = {
     "WITH a AS (SELECT reflect('java.lang.System', 'getenv', 'X') v) SELECT v FROM a, rows": "calls CallMethodViaRefl",
     """SELECT from_avro(bytes, '"string"') FROM rows""": "calls FromAvro",
     "SELECT from_xml(name, 'x INT', map('rowValidation' || 'XSDPath', '/etc/hostname')) FROM rows": "calls XmlToStr",
+    "SELECT xpath_string(name, 'a') FROM rows": "calls XPathString",
+    "SELECT xpath(name, 'a/b') FROM rows": "calls XPathList",
     "SELECT schema_of_xml('<a/>', map('rowValidationXSDPath', '/etc/hostname')) FROM rows": "calls SchemaOfXml",
     "SELECT count(*) FROM rows GROUP BY CUBE (id, from_xml(name, 'x INT').x)": "calls XmlToStructs",
     "SELECT mine(id) FROM rows": "calls PythonUDF",
     "SELECT TRANSFORM(id) USING 'cat' FROM rows": "runs a program (ScriptTransformation)",
     "SELECT * FROM text.`file:///etc/hostname`": "reads or runs LogicalRelation",
     "SELECT id FROM rows WHERE name IN (SELECT value FROM text.`file:///etc/hostname`)": "reads or runs LogicalRel",
-    "SELECT id FROM rows JOIN kept_by_others USING (id)": "reads or runs LogicalRDD",
-    "SELECT id FROM global_temp.rows": "reads or runs LogicalRDD",
+    "SELECT id FROM rows JOIN kept_by_others USING (id)": "reads or runs View",
+    "SELECT id FROM global_temp.rows": "reads or runs View",
 }
 
 
@@ -41,7 +43,7 @@ def reading(spark: SparkSession) -> SparkSession:
     columns = "id int, name string, list array<int>, bytes binary"
     rows = session.createDataFrame([(1, "a", [1], b"a")], columns)
     rows.where("id > 0").createOrReplaceTempView("rows")
-    session.createDataFrame([(1,)], "id int").createOrReplaceTempView("kept_by_others")
+    session.range(3).createOrReplaceTempView("kept_by_others")  # whose plan has no relation
     session.createDataFrame([(1,)], "id int").createOrReplaceGlobalTempView("rows")
     session.udf.register("mine", lambda value: value)
     return session
@@ -118,6 +120,17 @@ def test_a_transformation_is_asked_once_spark_has_resolved_it(workshop: Workshop
 REACHING = {
     *("from_avro", "from_protobuf", "from_xml", "schema_of_avro", "schema_of_xml", "to_avro", "to_protobuf"),
     *("java_method", "reflect", "try_reflect"),
+    *(
+        "xpath",
+        "xpath_boolean",
+        "xpath_double",
+        "xpath_float",
+        "xpath_int",
+        "xpath_long",
+        "xpath_number",
+        "xpath_short",
+    ),
+    "xpath_string",
 }
 
 
