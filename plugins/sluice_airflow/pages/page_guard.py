@@ -138,8 +138,9 @@ class PlanTokens:
 
 
 def use_of(token: str) -> str:
-    """The id under which the ledger remembers that a token was used."""
-    return f"page:{sha256(token.encode()).hexdigest()}"
+    """The id under which the ledger remembers that a token was used: without its signature, which Base64 spells in
+    several ways."""
+    return f"page:{sha256(token.rpartition('.')[0].encode()).hexdigest()}"
 
 
 _FIELDS = ("user", "subject", "verb", "number", "interval", "digest")

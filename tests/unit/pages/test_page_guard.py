@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from string import ascii_letters
 
 import pytest
 from starlette.exceptions import HTTPException
@@ -56,6 +57,16 @@ def test_a_token_is_good_for_its_person_stream_and_verb() -> None:
     assert PlanTokens("another secret").plan_of(token, user="ann", subject="clicks", verb="reset") is None
     assert tokens.plan_of(f"x{token}", user="ann", subject="clicks", verb="reset") is None
     assert tokens.plan_of("", user="ann", subject="clicks", verb="reset") is None
+
+
+def test_a_token_in_another_spelling_is_the_same_use() -> None:
+    tokens = PlanTokens("secret")
+    token = tokens.token_of(PLAN)
+    respelt = [f"{token}=", *(f"{token[:-1]}{last}" for last in ascii_letters)]
+    accepted = [one for one in respelt if tokens.plan_of(one, user="ann", subject="clicks", verb="reset") == PLAN]
+    assert len(accepted) > 1
+    assert {use_of(one) for one in accepted} == {use_of(token)}
+    assert use_of(tokens.token_of(PLAN)) != use_of(token)
 
 
 def test_each_token_is_another_one() -> None:
