@@ -89,7 +89,8 @@ def plan_maintenance_run(
 ) -> OperationPlan[MaintenancePlan | None]:
     """What a maintenance run of a table would do now. Nothing is changed.
 
-    Its digest does not name the snapshot: a live table has another one each second.
+    Its digest names the table, what is declared for it, and the steps; not the snapshot: a live table has another one
+    each second.
 
     Raises
     ------
@@ -99,13 +100,18 @@ def plan_maintenance_run(
     declaration = find_declaration(declarations, table)
     loaded = require_table(open_catalog(settings), table)
     files = _files_of(loaded)
+    confirmed: dict[str, Any] = {
+        "table": str(loaded.metadata.table_uuid),
+        "declared": declaration.maintenance.model_dump(mode="json"),
+    }
     asked = f"A run of the DAG {MAINTENANCE_DAG} does this for {table} alone, after runs that are on already."
     if files > MOST_FILES:
         unseen = f"It has {files:,} files, too many to look at for a page. The run looks at them and decides."
-        return OperationPlan(verb=OperationVerb.MAINTAIN, subject=table, seen=None, steps=steps_of(unseen, asked))
+        steps = steps_of(unseen, asked)
+        return OperationPlan(verb=OperationVerb.MAINTAIN, subject=table, seen=None, steps=steps, evidence=confirmed)
     now = database_time(ledger)
     plan = plan_table_maintenance(ledger, declarations, settings, declaration=declaration, table=loaded, now=now)
-    confirmed = {"steps": [(decision.step, decision.action) for decision in plan.steps]}
+    confirmed["steps"] = [(decision.step, decision.action) for decision in plan.steps]
     return replace(maintenance_operation(plan), evidence=confirmed).followed_by(asked)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any
 
 import httpx
@@ -51,10 +52,12 @@ def shown_to_admin(airflow: RunningAirflow, *, subject: str, verb: str, **more: 
     return {"token": tokens.token_of(ShownPlan(user="admin", subject=subject, verb=verb, **more))}
 
 
-def digest_in(airflow: RunningAirflow, shown: dict[str, str]) -> str:
-    """The digest that the token of a backfill's plan binds."""
+def digest_in(
+    airflow: RunningAirflow, shown: dict[str, str], *, subject: str = "asked_back", verb: str = "backfill"
+) -> str:
+    """The digest that the token of a plan binds."""
     tokens = PlanTokens(airflow.environment["AIRFLOW__API__SECRET_KEY"])
-    plan = tokens.plan_of(shown["token"], user="admin", subject="asked_back", verb="backfill")
+    plan = tokens.plan_of(shown["token"], user="admin", subject=subject, verb=verb)
     assert plan is not None
     return plan.digest
 
@@ -85,6 +88,11 @@ def test_maintenance_is_run_by_its_dag_for_the_person_and_the_one_table(
     for digest in ("", "d" * 64):
         of_another = shown_to_admin(airflow, subject="silver.acted_on", verb="maintain", digest=digest)
         check_out_of_date(as_admin, MAINTAIN, of_another)
+    of_the_earlier = shown_by(as_admin, MAINTAIN.replace("/do/", "/plan/"))
+    open_catalog_at(CatalogPlace(environment=airflow.environment)).drop_table("silver.acted_on")
+    table_of(airflow, "silver.acted_on")
+    check_out_of_date(as_admin, MAINTAIN, of_the_earlier)
+    shown = shown_by(as_admin, MAINTAIN.replace("/do/", "/plan/"))
     assert len(airflow.runs("table_maintenance")) == before
 
     done = as_admin.post(MAINTAIN, data=shown, headers=SAME_SITE)
@@ -143,6 +151,22 @@ def test_a_backfill_becomes_runs_of_its_dag_for_the_person(as_admin: httpx.Clien
     airflow.client.put(f"/api/v2/backfills/{made['id']}/cancel").raise_for_status()
     events = recent_events(airflow.ledger, EventSubject.STREAM, "asked_back", limit=5)
     assert ("backfill", "airflow: pages, admin") in [(event.action, event.actor.name) for event in events]
+
+
+def test_maintenance_that_is_declared_otherwise_needs_another_approval(
+    as_admin: httpx.Client, airflow: RunningAirflow
+) -> None:
+    plan, declared = MAINTAIN.replace("/do/", "/plan/"), airflow.pipelines / "silver.acted_on.table.yaml"
+    table_of(airflow, "silver.acted_on")
+    shown, written = shown_by(as_admin, plan), declared.read_text()
+    of = partial(digest_in, airflow, subject="silver.acted_on", verb="maintain")
+    try:
+        declared.write_text(written.replace("expiry: null", "expiry: null, content_check_bytes: 1MiB"))
+        airflow.wait(lambda: of(shown_by(as_admin, plan)) != of(shown), within_seconds=30)
+        check_out_of_date(as_admin, MAINTAIN, shown)
+    finally:
+        declared.write_text(written)
+    airflow.wait(lambda: of(shown_by(as_admin, plan)) == of(shown), within_seconds=30)
 
 
 def test_a_backfill_of_rows_that_are_computed_otherwise_needs_another_approval(
