@@ -17,6 +17,7 @@ from sluice.ledger.work_items import observe_item
 from sluice.ledger.work_values import WorkState
 from sluice.processes.driver_processes import kill_group
 from sluice.work.read_item_log import last_lines_of_item
+from sluice_airflow.operators.work_operator import SPARK_POOL
 
 TOGETHER = ("together_one", "together_two", "together_three")
 """Incremental streams whose runs share applications."""
@@ -145,6 +146,8 @@ def test_an_application_and_its_item_outlast_the_workers_and_the_triggerer(airfl
     pid = find_application(airflow.ledger, application).pid
     assert pid is not None
 
+    # A killed worker's task keeps its slot until Airflow looks for such tasks, every five minutes.
+    airflow.wait(lambda: airflow.get(f"pools/{SPARK_POOL}")["occupied_slots"] == 0, within_seconds=120)
     for component in ("scheduler", "triggerer"):  # the scheduler's processes below it are the workers
         airflow.kill(component)
     airflow.await_health()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from hashlib import sha256
 
 from sluice.backfill.intervals import Interval, rounded_outwards
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
@@ -28,6 +29,16 @@ def followers_of(declarations: Declarations, stream: LoadedStream, interval: Int
     found: dict[str, Follower] = {}
     _add_followers(declarations, stream, interval, found)
     return tuple(found.values())
+
+
+def declarations_digest(declarations: Declarations, stream: LoadedStream, interval: Interval) -> str:
+    """SHA-256, in hexadecimal, of the declarations that compute an interval: of the stream and of those that follow it.
+
+    It is the same for each part of an interval, so that each run of a backfill can be held to what a person agreed to.
+    """
+    computing = {stream.name: stream.digest}
+    computing |= {one.stream.name: one.stream.digest for one in followers_of(declarations, stream, interval)}
+    return sha256("".join(f"{name} {digest}\n" for name, digest in sorted(computing.items())).encode()).hexdigest()
 
 
 def _add_followers(

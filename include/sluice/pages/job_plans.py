@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pyiceberg.table import Table
 
 from sluice.backfill.backfill_plan import BackfillPlan
-from sluice.backfill.followers import Follower, followers_of
+from sluice.backfill.followers import Follower, declarations_digest, followers_of
 from sluice.backfill.intervals import Interval, divide
 from sluice.backfill.observe_backfill import backfill_of, plan_with_followers
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
@@ -66,8 +66,10 @@ def maintenance_request(table: str) -> AirflowRequest:
     )
 
 
-def backfill_request(stream: LoadedStream, whole: Interval) -> AirflowRequest:
+def backfill_request(declarations: Declarations, stream: LoadedStream, whole: Interval) -> AirflowRequest:
     """A backfill of an interval: one run for each part of it, also of parts that were backfilled before.
+
+    Each run is held to the declarations of now: what is declared otherwise meanwhile, a person has not agreed to.
 
     Raises
     ------
@@ -80,6 +82,7 @@ def backfill_request(stream: LoadedStream, whole: Interval) -> AirflowRequest:
         "to_date": parts[-1].start.isoformat(),
         "max_active_runs": backfill.at_once,
         "reprocess_behavior": "completed",
+        "dag_run_conf": {"agreed": declarations_digest(declarations, stream, whole)},
     }
     return AirflowRequest(path="backfills", body=body)
 

@@ -49,6 +49,7 @@ class ReplaceInterval(WorkRequest):
 
     start, end: times in ISO 8601; without an offset they are UTC. The end is not part of the interval.
     allow_fewer: `yes` to publish also where fewer rows come than go.
+    agreed: the `declarations_digest` that a person agreed to; empty when no person was asked.
     """
 
     kind: ClassVar[WorkKind] = WorkKind.INTERVAL
@@ -57,6 +58,7 @@ class ReplaceInterval(WorkRequest):
     start: str
     end: str
     allow_fewer: str = NO
+    agreed: str = ""
 
     def payload(self) -> dict[str, str]:
         """The stream, and the interval in one form, so that two who ask for the same one ask for equal values.
@@ -67,7 +69,7 @@ class ReplaceInterval(WorkRequest):
         """
         interval = parse_interval(self.start, self.end)
         start, end = interval.start.isoformat(), interval.end.isoformat()
-        return {"stream": self.stream, "start": start, "end": end, "allow_fewer": self.allow_fewer}
+        return {**asdict(self), "start": start, "end": end}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

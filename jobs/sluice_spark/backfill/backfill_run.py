@@ -16,7 +16,7 @@ from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
 from sluice.backfill.backfill_plan import BackfillObservation, plan_backfill
-from sluice.backfill.followers import followers_of
+from sluice.backfill.followers import declarations_digest, followers_of
 from sluice.backfill.intervals import Interval, divide
 from sluice.backfill.observe_backfill import (
     PATIENCE_SECONDS,
@@ -29,7 +29,7 @@ from sluice.backfill.observe_backfill import (
 )
 from sluice.backfill.present_source import PresentSource
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
-from sluice.errors import IntervalChangedError, StarvedError, UnpublishableError
+from sluice.errors import IntervalChangedError, StarvedError, UnpublishableError, UsageError
 from sluice.ledger.backfill_attempts import BackfillAttemptKey, BackfillState, begin_attempt, end_attempt, record_plan
 from sluice.ledger.connection import Ledger
 from sluice.ledger.locks import LockedInterval, PublicationLocks, interval_lock
@@ -56,6 +56,7 @@ class BackfillRun:
 
     open_session: called when the plan is not refused.
     allows_fewer: whether the interval, and those of the followers, may have fewer rows afterwards.
+    agreed: the `declarations_digest` that a person agreed to; empty when no person was asked.
     patience_seconds: how long the run waits for a batch of the stream without which the interval cannot be planned.
     """
 
@@ -69,6 +70,7 @@ class BackfillRun:
     reached: Reached = unnoticed
     patience_seconds: float = PATIENCE_SECONDS
     allows_fewer: bool = False
+    agreed: str = ""
 
     def work(self) -> BackfillResult:
         """Backfill the interval; the caller has its lock, see `locked`.
@@ -183,7 +185,7 @@ def backfill_and_follow(run: BackfillRun) -> BackfillResult:
     SluiceError: as `BackfillRun.work` raises it.
     """
     with locked(run):
-        require_followers(run)
+        require_allowed(run)
         return follow(run, run.work())
 
 
@@ -202,13 +204,21 @@ def locked(*runs: BackfillRun) -> AbstractContextManager[None]:
     return interval_lock(runs[0].ledger, *intervals)
 
 
-def require_followers(run: BackfillRun) -> None:
-    """Refuse a backfill whose followers cannot be backfilled now, for a reason that no batch of the stream can change.
+def require_allowed(run: BackfillRun) -> None:
+    """Refuse a backfill that is declared otherwise than a person agreed to, and one whose followers cannot be
+    backfilled now, for a reason that no batch of the stream can change.
 
     Raises
     ------
+    UsageError: when the stream, or one that follows, is declared otherwise now.
     UnpublishableError: with every reason.
     """
+    if run.agreed and run.agreed != declarations_digest(run.declarations, run.stream, run.interval):
+        raise UsageError(
+            f"The plan is out of date: {run.stream.name}, or a stream that follows it, is declared otherwise than when "
+            "this backfill was agreed to. Nothing was replaced.",
+            next_step=f"Look at the plan again, on the page of {run.stream.name}, and ask for the backfill again.",
+        )
     for follower in _followers(run):
         _require_possible(follower)
 

@@ -7,6 +7,7 @@ breaks no rule: what it has beside its key does not become visible.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from functools import reduce
@@ -25,6 +26,7 @@ from sluice.errors import DeclarationError
 from sluice.ledger.batch_rules import RuleCount
 from sluice.record_values.rejection import RejectionKind
 from sluice_spark.query.logical_plan import analyzed_plan, python_list
+from sluice_spark.query.query_reach import problem_of
 from sluice_spark.session.columns import quoted, rejection_of
 from sluice_spark.session.jvm import first_line, jvm_of
 
@@ -131,7 +133,7 @@ def require_rules(stream: LoadedStream, output: str, rows: DataFrame) -> None:
     """
     for rule in stream.rules.get(output, ()):
         try:
-            problem = _problem_of(rows, rule)
+            problem = rule_problem(rows, rule)
         except (PySparkException, Py4JJavaError) as error:
             problem = f"Spark refuses it: {first_line(error)}"
         if problem is not None:
@@ -140,7 +142,13 @@ def require_rules(stream: LoadedStream, output: str, rows: DataFrame) -> None:
             raise DeclarationError(f"The rule {rule.name}: {problem}.", location=stream.location(place))
 
 
-def _problem_of(rows: DataFrame, rule: RuleDeclaration) -> str | None:
+def rule_problem(rows: DataFrame, rule: RuleDeclaration) -> str | None:
+    """Why a rule is no condition on a row alone, as Spark analyses it; none when it is one.
+
+    Raises
+    ------
+    PySparkException, Py4JJavaError: when Spark refuses it.
+    """
     if "regex" in rule.kwargs:
         jvm_of(rows.sparkSession).java.util.regex.Pattern.compile(rule.kwargs["regex"])
     selected = rows.select((_condition(rule) if rule.expression is None else fn.expr(rule.expression)).alias("met"))
@@ -149,6 +157,8 @@ def _problem_of(rows: DataFrame, rule: RuleDeclaration) -> str | None:
     if (problem := _unfit_value(rows, rule)) is not None:
         return problem
     (expression,) = python_list(analyzed_plan(selected).expressions())
+    if (reach := problem_of(json.loads(expression.toJSON()), ())) is not None:
+        return f"it {reach}"
     if not expression.deterministic():
         return "it may be another for the same row: `rand()` and the like are no condition on a row"
     return next((f"it {what}" for name, what in _UNFIT.items() if _holds(expression, name)), None)

@@ -47,7 +47,7 @@ from sluice.work.requests import (
     WorkRequest,
     request_of,
 )
-from sluice_spark.backfill.backfill_run import BackfillRun, backfill_and_follow, follow, locked, require_followers
+from sluice_spark.backfill.backfill_run import BackfillRun, backfill_and_follow, follow, locked, require_allowed
 from sluice_spark.backfill.gap_search import GapSearch
 from sluice_spark.backfill.interval_replacing import BackfillResult
 from sluice_spark.backfill.joint_run import JointRun
@@ -128,7 +128,7 @@ class IntervalWork:
         try:
             with locked(*runs.values()):
                 for run in runs.values():
-                    require_followers(run)
+                    require_allowed(run)
                 replaced = JointRun(runs=tuple(runs.values())).work()
                 for item, run in runs.items():
                     if run.interval in replaced:
@@ -148,6 +148,7 @@ class IntervalWork:
             open_session=self.open_session,
             reached=self.reached,
             allows_fewer=item.payload["allow_fewer"] == YES,
+            agreed=item.payload["agreed"],
         )
 
 

@@ -35,6 +35,9 @@ _BOUNDARY = "{{{{ {0}.isoformat() if {0} is defined else '' }}}}"
 _ALLOW_FEWER = "{{ 'yes' if dag_run is defined and (dag_run.conf or {}).get('allow_fewer') is sameas true else 'no' }}"
 """Whether the conf of the backfill allows that intervals have fewer rows afterwards."""
 
+_AGREED = "{{ (dag_run.conf or {}).get('agreed', '') if dag_run is defined else '' }}"
+"""The declarations that a person agreed to on a page, as `backfill_request` puts them into the conf."""
+
 _RETRIES = 2
 
 _BEHIND_INCREMENTS = 5
@@ -68,6 +71,7 @@ def backfill_dag(loaded: LoadedStream) -> DAG:
                 start=_BOUNDARY.format("data_interval_start"),
                 end=_BOUNDARY.format("data_interval_end"),
                 allow_fewer=_ALLOW_FEWER,
+                agreed=_AGREED,
             ),
             priority_weight=_BEHIND_INCREMENTS,
             retries=_RETRIES,

@@ -193,7 +193,7 @@ def _backfill(stream: str, request: Request, reader: ReaderDep, pages: StateDep,
     start, _, end = shown.interval.partition("/")
     whole = parse_interval(start, end)
     _backfill_of(wanted, whole, pages).require_same(shown.digest)
-    asked = backfill_request(wanted, whole)
+    asked = backfill_request(pages.declarations, wanted, whole)
     record_backfill_request(pages.ledger, stream, whole, by=reader.actor)
     pages.ask_airflow(request, asked)
     return _done(request, reader, OperationVerb.BACKFILL, f"streams/{quote(stream)}")

@@ -13,6 +13,9 @@ from tests.fixtures.airflow import RunningAirflow
 from tests.fixtures.publication import CatalogPlace, open_catalog_at
 from tests.orchestration.pages.test_page_access import BACKFILL, FOREIGN, MAINTAIN, REJECT, UNPAUSE
 
+from sluice.backfill.followers import declarations_digest
+from sluice.backfill.intervals import parse_interval
+from sluice.declarations.load_declarations import load_declarations
 from sluice.ledger.events import EventSubject, recent_events
 from sluice.publication.chain import MarkPosition
 from sluice.publication.marks import Mark
@@ -144,6 +147,9 @@ def test_a_backfill_becomes_runs_of_its_dag_for_the_person(as_admin: httpx.Clien
     assert done.status_code == 200, done.text
     (made,) = airflow.get("backfills", dag_id=dag)["backfills"]
     assert (made["from_date"][:10], made["to_date"][:10]) == ("2012-01-05", "2012-01-06")
+    declarations = load_declarations(airflow.pipelines)
+    agreed = declarations_digest(declarations, declarations.stream("asked_back"), parse_interval(*INTERVAL.values()))
+    assert made["dag_run_conf"] == {"agreed": agreed}
     assert as_admin.post(BACKFILL, data=shown, headers=SAME_SITE).status_code == 403, "used"
     again = as_admin.post(BACKFILL, data=another, headers=SAME_SITE)
     assert again.status_code == 409, "Airflow runs one backfill of a DAG at a time"

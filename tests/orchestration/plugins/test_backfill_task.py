@@ -84,6 +84,17 @@ def test_the_conf_of_the_run_says_whether_fewer_rows_are_allowed(
     )
 
 
+def test_the_conf_of_the_run_says_which_declarations_were_agreed_to(context: Context) -> None:
+    context["dag_run"].conf = {"agreed": "a" * 64}
+    (task,) = context["dag"].tasks
+    assert isinstance(task, BackfillOperator)
+
+    task.render_template_fields(context)
+
+    assert isinstance(task.request, ReplaceInterval)
+    assert task.request.agreed == "a" * 64
+
+
 def test_a_task_that_goes_on_on_a_worker_shows_the_results_of_its_run(
     task: BackfillOperator,
     context: Context,

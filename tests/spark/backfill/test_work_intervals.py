@@ -23,7 +23,9 @@ from tests.fixtures.stack import Stack
 from tests.fixtures.work import applications_of, await_killed, serve, start, states_of, waited_for
 from tests.fixtures.workshop import Workshop
 
+from sluice.backfill.followers import declarations_digest
 from sluice.backfill.run_results import results_of_run
+from sluice.declarations.load_declarations import load_declarations
 from sluice.errors import VerificationError
 from sluice.ledger.backfill_attempts import BackfillState, recent_attempts
 from sluice.ledger.events import EventSubject, recent_events
@@ -89,6 +91,22 @@ def test_one_application_replaces_the_days_of_three_runs(at_once: int, workshop:
         assert (of_run["rows"]["published"], of_run["rows"]["quarantined"]) == (3, 2)
     events = recent_events(workshop.ledger, EventSubject.STREAM, stream, limit=20)
     assert {event.actor.name for event in events} >= {name_of_run(day) for day in (5, 6, 7)}
+
+
+@pytest.mark.parametrize("is_together", [False, True], ids=["alone", "together"])
+def test_a_day_is_not_replaced_by_declarations_that_nobody_agreed_to(
+    is_together: bool, workshop: Workshop, stream: str
+) -> None:
+    declarations = load_declarations(workshop.folder)
+    agreed = declarations_digest(declarations, declarations.stream(stream), day_of_january(5))
+    items = [ask_for_day(workshop, stream, day, agreed="d" * 64) for day in ((5, 6) if is_together else (5,))]
+    items.append(ask_for_day(workshop, stream, 7, agreed=agreed))
+
+    serve(workshop, items)
+
+    assert states_of(workshop, items) == [*([FAILED] * (len(items) - 1)), DONE]
+    assert "declared otherwise than when" in (observe_item(workshop.ledger, items[0]).failure or "")
+    assert ids_by_duckdb(workshop) == [number for number in IDS if not 50 <= number < 70]
 
 
 @pytest.mark.full

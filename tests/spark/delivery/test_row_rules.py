@@ -16,7 +16,7 @@ from sluice.errors import DeclarationError
 from sluice.ledger.batch_rules import RuleCount, recent_rule_results
 from sluice_spark.delivery.batch_staging import RuleBrokenError
 from sluice_spark.quality.expectation_results import evaluate
-from sluice_spark.query.row_rules import counts_of, found_by_rules, marks_of
+from sluice_spark.query.row_rules import counts_of, found_by_rules, marks_of, rule_problem
 
 ROWS: list[dict[str, Any]] = [
     {"id": 1, "price": 5, "carrier": "AA"},
@@ -104,6 +104,14 @@ def test_a_condition_is_checked_on_the_plan(workshop: Workshop, expression: str,
 
     with pytest.raises(DeclarationError, match=rf"The rule odd: .*({problem})"):
         workshop.run(stream)
+
+
+@pytest.mark.parametrize("call", ["reflect('java.lang.System', 'getenv', 'HOME')", "xpath_string('<a>b</a>', 'a')"])
+def test_what_the_words_of_a_condition_hide_its_plan_shows(workshop: Workshop, call: str) -> None:
+    rows = workshop.spark.createDataFrame([(1, "UA")], "id long, carrier string")
+    hidden = RuleDeclaration.model_construct(name="odd", expression=f"carrier = {call}", kwargs={}, type=None)
+
+    assert (rule_problem(rows, hidden) or "").startswith("it calls ")
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ from tests.unit.backfill.test_backfill_plan import SEEN
 from tests.unit.pages.test_line_selection import LINES
 
 from sluice.backfill.backfill_plan import BackfillObservation, TargetReader, plan_backfill
-from sluice.backfill.followers import Follower
+from sluice.backfill.followers import Follower, declarations_digest
 from sluice.backfill.intervals import parse_interval
 from sluice.backfill.read_bounds import InputBound
 from sluice.declarations.load_declarations import load_declarations
-from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.errors import UsageError
 from sluice.operations import OperationVerb
 from sluice.pages.job_plans import (
@@ -34,14 +34,22 @@ BY_DAY = "backfill: {column: at, interval: day, at_once: 2}\n"
 
 def stream(folder: Path, *, more: str = BY_DAY) -> LoadedStream:
     """A declared stream."""
+    return declared(folder, more=more).stream("clicks")
+
+
+def declared(folder: Path, *, more: str = BY_DAY) -> Declarations:
+    """A declared stream and its tables."""
     for table in ("bronze.flights", "silver.flights"):
         write_table(folder, table)
     write_continuous_stream(folder, "clicks", more=more)
-    return load_declarations(folder).stream("clicks")
+    return load_declarations(folder)
 
 
 def test_a_backfill_is_asked_for_by_the_starts_of_its_first_and_last_interval(tmp_path: Path) -> None:
-    asked = backfill_request(stream(tmp_path), parse_interval("2013-01-05", "2013-01-08"))
+    declarations, whole = declared(tmp_path), parse_interval("2013-01-05", "2013-01-08")
+    wanted = declarations.stream("clicks")
+
+    asked = backfill_request(declarations, wanted, whole)
 
     assert asked.path == "backfills"
     assert asked.body == {
@@ -50,16 +58,18 @@ def test_a_backfill_is_asked_for_by_the_starts_of_its_first_and_last_interval(tm
         "to_date": "2013-01-07T00:00:00+00:00",
         "max_active_runs": 2,
         "reprocess_behavior": "completed",
+        "dag_run_conf": {"agreed": declarations_digest(declarations, wanted, whole)},
     }
 
 
 def test_a_page_asks_for_no_endless_backfill(tmp_path: Path) -> None:
-    wanted, first = stream(tmp_path), parse_interval("2013-01-05", "2013-01-06")
+    declarations, first = declared(tmp_path), parse_interval("2013-01-05", "2013-01-06")
+    wanted = declarations.stream("clicks")
     longest = replace(first, end=first.start + timedelta(days=MOST_INTERVALS))
 
-    assert backfill_request(wanted, longest).body["to_date"] == "2014-02-08T00:00:00+00:00"
+    assert backfill_request(declarations, wanted, longest).body["to_date"] == "2014-02-08T00:00:00+00:00"
     with pytest.raises(UsageError, match="401 days; 400 are allowed at most"):
-        backfill_request(wanted, replace(longest, end=longest.end + timedelta(days=1)))
+        backfill_request(declarations, wanted, replace(longest, end=longest.end + timedelta(days=1)))
 
 
 @pytest.mark.parametrize(
@@ -71,15 +81,17 @@ def test_a_page_asks_for_no_endless_backfill(tmp_path: Path) -> None:
     ],
 )
 def test_an_interval_that_is_none_is_refused(tmp_path: Path, start: str, end: str, said: str) -> None:
-    wanted = stream(tmp_path)
+    declarations = declared(tmp_path)
 
     with pytest.raises(UsageError, match=said):
-        backfill_request(wanted, parse_interval(start, end))
+        backfill_request(declarations, declarations.stream("clicks"), parse_interval(start, end))
 
 
 def test_a_stream_without_a_backfill_is_not_asked_for_one(tmp_path: Path) -> None:
+    declarations = declared(tmp_path, more="")
+
     with pytest.raises(UsageError, match="has no key `backfill`"):
-        backfill_request(stream(tmp_path, more=""), parse_interval("2013-01-05", "2013-01-06"))
+        backfill_request(declarations, declarations.stream("clicks"), parse_interval("2013-01-05", "2013-01-06"))
 
 
 def test_what_a_backfill_computes_and_brings_back_and_who_reads_it_is_agreed_to_but_no_position(tmp_path: Path) -> None:
