@@ -1,25 +1,36 @@
-"""What 20 row rules cost a stream: the same records from Kafka with and without them, by turns in one Spark.
+"""What rules cost a stream: 20 row rules beside none, by turns in one Spark, and a suite of batch rules by itself.
 
-    .venv/bin/python -m benchmarks.rule_time [--rows 200000] [--batches 4] [--rounds 4]
+    .venv/bin/python -m benchmarks.rule_time [--rows 200000] [--batches 4] [--rounds 4] [--staged 1000000]
 
 JSON records are decoded by Sluice into a table. One record of a hundred breaks a rule. With rules it goes to the
 quarantine; without, the transformation leaves it out, so that both tables hold the same rows, which is compared before
 any time counts. *filtered* has no quarantine of its own rows and so no second output: its one table is written while it
 is computed. *rejected by the transformation* is the way without rules to keep the rejected rows: two outputs.
+
+The batch rules, one of each kind, judge what one snapshot of a table has added, read from the object store and, as
+batches are judged, from memory. The first time of each is a warm-up and does not count.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 from benchmarks.delivery_time import COLUMNS, Bench, fill_topic, open_bench
 from benchmarks.paired_turns import Limit, Turn, print_turns, speed, take_turns
+from pyspark.sql import DataFrame
+from rich.console import Console
 
+from sluice.declarations.rule_declaration import RuleDeclaration
+from sluice.declarations.rule_kinds import BATCH_KINDS
 from sluice.ledger.batch_rules import recent_rule_results
+from sluice_spark.query.batch_conditions import judge_batch
 
 BROKEN = "id % 100 = 7"
 RULES: list[dict[str, Any]] = [
@@ -58,6 +69,80 @@ LIMITS = (
 )
 
 
+SUITE_SECONDS = 5.0
+SUITE: dict[str, dict[str, Any]] = {
+    "expect_table_row_count_to_be_between": {"min_value": 1},
+    "expect_table_row_count_to_equal": {"value": 7},
+    "expect_column_values_to_be_unique": {"column": "id"},
+    "expect_compound_columns_to_be_unique": {"column_list": ["word", "amount"]},
+    "expect_column_min_to_be_between": {"column": "at", "min_value": "2026-01-01"},
+    "expect_column_max_to_be_between": {"column": "amount", "max_value": 10.0**9},
+    "expect_column_mean_to_be_between": {"column": "amount", "min_value": 1},
+    "expect_column_stdev_to_be_between": {"column": "amount", "min_value": 1},
+    "expect_column_quantile_values_to_be_between": {
+        "column": "amount",
+        "quantile_ranges": {"quantiles": [0.5, 0.99], "value_ranges": [[1, None], [None, 10.0**9]]},
+    },
+    "expect_column_proportion_of_non_null_values_to_be_between": {"column": "word", "min_value": 0.99},
+    "column_to_be_fresh": {"column": "at", "within": "1 hour"},
+    "column_values_to_exist_in_table": {"column": "word", "table_column": "word"},
+}
+BROKEN_OF_SUITE = ["expect_table_row_count_to_equal", "column_to_be_fresh"]
+
+
+def judge_suite(bench: Bench, *, rows: int, rounds: int) -> bool:
+    """Judge what one snapshot of so many rows has added, and print how long it takes; whether it keeps the limit."""
+    workshop = bench.workshop()
+    target, known = workshop.declare_table("target", COLUMNS), workshop.declare_table("known", {"word": "string"})
+    catalog = workshop.settings.catalog.name
+    made = ["id", "concat('word ', id % 97) word", "id / 7 amount", "timestamp '2026-01-01 00:00:00Z' at"]
+    for number in (10, rows):
+        bench.spark.range(number).selectExpr(*made).writeTo(f"{catalog}.{target}").append()
+    bench.spark.range(97).selectExpr("concat('word ', id) word").writeTo(f"{catalog}.{known}").append()
+    first, second = (one.snapshot_id for one in workshop.table(target).history())
+    between = {"start-snapshot-id": str(first), "end-snapshot-id": str(second)}
+    rules = suite_with(known)
+    staged = bench.spark.read.options(**between).table(f"{catalog}.{target}")
+    from_disk = judged_seconds(staged, rules, catalog=catalog, rounds=rounds)
+    kept = staged.persist()
+    from_memory = judged_seconds(kept, rules, catalog=catalog, rounds=rounds)
+    kept.unpersist()
+    for place, seconds in (("the object store", from_disk), ("memory", from_memory)):
+        spread = f"{statistics.median(seconds):.2f} s ({min(seconds):.2f} to {max(seconds):.2f})"
+        Console(width=140).print(f"{len(rules)} batch rules on {rows:,} staged rows from {place}: {spread}")
+    is_met = statistics.median(from_disk) <= SUITE_SECONDS
+    Console(width=140).print(f"at most {SUITE_SECONDS:g} s from the object store: {'met' if is_met else 'MISSED'}")
+    return is_met
+
+
+def suite_with(known: str) -> list[RuleDeclaration]:
+    """A rule of each kind. known: the table that has all words."""
+    if set(SUITE) != set(BATCH_KINDS):
+        raise SystemExit(f"the suite and the kinds of rules differ by {set(SUITE) ^ set(BATCH_KINDS)}")
+    return [
+        RuleDeclaration(
+            name=f"rule_{place}",
+            type=kind,
+            kwargs=given | ({"table": known} if "table_column" in given else {}),
+            on_failure="warn",
+        )
+        for place, (kind, given) in enumerate(SUITE.items())
+    ]
+
+
+def judged_seconds(rows: DataFrame, rules: Sequence[RuleDeclaration], *, catalog: str, rounds: int) -> list[float]:
+    """How long the rules take, by round."""
+    seconds = []
+    for _ in range(rounds + 1):
+        began = time.monotonic()
+        found = judge_batch(rows, rules, catalog=catalog, now=datetime.now(UTC))
+        seconds.append(time.monotonic() - began)
+        broken = [rule.type for rule in rules if found[rule.name].is_broken]
+        if broken != BROKEN_OF_SUITE:
+            raise SystemExit(f"broken are {broken}")
+    return seconds[1:]
+
+
 def run(bench: Bench, python: str, *, rules: Sequence[dict[str, Any]] = (), **parts: Any) -> Turn:
     """One turn of a stream of decoded records."""
     workshop = bench.workshop()
@@ -89,6 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rows", type=int, default=200_000, help="rows of a batch")
     parser.add_argument("--batches", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--staged", type=int, default=1_000_000, help="rows that the batch rules judge")
     options = parser.parse_args(arguments)
     if len(RULES) != 20:
         raise SystemExit(f"there are {len(RULES)} rules")
@@ -102,8 +188,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             },
             rounds=options.rounds,
         )
+        is_met = judge_suite(bench, rows=options.staged, rounds=options.rounds)
     title = f"{options.rows} rows a batch, one of a hundred is rejected"
-    return 0 if print_turns(title, turns, LIMITS) else 1
+    return 0 if print_turns(title, turns, LIMITS) and is_met else 1
 
 
 if __name__ == "__main__":

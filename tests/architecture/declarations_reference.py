@@ -195,6 +195,8 @@ def _when_unset(field: FieldInfo) -> str:
     made = field.default_factory
     if isinstance(default, BaseModel) or (isinstance(made, type) and issubclass(made, BaseModel)):
         return "its defaults"
+    if field.default_factory_takes_validated_data:
+        return "by other keys"
     if default is None or default is PydanticUndefined or default == ():
         return "none"
     if isinstance(default, timedelta):

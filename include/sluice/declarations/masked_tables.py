@@ -18,9 +18,7 @@ def masked_columns_of_table(declarations: Declarations, table: str) -> frozenset
     A column is masked when a stream that its rows came through masks one of its name, as a whole also for a field of
     it. Beside a masked column every column of bytes is, because the masked field may lie in it unseen.
     """
-    masked = {
-        path.partition(".")[0].lower() for stream in _led_through(declarations, table) for path in stream.masked_columns
-    }
+    masked = {name for stream in _led_through(declarations, table) for name in stream.masked_names}
     declared = all_tables(declarations).get(table)
     if not masked or declared is None:
         return frozenset(masked)

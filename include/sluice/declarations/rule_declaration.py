@@ -1,71 +1,35 @@
-"""Row rules: what must be true of each row of an output, as an SQL condition or under Great Expectations' own names.
+"""Rules: what must be true of each row of an output, or of all rows of a batch together.
 
-Only those expectations are here that are exactly one condition on the columns of a row, so that they are evaluated in
-the pass that writes. They mean what Great Expectations means: a null is no value, and is neither met nor broken, unless
-the expectation is about nulls. An SQL condition must be true: null breaks it.
-
-Source: https://greatexpectations.io/expectations/
+A row rule is an SQL condition, or has one of the names of `ROW_KINDS`; it is evaluated in the pass that writes. A batch
+rule has one of the names of `BATCH_KINDS`; it is evaluated on the rows that are about to be staged. An SQL condition
+must be true: null breaks it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import date, datetime
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
 from sluice.declarations.error_messages import did_you_mean
+from sluice.declarations.rule_kinds import (
+    BATCH_KINDS,
+    ROW_KINDS,
+    RuleKind,
+    default_action,
+    mistakes_in,
+    named_columns,
+)
 from sluice.declarations.scalar_types import Declared, Description, Name, Owner, listed, wrong
 from sluice.declarations.sql_text import condition_problem
 
 MOST_RULES = 60
 """Of one output: which of them a row breaks is one number of 64 bits."""
 
-_NUMBER, _BOUND, _FLAG = (int, float), (int, float, str, date, datetime), (bool,)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowExpectation:
-    """An expectation that is a condition on a row.
-
-    columns: the arguments that name a column. needs, may_have: the other arguments, each with the types of its value.
-    one_of: arguments of which one at least is given.
-    counts_nulls: whether a row with null in the column counts.
-    """
-
-    columns: tuple[str, ...] = ("column",)
-    needs: Mapping[str, tuple[type, ...]] = field(default_factory=dict)
-    may_have: Mapping[str, tuple[type, ...]] = field(default_factory=dict)
-    one_of: tuple[str, ...] = ()
-    counts_nulls: bool = False
-
-
-_BETWEEN = {"min_value": _BOUND, "max_value": _BOUND, "strict_min": _FLAG, "strict_max": _FLAG}
-_LENGTHS = {"min_value": (int,), "max_value": (int,), "strict_min": _FLAG, "strict_max": _FLAG}
-_BOUNDS = ("min_value", "max_value")
-
-ROW_EXPECTATIONS: Mapping[str, RowExpectation] = {
-    "expect_column_values_to_be_null": RowExpectation(counts_nulls=True),
-    "expect_column_values_to_not_be_null": RowExpectation(counts_nulls=True),
-    "expect_column_values_to_be_between": RowExpectation(may_have=_BETWEEN, one_of=_BOUNDS),
-    "expect_column_values_to_be_in_set": RowExpectation(needs={"value_set": (list,)}),
-    "expect_column_values_to_not_be_in_set": RowExpectation(needs={"value_set": (list,)}),
-    "expect_column_values_to_match_regex": RowExpectation(needs={"regex": (str,)}),
-    "expect_column_values_to_not_match_regex": RowExpectation(needs={"regex": (str,)}),
-    "expect_column_value_lengths_to_be_between": RowExpectation(may_have=_LENGTHS, one_of=_BOUNDS),
-    "expect_column_value_lengths_to_equal": RowExpectation(needs={"value": (int,)}),
-    "expect_column_pair_values_to_be_equal": RowExpectation(columns=("column_A", "column_B")),
-    "expect_column_pair_values_a_to_be_greater_than_b": RowExpectation(
-        columns=("column_A", "column_B"), may_have={"or_equal": _FLAG}
-    ),
-}
-"""The expectations by their types. Of pairs, a row counts unless both columns are null."""
-
 
 class RuleDeclaration(Declared):
-    """A row rule: what is true of a good row, and what becomes of a row, or of its batch, when it is not."""
+    """A rule: what is true of a good row or batch, and what becomes of the row or the batch when it is not."""
 
     name: Name = Field(description="the rule's name: in the reason of a rejected row, and in the ledger")
     expression: Annotated[str, StringConstraints(min_length=1, max_length=10_000)] | None = Field(
@@ -73,7 +37,8 @@ class RuleDeclaration(Declared):
     )
     type: str | None = Field(
         None,
-        description="in the place of `expression`: an expectation of Great Expectations that is a condition on a row",
+        description="in the place of `expression`: a condition on a row, or on a batch as a whole, by its name, "
+        "which for most is that of Great Expectations",
     )
     kwargs: dict[str, Any] = Field(
         default_factory=dict,
@@ -81,9 +46,10 @@ class RuleDeclaration(Declared):
         "batch, belongs to `warn`, `fail` and `hold`",
     )
     on_failure: Literal["warn", "quarantine", "fail", "hold"] = Field(
-        "quarantine",
+        default_factory=lambda given: default_action(given.get("type")),
         description="`warn` counts the rows, `quarantine` rejects them, `fail` ends the run before the batch is "
-        "staged, `hold` stages the batch and lets it wait for a person",
+        "staged, `hold` stages the batch and lets it wait for a person; unset: `quarantine`, and `hold` of a condition "
+        "on a batch, which rejects no rows",
     )
     severity: Literal["critical", "warning", "info"] = Field("critical", description="how much it matters, for reports")
     owner: Owner | None = Field(None, description="who answers for it; unset: the owner of the stream or table")
@@ -105,18 +71,14 @@ class RuleDeclaration(Declared):
 
     @model_validator(mode="after")
     def _arguments_fit(self) -> Self:
-        if self.type is None:
-            return self
-        known = ROW_EXPECTATIONS.get(self.type)
+        known = self._kind()
         if known is None:
-            hint = did_you_mean(self.type, ROW_EXPECTATIONS) or f"There are {listed(ROW_EXPECTATIONS)}."
-            raise wrong(f"is not one of the expectations that are a condition on a row. {hint}".rstrip("."), "type")
-        allowed = {**dict.fromkeys(known.columns, (str,)), **known.needs, **known.may_have, "mostly": _NUMBER}
+            return self
         for name, value in self.kwargs.items():
-            if name not in allowed:
-                raise wrong(f"{self.type} has no argument {name}; it has {listed(allowed)}", "kwargs")
-            if not _is_a(value, allowed[name]):
-                raise wrong(f"needs {_spoken(allowed[name])}", "kwargs", name)
+            if name not in known.arguments:
+                raise wrong(f"{self.type} has no argument {name}; it has {listed(known.arguments)}", "kwargs")
+            if not _is_a(value, known.arguments[name]):
+                raise wrong(f"needs {_spoken(known.arguments[name])}", "kwargs", name)
         for name in (*known.columns, *known.needs):
             if name not in self.kwargs:
                 raise wrong(f"{self.type} needs the argument {name}", "kwargs")
@@ -126,17 +88,12 @@ class RuleDeclaration(Declared):
 
     @model_validator(mode="after")
     def _values_fit(self) -> Self:
-        lowest, highest = self.kwargs.get("min_value"), self.kwargs.get("max_value")
-        if lowest is not None and highest is not None:
-            if isinstance(lowest, str) != isinstance(highest, str):
-                raise wrong("min_value and max_value are of one type", "kwargs", "max_value")
-            if lowest > highest:
-                raise wrong(f"min_value is at most max_value, got {lowest} and {highest}", "kwargs", "min_value")
-        values = self.kwargs.get("value_set")
-        if values is not None and (not values or any(value is None for value in values)):
-            raise wrong("the set has at least one value, and none of them is null", "kwargs", "value_set")
-        if not 0 < self.mostly <= 1:
-            raise wrong("a share above 0 and at most 1", "kwargs", "mostly")
+        for name, problem in mistakes_in(self.kwargs):
+            raise wrong(problem, "kwargs", name)
+        if self.on_failure == "quarantine" and self.is_of_batch:
+            raise wrong(
+                "a condition on a batch rejects no rows by themselves: it is `warn`, `fail` or `hold`", "on_failure"
+            )
         if self.mostly < 1 and self.on_failure == "quarantine":
             raise wrong(
                 "the share is known when the batch is computed, and a row is rejected by itself: `on_failure` is "
@@ -146,16 +103,38 @@ class RuleDeclaration(Declared):
             )
         return self
 
+    def _kind(self) -> RuleKind | None:
+        """The kind that its name stands for; none of an SQL condition."""
+        if self.type is None:
+            return None
+        known = ROW_KINDS.get(self.type) or BATCH_KINDS.get(self.type)
+        if known is None:
+            names = (*ROW_KINDS, *BATCH_KINDS)
+            hint = did_you_mean(self.type, names) or f"There are {listed(names)}."
+            raise wrong(f"is not one of the conditions on a row or on a batch. {hint}".rstrip("."), "type")
+        return known
+
+    @property
+    def is_of_batch(self) -> bool:
+        """Whether it is about all rows of a batch together."""
+        return self.type in BATCH_KINDS
+
     @property
     def mostly(self) -> float:
         """The share of the counted rows of a batch that must meet the rule."""
         return float(self.kwargs.get("mostly", 1))
 
     @property
-    def columns(self) -> Iterator[tuple[str, str]]:
-        """The columns that an expectation names, each with its argument; none of an SQL condition."""
-        names = ROW_EXPECTATIONS[self.type].columns if self.type is not None else ()
-        return ((name, self.kwargs[name]) for name in names)
+    def columns(self) -> Iterator[tuple[Sequence[str | int], str]]:
+        """The columns that it names, each with its place among the arguments; none of an SQL condition."""
+        return named_columns(self.type, self.kwargs)
+
+    @property
+    def referenced(self) -> tuple[str, str] | None:
+        """The table and its column in which the values must exist; none of another rule."""
+        if "table" not in self.kwargs:
+            return None
+        return self.kwargs["table"], self.kwargs.get("table_column", self.kwargs["column"])
 
     @property
     def sentence(self) -> str:
@@ -186,10 +165,28 @@ def require_distinct(rules: Sequence[RuleDeclaration]) -> None:
         raise wrong(f"at most {MOST_RULES} rules, got {len(rules)}", "rules")
 
 
+def row_rules(rules: Mapping[str, Sequence[RuleDeclaration]]) -> dict[str, tuple[RuleDeclaration, ...]]:
+    """The conditions on a row, by output; outputs without any are left out."""
+    found = {output: tuple(one for one in declared if not one.is_of_batch) for output, declared in rules.items()}
+    return {output: declared for output, declared in found.items() if declared}
+
+
+def batch_rules(rules: Sequence[RuleDeclaration]) -> tuple[RuleDeclaration, ...]:
+    """The conditions on a batch as a whole."""
+    return tuple(rule for rule in rules if rule.is_of_batch)
+
+
 def _is_a(value: object, kinds: tuple[type, ...]) -> bool:
     return isinstance(value, kinds) and (isinstance(value, bool) <= (bool in kinds))
 
 
 def _spoken(kinds: tuple[type, ...]) -> str:
-    words = {int: "a number", float: "a number", str: "text", bool: "`true` or `false`", list: "a list"}
+    words = {
+        int: "a number",
+        float: "a number",
+        str: "text",
+        bool: "`true` or `false`",
+        list: "a list",
+        dict: "a mapping",
+    }
     return " or ".join(dict.fromkeys(words.get(kind, "a time") for kind in kinds))

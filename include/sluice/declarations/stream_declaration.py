@@ -124,7 +124,7 @@ class StreamDeclaration(Declared):
         "the quarantine does not show; the quarantine itself holds them",
     )
     rules: tuple[RuleDeclaration, ...] = Field(
-        (), description="what must be true of every row that it writes, beside the rules of its tables"
+        (), description="what must be true of every row and batch that it writes, beside the rules of its tables"
     )
     state: StateDeclaration = Field(StateDeclaration(), description="where a stateful stream keeps its state")
     supervision: SupervisionDeclaration = Field(
@@ -293,6 +293,11 @@ class StreamDeclaration(Declared):
     def runs_python(self) -> bool:
         """Whether a run executes Python code of the team's own: of the transformation, or of an output."""
         return any(name.endswith(".py") for name in self.code_files)
+
+    @property
+    def masked_names(self) -> frozenset[str]:
+        """The columns of which something is masked, in lower case."""
+        return frozenset(path.partition(".")[0].lower() for path in self.masked_columns)
 
     @property
     def quarantine_table(self) -> str:

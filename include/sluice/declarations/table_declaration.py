@@ -11,6 +11,7 @@ from sluice.declarations.column_types import kind_of
 from sluice.declarations.error_messages import did_you_mean
 from sluice.declarations.maintenance_declaration import MaintenanceDeclaration
 from sluice.declarations.rule_declaration import RuleDeclaration, require_distinct
+from sluice.declarations.rule_kinds import unfit_column
 from sluice.declarations.scalar_types import (
     LARGEST_INT,
     MOST_TAGS,
@@ -152,7 +153,7 @@ class TableDeclaration(Declared):
         description="table properties that are not checked, for other engines and for labels",
     )
     rules: tuple[RuleDeclaration, ...] = Field(
-        (), description="what must be true of every row, whichever stream writes it"
+        (), description="what must be true of every row and of every batch, whichever stream writes it"
     )
     quality: QualityDeclaration | None = Field(None, description="what must be true of the committed table")
     maintenance: MaintenanceDeclaration = Field(MaintenanceDeclaration(), description="how it is kept in order")
@@ -221,12 +222,14 @@ class TableDeclaration(Declared):
         for index, rule in enumerate(self.rules):
             if rule.output is not None:
                 raise wrong("belongs to the rule of a stream", "rules", index, "output")
-            for argument, column in rule.columns:
-                at = ("rules", index, "kwargs", argument)
-                if self.column(column) is None:
+            for argument, name in rule.columns:
+                at = ("rules", index, "kwargs", *argument)
+                if (column := self.column(name)) is None:
                     known = [one.name for one in self.columns]
-                    hint = did_you_mean(column, known)
-                    raise wrong(f"the table has no column {column}; it has {listed(known)}. {hint}".rstrip(". "), *at)
+                    hint = did_you_mean(name, known)
+                    raise wrong(f"the table has no column {name}; it has {listed(known)}. {hint}".rstrip(". "), *at)
+                if rule.is_of_batch and (problem := unfit_column(str(rule.type), rule.kwargs, column.column_type)):
+                    raise wrong(f"{name} {problem}", *at)
         return self
 
     def _require_column(self, name: str, *at: str | int) -> None:

@@ -22,12 +22,15 @@ class RuleCount:
     counted: the rows that count; a null does not, for most expectations. failed: those of them that break the rule.
     on_failure: what was to be done about them then.
     is_broken: whether fewer rows have met it than must.
+    observed: of a rule about the batch as a whole, what it has found there; unset for one about single rows, where it
+        found nothing, and where the column is masked.
     """
 
     counted: int
     failed: int
     on_failure: str
     is_broken: bool
+    observed: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,8 @@ _RULES: Mapping[str, str] = {
     "expect_column_min_to_be_between": "the smallest {column} is {bounds}",
     "expect_column_max_to_be_between": "the largest {column} is {bounds}",
     "expect_column_mean_to_be_between": "the mean of {column} is {bounds}",
+    "expect_column_stdev_to_be_between": "the standard deviation of {column} is {bounds}",
+    "expect_column_proportion_of_non_null_values_to_be_between": "the share of {column} that is not null is {bounds}",
     "expect_column_sum_to_be_between": "the sum of {column} is {bounds}",
     "expect_column_unique_value_count_to_be_between": "the number of values of {column} is {bounds}",
     "expect_column_to_exist": "the column {column} exists",
@@ -41,11 +43,14 @@ _RULES: Mapping[str, str] = {
     "expect_compound_columns_to_be_unique": "{column_list} together are unique",
     "expect_table_row_count_to_be_between": "the number of rows is {bounds}",
     "expect_table_row_count_to_equal": "the number of rows is {value}",
+    "column_to_be_fresh": "the newest {column} is at most {within} old",
+    "column_values_to_exist_in_table": "{column} is in {table}",
 }
-"""The expectations that are used most; every other one is named with its arguments."""
+"""The rules that are used most; every other one is named with its arguments."""
 
 _IN_WORDS = frozenset(
     {"min_value", "max_value", "strict_min", "strict_max", "mostly", "value_set", "regex", "value", "or_equal"}
+    | {"within", "table"}
 )
 
 

@@ -1,6 +1,6 @@
 """What the rules of a table found over time, whatever has applied them: the one reader of pages and commands.
 
-The expectations of a table are evaluated by its checks, its row rules by every batch that writes it.
+The expectations of a table are evaluated by its checks, its rules by every batch that writes it.
 """
 
 from __future__ import annotations
@@ -123,17 +123,17 @@ def read_report(
     ledger: Ledger, declarations: Declarations, declared: TableDeclaration, *, limit: int = SHOWN_RESULTS
 ) -> TableReport:
     """Read what the rules of a table found. limit: how many results of each rule are read."""
-    row_rules = row_rules_of(declarations, declared.table)
+    rules = rules_of(declarations, declared.table)
     return report_of(
         declared,
         recent_quality(ledger, declared.table, limit=limit),
         masked_columns_of_table(declarations, declared.table),
-        row_rules=row_rules,
-        batches=recent_rule_results(ledger, table=declared.table, limit=limit) if row_rules else (),
+        rules=rules,
+        batches=recent_rule_results(ledger, table=declared.table, limit=limit) if rules else (),
     )
 
 
-def row_rules_of(declarations: Declarations, table: str) -> tuple[RuleDeclaration, ...]:
+def rules_of(declarations: Declarations, table: str) -> tuple[RuleDeclaration, ...]:
     """The rules by which every batch of a table is judged: its own, and those of the streams that write it."""
     found: dict[str, RuleDeclaration] = {}
     for stream in declarations.streams.values():
@@ -149,7 +149,7 @@ def report_of(
     checks: Sequence[QualityObservation],
     masked: Collection[str],
     *,
-    row_rules: Sequence[RuleDeclaration] = (),
+    rules: Sequence[RuleDeclaration] = (),
     batches: Sequence[RuleResult] = (),
 ) -> TableReport:
     """The report of a table from what is recorded, the newest first. Pure.
@@ -157,11 +157,11 @@ def report_of(
     Parameters
     ----------
     masked: the columns, in lower case, of which no value is shown.
-    row_rules, batches: by which its batches are judged, and what they found.
+    rules, batches: by which its batches are judged, and what they found.
     """
-    found = (*_of_batches(row_rules, batches), *_of_checks(declared, checks, masked))
-    rules = sorted(found, key=_comes_later)
-    return TableReport(table=declared.table, owner=declared.owner, checks=tuple(checks), rules=tuple(rules))
+    found = (*_of_batches(rules, batches, masked), *_of_checks(declared, checks, masked))
+    ordered = sorted(found, key=_comes_later)
+    return TableReport(table=declared.table, owner=declared.owner, checks=tuple(checks), rules=tuple(ordered))
 
 
 def broken_rules(check: QualityObservation, masked: Collection[str]) -> Iterator[str]:
@@ -185,27 +185,41 @@ def _comes_later(rule: RuleHistory) -> bool:
     return rule.newest is None or rule.newest.success is True
 
 
-def _of_batches(rules: Iterable[RuleDeclaration], batches: Sequence[RuleResult]) -> Iterator[RuleHistory]:
-    """The row rules. The rows that break one are not recorded with its counts: those in the quarantine are there."""
+def _of_batches(
+    rules: Iterable[RuleDeclaration], batches: Sequence[RuleResult], masked: Collection[str]
+) -> Iterator[RuleHistory]:
+    """The rules of batches. The rows that break one are not recorded with its counts: those in the quarantine are
+    there."""
     for rule in rules:
+        columns = tuple(dict.fromkeys(column for _, column in rule.columns))
+        is_shown = not any(column.lower() in masked for column in columns)
         yield RuleHistory(
             rule=rule_words(rule.type, rule.kwargs) if rule.type is not None else rule.sentence,
             kind=f"{rule.name}: {rule.on_failure}",
             place=RulePlace.BATCH,
-            columns=tuple(dict.fromkeys(column for _, column in rule.columns)),
-            results=tuple(_of_batch(batch, batch.rules[rule.name]) for batch in batches if rule.name in batch.rules),
+            columns=columns,
+            results=tuple(
+                _of_batch(batch, batch.rules[rule.name], is_shown=is_shown)
+                for batch in batches
+                if rule.name in batch.rules
+            ),
         )
 
 
-def _of_batch(batch: RuleResult, found: RuleCount) -> RuleFinding:
+def _of_batch(batch: RuleResult, found: RuleCount, *, is_shown: bool) -> RuleFinding:
+    """is_shown: whether a value that was observed is shown."""
     where = f"{found.counted:,} rows of batch {batch.generation}:{batch.batch} of {batch.stream}"
-    said = f"{found.failed:,} of {where} break it" if found.failed else f"holds for {where}"
+    value = f": {found.observed}" if is_shown and found.observed is not None else ""
+    if found.failed:
+        said = f"{found.failed:,} of {where} break it"
+    else:
+        said = f"{'does not hold' if found.is_broken else 'holds'} for {where}{value}"
     rejected = ", and are in its quarantine" if found.failed and found.on_failure == "quarantine" else ""
     return RuleFinding(
         at=batch.recorded_at or datetime.min.replace(tzinfo=UTC),
         success=not found.is_broken,
         found=said + rejected,
-        failed_rows=found.failed,
+        failed_rows=None if found.is_broken and not found.failed else found.failed,
         rows=found.counted,
     )
 

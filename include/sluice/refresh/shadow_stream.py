@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pyiceberg.catalog import Catalog
 
 from sluice.declarations.loaded_declarations import LoadedStream
-from sluice.declarations.rule_declaration import RuleDeclaration
+from sluice.declarations.rule_declaration import RuleDeclaration, row_rules
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import UnpublishableError
 from sluice.ledger.refreshes import RefreshObservation
@@ -72,12 +72,13 @@ def shadow_of(stream: LoadedStream, refresh: RefreshObservation) -> LoadedStream
 
 
 def _failing(stream: LoadedStream) -> dict[str, tuple[RuleDeclaration, ...]]:
-    """The rules of a shadow: it waits for no person, so that a batch which would be held fails the refresh."""
+    """The rules of a shadow: it waits for no person, so that a batch which would be held fails the refresh. Those about
+    a batch as a whole are left out: a shadow reads the past, in other batches than the stream did."""
     return {
         output: tuple(
             rule.model_copy(update={"on_failure": "fail"}) if rule.on_failure == "hold" else rule for rule in rules
         )
-        for output, rules in stream.rules.items()
+        for output, rules in row_rules(stream.rules).items()
     }
 
 

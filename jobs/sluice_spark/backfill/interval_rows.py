@@ -16,7 +16,7 @@ from sluice.backfill.observe_backfill import backfill_of
 from sluice.backfill.reach import PlanReach, reach_refusals
 from sluice.declarations.iceberg_output import IcebergOutput
 from sluice.declarations.loaded_declarations import LoadedStream
-from sluice.declarations.rule_declaration import RuleDeclaration
+from sluice.declarations.rule_declaration import RuleDeclaration, row_rules
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import UnpublishableError, VerificationError
 from sluice.settings import Settings
@@ -318,16 +318,16 @@ def compute_interval(
 
 
 def blocking_rules(united: DataFrame, rules: Mapping[str, Sequence[RuleDeclaration]]) -> str:
-    """The broken rules by which a batch of the stream would not become visible, for a sentence; empty without any.
+    """The broken row rules by which a batch of the stream would not become visible, for a sentence; empty without any.
 
     Parameters
     ----------
-    united: as `unite_outputs` gives it.
+    united: as `unite_outputs` gives it. rules: those about a batch as a whole are not for other portions of the rows.
     """
     wanted = list(rule_counts(united, rules)) if rules else []
     if not wanted:
         return ""
-    found = found_by_rules(united.agg(*wanted).collect()[0], rules)
+    found = found_by_rules(united.agg(*wanted).collect()[0], row_rules(rules))
     return broken_rules({output: counts for output, (_, counts) in found.items()}, "fail", "hold")
 
 

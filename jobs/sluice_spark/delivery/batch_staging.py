@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import reduce
@@ -16,11 +16,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as fn
 
-from sluice.declarations.rule_declaration import RuleDeclaration
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import DeliveryError
 from sluice.failure_reasons import FailureReason
-from sluice.ledger.batch_rules import RuleResult
 from sluice.ledger.batches import PublicationKey
 from sluice.publication.chain import counting_twin
 from sluice.publication.checked_commit import NothingToCommit, TableChange, commit_checked
@@ -28,24 +26,18 @@ from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.publication.staged_batch import BatchSummary, PlannedBatch, StagedBatch, StagedOutput
 from sluice.publication.staging_table import load_staging_table, staged_batches
+from sluice_spark.delivery.batch_audit import BatchAudit, Results, require_unbroken
 from sluice_spark.query.rejected_records import RejectedRecords
-from sluice_spark.query.row_rules import broken_rules, found_by_rules
-from sluice_spark.query.stream_outputs import part, row_counts, rule_counts, unite
+from sluice_spark.query.stream_outputs import part, row_counts, unite
 from sluice_spark.session.columns import REJECTED_ROW
 from sluice_spark.session.jvm import first_line
 from sluice_spark.session.valid_text import MARK, has_invalid_text, invalid_rows, require_valid_text, valid_text
-from sluice_spark.sinks.iceberg import IcebergTarget, one_row_per_key, with_operation
+from sluice_spark.sinks.iceberg import IcebergTarget, as_staged
 
 _log = logging.getLogger(__name__)
 
 _INVALID, _RULE = "_sluice_invalid_text", "_sluice_rule_"
 """The names under which rows with text that is not UTF-8, and what the rules find, are counted."""
-
-
-class RuleBrokenError(DeliveryError):
-    """Rows of a batch break a rule that fails the run."""
-
-    failure_reason = FailureReason.RULE_BROKEN
 
 
 class InvalidTextError(DeliveryError):
@@ -76,7 +68,7 @@ class BatchCounts:
     """
 
     rows: Mapping[str, int] = field(default_factory=dict)
-    rules: Mapping[str, RuleResult] = field(default_factory=dict)
+    rules: Results = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +80,7 @@ class BatchStaging:
         are known once it is computed.
     is_computed_once: whether a batch is kept while it is written: because it has several outputs or rules, or because
         computing it a second time would move its state twice.
-    rules: what must be true of the rows of each output that has rules.
+    audit: the rules of the outputs.
     is_apart: whether rows with text that is not UTF-8 were separated already.
     now: the time that rejected rows carry. rejected_as: the stream and the generation; unset: those of the batch.
     """
@@ -98,12 +90,12 @@ class BatchStaging:
     carried: frozenset[str]
     rejected: RejectedRecords | None
     is_computed_once: bool
-    rules: Mapping[str, Sequence[RuleDeclaration]] = field(default_factory=dict)
+    audit: BatchAudit = field(default_factory=BatchAudit)
     is_apart: bool = False
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     reached: Reached = unnoticed
     rejected_as: tuple[str, int] | None = None
-    _known_rules: Mapping[str, RuleResult] = field(default_factory=dict)
+    _known_rules: Results = field(default_factory=dict)
 
     def find(self, batch: PlannedBatch) -> Mapping[str, StagedBatch]:
         """The batch as it is staged already, by output; without what was staged after a newer run had begun."""
@@ -126,7 +118,7 @@ class BatchStaging:
 
         Raises
         ------
-        RuleBrokenError: when rows break a rule that fails the run; nothing is staged.
+        RuleBrokenError: when the batch breaks a rule that fails the run; nothing is staged.
         DeliveryError: when an output cannot be written.
         """
         missing = [target for target in self.targets if target.output in outputs]
@@ -156,7 +148,7 @@ class BatchStaging:
     ) -> BatchCounts:
         counts = Observation()
         outputs = [target.output for target in self.targets if target.output in self.carried]
-        observed, judged = rows, list(rule_counts(rows, self.rules)) if self.rules else []
+        observed, judged = rows, self.audit.aggregates(rows)
         named = [column.alias(f"{_RULE}{place}") for place, column in enumerate(judged)]
         if outputs or named:
             row_columns = row_counts(rows, dict.fromkeys(outputs))
@@ -165,13 +157,14 @@ class BatchStaging:
         try:
             kept.write.format("noop").mode("overwrite").save()
             counted = {output: int(number) for output, number in counts.get.items()} if outputs or named else {}
-            rules = self._rule_results([counted.pop(f"{_RULE}{place}") for place in range(len(named))], batch.key)
+            of_rows = [counted.pop(f"{_RULE}{place}") for place in range(len(named))]
+            rules = self.audit.of_rows(of_rows, batch.key, self.targets) or self._known_rules
             if carried or others:
-                _require_unbroken(rules.values(), batch.key)
+                require_unbroken(rules, batch.key)
             if counted.pop(_INVALID, 0):
-                apart = self._stage_apart(kept, batch, [*carried, *others], rules=rules)
-                return replace(apart, rules=rules)
-            rules = rules or self._known_rules
+                return self._stage_apart(kept, batch, [*carried, *others], rules=rules)
+            rules = self.audit.of_batch(kept, batch.key, carried, rows=counted, found=rules, now=self.now())
+            require_unbroken(rules, batch.key)
             for number, target in enumerate(carried):
                 name = target.output
                 summary = batch.staged_as(name, target.mode, rows=counted[name], rules=rules.get(name))
@@ -186,22 +179,6 @@ class BatchStaging:
             return BatchCounts(rows={**counted, **rejected}, rules=rules)
         finally:
             kept.unpersist()
-
-    def _rule_results(self, counted: Sequence[int], key: PublicationKey) -> Mapping[str, RuleResult]:
-        """What the rules found, from the aggregates of `rule_counts`."""
-        tables = {target.output: target.declared.table for target in self.targets}
-        return {
-            output: RuleResult(
-                stream=key.stream,
-                generation=key.generation,
-                batch=key.batch,
-                output=output,
-                table=tables.get(output, ""),
-                rows=rows,
-                rules=found,
-            )
-            for output, (rows, found) in (found_by_rules(counted, self.rules) if counted else {}).items()
-        }
 
     @property
     def _has_quarantine(self) -> bool:
@@ -218,13 +195,13 @@ class BatchStaging:
         batch: PlannedBatch,
         missing: Sequence[IcebergTarget],
         *,
-        rules: Mapping[str, RuleResult] | None = None,
+        rules: Results | None = None,
     ) -> BatchCounts:
         """Stage a batch with the rows apart whose text is not UTF-8: they go to the quarantine.
 
         Parameters
         ----------
-        rules: what its rules found; the rows apart do not carry it any more.
+        rules: what its row rules found; the rows apart do not carry it any more.
         """
         base = rows.persist()
         try:
@@ -326,19 +303,9 @@ def _append_to_staging(rows: DataFrame, target: IcebergTarget, summary: BatchSum
     summary: the summary of the batch, written into the snapshot.
     """
     declared = target.declared
-    if declared.mode == "merge":
-        rows = one_row_per_key(with_operation(rows, declared), declared)
     options = {f"snapshot-property.{name}": value for name, value in summary.properties().items()}
-    rows = require_valid_text(rows, place=f"output {target.output}, table {declared.table},")
+    rows = require_valid_text(as_staged(rows, declared), place=f"output {target.output}, table {declared.table},")
     rows.writeTo(target.staging_identifier).options(**options).append()
-
-
-def _require_unbroken(results: Iterable[RuleResult], key: PublicationKey) -> None:
-    if broken := broken_rules({result.output: result.rules for result in results}, "fail"):
-        raise RuleBrokenError(
-            f"Batch {key} breaks {broken}. Nothing of it was staged.",
-            next_step="Correct the data or the rule, then start the stream again; the batch is then computed again.",
-        )
 
 
 def log_difference(key: PublicationKey, staged: Mapping[str, StagedBatch], counted: Mapping[str, int]) -> None:

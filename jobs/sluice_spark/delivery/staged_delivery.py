@@ -23,6 +23,7 @@ from sluice.publication.chain import CheckpointPosition
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.staged_batch import PlannedBatch, recovered_observation
 from sluice.tables.catalog import open_catalog
+from sluice_spark.delivery.batch_audit import BatchAudit
 from sluice_spark.delivery.batch_staging import BatchCounts, BatchStaging, StagingLook, log_difference
 from sluice_spark.delivery.delivery_port import DeliveredBatch, DeliveryContext, OffsetLog, canonical_end
 from sluice_spark.delivery.fenced_merge import FencedMerge
@@ -136,11 +137,12 @@ class StagedDelivery:
             self.publication.note_visible([batch.key], self.publisher.snapshots_of(batch.key))
         else:
             self.publication.publish(look.batches, look.tables)
-        staged = {output: one.summary.rows or 0 for output, one in look.batches.items()}
+        summaries = {output: one.summary for output, one in look.batches.items()}
+        staged_with = {output: one.rules for output, one in summaries.items() if one.rules is not None}
         return DeliveredBatch(
-            rows={**counted.rows, **staged},
+            rows={**counted.rows, **{output: one.rows or 0 for output, one in summaries.items()}},
             is_rejected=number in self._rejected,
-            rule_results=tuple(counted.rules.values()),
+            rule_results=tuple({**counted.rules, **staged_with}.values()),
         )
 
     def _is_next(self, number: int) -> bool:
@@ -219,7 +221,7 @@ def open_staged_delivery(plan: StreamPlan, context: DeliveryContext) -> StagedDe
             carried=plan.carried,
             rejected=plan.rejected,
             is_computed_once=not plan.writes_directly,
-            rules=plan.rules,
+            audit=BatchAudit(rules=plan.rules, masked=plan.declaration.masked_names),
             reached=context.reached,
             rejected_as=context.run.rejected_as,
         ),

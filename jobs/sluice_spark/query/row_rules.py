@@ -8,7 +8,7 @@ breaks no rule: what it has beside its key does not become visible.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from pyspark.sql.types import NumericType, StringType
 
 from sluice.declarations.iceberg_output import IcebergOutput, OperationsDeclaration
 from sluice.declarations.loaded_declarations import LoadedStream
-from sluice.declarations.rule_declaration import RuleDeclaration
+from sluice.declarations.rule_declaration import RuleDeclaration, row_rules
 from sluice.errors import DeclarationError
 from sluice.ledger.batch_rules import RuleCount
 from sluice.record_values.rejection import RejectionKind
@@ -100,6 +100,8 @@ def broken_rules(found: Mapping[str, Mapping[str, RuleCount]], *actions: str) ->
     """The rules with one of these actions that are broken, with their counts, for a sentence; empty without any."""
     return "; ".join(
         f"{name} by {one.failed:,} of {one.counted:,} rows of {output}"
+        if one.failed
+        else f"{name} with {one.counted:,} rows of {output}"
         for output, rules in found.items()
         for name, one in rules.items()
         if one.is_broken and one.on_failure in actions
@@ -125,15 +127,31 @@ def rejection(rules: Sequence[RuleDeclaration]) -> Column:
 
 
 def require_rules(stream: LoadedStream, output: str, rows: DataFrame) -> None:
-    """Check the rules of an output on the plan that Spark makes of them.
+    """Check the row rules of an output on the plan that Spark makes of them.
 
     Raises
     ------
     DeclarationError: at the rule, with Spark's reason.
     """
-    for rule in stream.rules.get(output, ()):
+    rules = row_rules(stream.rules).get(output, ())
+    require_each(stream, output, rules, lambda rule: rule_problem(rows, rule))
+
+
+def require_each(
+    stream: LoadedStream,
+    output: str,
+    rules: Iterable[RuleDeclaration],
+    problem_of: Callable[[RuleDeclaration], str | None],
+) -> None:
+    """Check rules of an output one by one.
+
+    Raises
+    ------
+    DeclarationError: at the rule, with Spark's reason.
+    """
+    for rule in rules:
         try:
-            problem = rule_problem(rows, rule)
+            problem = problem_of(rule)
         except (PySparkException, Py4JJavaError) as error:
             problem = f"Spark refuses it: {first_line(error)}"
         if problem is not None:
@@ -228,7 +246,8 @@ def _condition(rule: RuleDeclaration) -> Column:
     return fn.when(is_counted, fn.coalesce(is_greater, fn.lit(True)))
 
 
-def _between(value: Column, given: Mapping[str, Any]) -> Column:
+def between(value: Column, given: Mapping[str, Any]) -> Column:
+    """Whether a value is within `min_value` and `max_value`, of which one at least is given."""
     lowest, highest = given.get("min_value"), given.get("max_value")
     bounds = []
     if lowest is not None:
@@ -250,11 +269,11 @@ _COMPARED = frozenset(
 _OF_ONE_COLUMN: Mapping[str, Callable[[Column, Mapping[str, Any]], Column]] = {
     "expect_column_values_to_be_null": lambda value, _: value.isNull(),
     "expect_column_values_to_not_be_null": lambda value, _: value.isNotNull(),
-    "expect_column_values_to_be_between": _between,
+    "expect_column_values_to_be_between": between,
     "expect_column_values_to_be_in_set": lambda value, given: value.isin(*given["value_set"]),
     "expect_column_values_to_not_be_in_set": lambda value, given: ~value.isin(*given["value_set"]),
     "expect_column_values_to_match_regex": lambda value, given: value.rlike(given["regex"]),
     "expect_column_values_to_not_match_regex": lambda value, given: ~value.rlike(given["regex"]),
-    "expect_column_value_lengths_to_be_between": lambda value, given: _between(fn.length(value), given),
+    "expect_column_value_lengths_to_be_between": lambda value, given: between(fn.length(value), given),
     "expect_column_value_lengths_to_equal": lambda value, given: fn.length(value) == given["value"],
 }

@@ -16,7 +16,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructFi
 
 from sluice.declarations.iceberg_output import IcebergOutput
 from sluice.declarations.loaded_declarations import LoadedStream
-from sluice.declarations.rule_declaration import RuleDeclaration
+from sluice.declarations.rule_declaration import RuleDeclaration, row_rules
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import ColumnDifference, DeliveryError, SchemaError
 from sluice.settings import Settings
@@ -78,10 +78,10 @@ def count_rejected_by_rules(united: DataFrame) -> int:
 
 
 def rule_counts(united: DataFrame, rules: Mapping[str, Sequence[RuleDeclaration]]) -> Iterator[Column]:
-    """Aggregates that count what the rules of each output say of its rows, in the order of outputs and rules: how many
-    break a rule, and how many do not count; none where the rows are not judged."""
+    """Aggregates that count what the row rules of each output say of its rows, in the order of outputs and rules: how
+    many break a rule, and how many do not count; none where the rows are not judged."""
     if _JUDGED in united.columns:
-        for output, declared in rules.items():
+        for output, declared in row_rules(rules).items():
             yield from counts_of(declared, of=fn.col(_JUDGED) == output)
 
 
@@ -180,8 +180,9 @@ def unite_outputs(
     """
     feeds = [target for target in targets if target.declared.operation_column is not None]
     tables = {target.output: target.declared for target in targets}
-    marks = {name: marks_of(rules, tables.get(name)) for name, rules in stream.rules.items() if name in outputs}
-    rejecting = {name: rules for name, rules in stream.rules.items() if name in outputs and rejects(rules)}
+    judged = {name: rules for name, rules in row_rules(stream.rules).items() if name in outputs}
+    marks = {name: marks_of(rules, tables.get(name)) for name, rules in judged.items()}
+    rejecting = {name: rules for name, rules in judged.items() if rejects(rules)}
     if not stream.declaration.quarantine or not (feeds or rejecting):
         return UnitedOutputs(rows=unite(outputs, marks=marks), outputs=frozenset(outputs))
     besides = {} if QUARANTINE_OUTPUT in outputs else {QUARANTINE_OUTPUT: REJECTED_ROW}

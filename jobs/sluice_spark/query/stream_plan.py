@@ -17,6 +17,7 @@ from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import DeclarationError
 from sluice.settings import Settings
 from sluice.sources.source_fields import SourceFields
+from sluice_spark.query.batch_conditions import require_batch_rules
 from sluice_spark.query.logical_plan import analyzed_plan, children_of, python_list, rows_of_plan, scala_sequence
 from sluice_spark.query.rejected_records import RejectedRecords, rejected_records
 from sluice_spark.query.row_rules import require_rules
@@ -141,6 +142,7 @@ def plan_stream(
     sinks = open_sinks(stream, outputs, settings)
     for name, rows in outputs.items():
         require_rules(stream, name, rows)
+        require_batch_rules(stream, name, rows, catalog=settings.catalog.name)
     united = unite_outputs(stream, outputs, targets)
     united = replace(united, rows=with_normalized_keys(united.rows))
     require_runnable(united.rows, stream)

@@ -80,6 +80,11 @@ def with_operation(rows: DataFrame, declared: IcebergOutput) -> DataFrame:
     return rows.withColumn(OPERATION_COLUMN, meaning).drop(declared.operation_column)
 
 
+def as_staged(rows: DataFrame, declared: IcebergOutput) -> DataFrame:
+    """The rows of a batch as they are staged: those of a merge with their operation, and one for each key."""
+    return rows if declared.mode != "merge" else one_row_per_key(with_operation(rows, declared), declared)
+
+
 def has_known_operation(given: Column, declared: IcebergOutput) -> Column:
     """Whether the operation of a change is declared; null is not."""
     return fn.coalesce(given.isin(*_known(declared)), fn.lit(False))

@@ -10,11 +10,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as fn
 from tests.fixtures.workshop import Workshop
 
-from sluice.declarations.rule_declaration import ROW_EXPECTATIONS, RuleDeclaration
+from sluice.declarations.rule_declaration import RuleDeclaration
+from sluice.declarations.rule_kinds import ROW_KINDS
 from sluice.declarations.table_declaration import ExpectationDeclaration
 from sluice.errors import DeclarationError
 from sluice.ledger.batch_rules import RuleCount, recent_rule_results
-from sluice_spark.delivery.batch_staging import RuleBrokenError
+from sluice_spark.delivery.batch_audit import RuleBrokenError
 from sluice_spark.quality.expectation_results import evaluate
 from sluice_spark.query.row_rules import counts_of, found_by_rules, marks_of, rule_problem
 
@@ -163,7 +164,7 @@ def test_expectations_count_what_great_expectations_counts(spark: SparkSession, 
     counted = marked.agg(*counts_of(rules, of=fn.lit(True))).collect()[0]
     ((_, found),) = found_by_rules(counted, {"main": rules}).values()
 
-    assert {one for one, _ in AS_GREAT_EXPECTATIONS} == set(ROW_EXPECTATIONS)
+    assert {one for one, _ in AS_GREAT_EXPECTATIONS} == set(ROW_KINDS)
     assert [one.failed for one in found.values()] == [one.unexpected_rows for one in said]
     shares = [one.unexpected_percent for one in said]
     assert [100 * one.failed / one.counted for one in found.values()] == pytest.approx(shares)

@@ -1,4 +1,4 @@
-"""The declarations of the guide to data quality are valid, and it names every expectation that is a row rule."""
+"""The declarations of the guide to data quality are valid, and it names every rule that has a name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.fixtures.readme import PROJECT, named_blocks
 
 from sluice.declarations.load_declarations import load_declarations
-from sluice.declarations.rule_declaration import ROW_EXPECTATIONS
+from sluice.declarations.rule_kinds import BATCH_KINDS, ROW_KINDS
 
 GUIDE = (PROJECT / "docs" / "guides" / "data-quality.md").read_text()
 
@@ -25,10 +25,15 @@ def test_its_declarations_are_valid(tmp_path: Path) -> None:
         ("total_is_positive", "quarantine"),
         ("known_country", "hold"),
         ("country_is_a_code", "warn"),
+        ("enough_orders", "warn"),
+        ("an_order_comes_once", "hold"),
+        ("orders_are_fresh", "hold"),
+        ("usual_totals", "warn"),
+        ("country_is_listed", "fail"),
         ("ordered_after_opening", "fail"),
     ]
 
 
-def test_it_names_every_expectation() -> None:
-    ends = [word.removeprefix("…_") for word in re.findall(r"`((?:expect|…)_[a-z_]+)`", GUIDE)]
-    assert [kind for kind in ROW_EXPECTATIONS if not any(kind.endswith(end) for end in ends)] == []
+def test_it_names_every_rule() -> None:
+    ends = [word.removeprefix("…_") for word in re.findall(r"`((?:expect|column|…)_[a-z_]+)`", GUIDE)]
+    assert [kind for kind in (*ROW_KINDS, *BATCH_KINDS) if not any(kind.endswith(end) for end in ends)] == []

@@ -71,7 +71,7 @@ def test_a_broken_table_does_not_take_its_rules_from_a_stream(valid: Folder) -> 
         ("{name: a, expression: x > 0, type: y}", "`rules[0]`: a rule has either `expression` or `type`."),
         (
             f"{{name: a, type: {BETWEEN[:-1]}, kwargs: {{column: carrier, min_value: 1}}}}",
-            "`rules[0].type`: is not one of the expectations that are a condition on a row. Did you mean "
+            "`rules[0].type`: is not one of the conditions on a row or on a batch. Did you mean "
             f"`{BETWEEN}`?, got '{BETWEEN[:-1]}'.",
         ),
         (
@@ -112,6 +112,51 @@ def test_a_broken_table_does_not_take_its_rules_from_a_stream(valid: Folder) -> 
             "its inputs alone, got \"java_method('java.lang.System', 'exit')\".",
         ),
         (
+            "{name: a, type: expect_table_row_count_to_be_betwen, kwargs: {min_value: 1}}",
+            "`rules[0].type`: is not one of the conditions on a row or on a batch. Did you mean "
+            "`expect_table_row_count_to_be_between`?, got 'expect_table_row_count_to_be_betwen'.",
+        ),
+        (
+            "{name: a, type: expect_table_row_count_to_be_between, kwargs: {min_value: 1}, on_failure: quarantine}",
+            "`rules[0].on_failure`: a condition on a batch rejects no rows by themselves: it is `warn`, `fail` or "
+            "`hold`, got 'quarantine'.",
+        ),
+        (
+            "{name: a, type: column_to_be_fresh, kwargs: {column: carrier, within: 1 hour}}",
+            "`rules[0].kwargs.column`: carrier is a string, and column_to_be_fresh is about date or timestamp or "
+            "timestamptz.",
+        ),
+        (
+            "{name: a, type: column_to_be_fresh, kwargs: {column: departure, within: soon}}",
+            "`rules[0].kwargs.within`: a duration is a whole number and a unit: milliseconds, seconds, minutes, hours "
+            "or days, got 'soon'.",
+        ),
+        (
+            "{name: a, type: expect_column_max_to_be_between, kwargs: {column: departure, max_value: late}}",
+            "`rules[0].kwargs.column`: departure is a timestamptz, and 'late' is none.",
+        ),
+        (
+            "{name: a, type: expect_compound_columns_to_be_unique, kwargs: {column_list: [carrier, depature]}}",
+            "`rules[0].kwargs.column_list[1]`: silver.flights has no column depature; it has carrier, departure, "
+            "legs. Did you mean `departure`?",
+        ),
+        (
+            "{name: a, type: column_values_to_exist_in_table, kwargs: {column: carrier, table: reference.airline}}",
+            "`rules[0].kwargs.table`: no table reference.airline is declared. Did you mean `reference.airlines`?",
+        ),
+        (
+            "{name: a, type: column_values_to_exist_in_table, "
+            "kwargs: {column: carrier, table: reference.airlines, table_column: carier}}",
+            "`rules[0].kwargs.table`: reference.airlines has no column carier; it has carrier, departure, legs. Did "
+            "you mean `carrier`?",
+        ),
+        (
+            "{name: a, type: expect_column_quantile_values_to_be_between, "
+            "kwargs: {column: legs, quantile_ranges: {quantiles: [0.5], value_ranges: [[3, 1]]}}}",
+            "`rules[0].kwargs.quantile_ranges`: `{quantiles: [0.5], value_ranges: [[1, 9]]}`: shares, and a range or "
+            "null for each.",
+        ),
+        (
             "{name: a, expression: x > 0, output: mian}",
             "`rules[0].output`: the stream has no such output; it has main, got 'mian'.",
         ),
@@ -120,6 +165,32 @@ def test_a_broken_table_does_not_take_its_rules_from_a_stream(valid: Folder) -> 
 def test_a_mistake_in_a_rule_has_its_place(valid: Folder, rule: str, sentence: str) -> None:
     declare(valid, stream=rule)
     assert valid.problems() == [f"{S}:21: {sentence}"]
+
+
+def test_a_rule_about_a_batch_holds_it_unless_it_says_otherwise() -> None:
+    rows = {"name": "r", "type": "expect_table_row_count_to_be_between", "kwargs": {"min_value": 1}}
+    assert RuleDeclaration.model_validate(rows).on_failure == "hold"
+    assert RuleDeclaration.model_validate(rows | {"on_failure": "warn"}).on_failure == "warn"
+    assert RuleDeclaration.model_validate({"name": "r", "expression": "a > 0"}).on_failure == "quarantine"
+
+
+def test_a_rule_of_a_table_about_a_batch_is_checked_there(valid: Folder) -> None:
+    declare(valid, table="{name: a, type: expect_column_mean_to_be_between, kwargs: {column: carrier, min_value: 1}}")
+    assert [one for one in valid.problems() if one.startswith(T)] == [
+        f"{T}:15: `rules[0].kwargs.column`: carrier is a string, and expect_column_mean_to_be_between is about decimal "
+        "or double or float or int or long, got 'carrier'."
+    ]
+
+
+def test_a_rule_about_a_batch_needs_a_table(valid: Folder) -> None:
+    rule = "{name: a, type: expect_table_row_count_to_be_between, kwargs: {min_value: 1}, on_failure: warn}"
+    declare(valid, stream=rule)
+    text = (valid.path / S).read_text()
+    valid.write(S, text.replace("iceberg: {table: silver.flights, mode: append}", "console: {}"))
+    assert (
+        f"{S}:21: `rules[0]`: the rule a is about the rows that are staged for a table, and the output is none. Leave "
+        "it out." in valid.problems()
+    )
 
 
 def test_a_rule_of_a_table_is_checked_there(valid: Folder) -> None:

@@ -25,7 +25,7 @@ from sluice.pages.quality_report import (
 )
 from sluice.pages.table_lines import TableLine
 from sluice.pages.table_selection import TableSelection, counts_of
-from sluice.quality.rule_results import TableReport, report_of
+from sluice.quality.rule_results import RuleFinding, TableReport, report_of
 
 assert DECLARED.quality is not None
 NOT_NULL, BETWEEN = DECLARED.quality.expectations
@@ -139,7 +139,7 @@ def test_a_row_rule_is_shown_with_what_each_batch_found() -> None:
         )
         for number, failed in ((9, 2), (8, 0))
     ]
-    report = report_of(DECLARED, BROKEN_TWICE, (), row_rules=[rule], batches=batches)
+    report = report_of(DECLARED, BROKEN_TWICE, (), rules=[rule], batches=batches)
 
     first = report.rules[0]
     assert (first.rule, first.kind, first.unit, first.broken) == ("strongest < 9", "quick: quarantine", "batches", 1)
@@ -149,6 +149,25 @@ def test_a_row_rule_is_shown_with_what_each_batch_found() -> None:
     assert "strongest &lt; 9" in shown
     assert "in 1 of 2 batches" in shown
     assert "in 3 of 4 checks" in shown
+
+
+def test_a_rule_about_a_batch_is_shown_with_what_was_observed_unless_its_column_is_masked() -> None:
+    mean = {"type": "expect_column_mean_to_be_between", "kwargs": {"column": "strongest", "max_value": 4}}
+    rules = [RuleDeclaration.model_validate({"name": "weak", **mean})]
+    found = RuleCount(counted=40, failed=0, on_failure="hold", is_broken=True, observed="5.5")
+    batch = RuleResult(
+        stream="clicks", generation=1, batch=9, output="main", table="silver.clicks", rows=40, rules={"weak": found}
+    )
+
+    def newest(*masked: str) -> RuleFinding | None:
+        return report_of(DECLARED, (), masked, rules=rules, batches=[batch]).rules[0].newest
+
+    shown, hidden = newest(), newest("strongest")
+    assert shown is not None
+    assert (shown.success, shown.failed_rows, shown.rows) == (False, None, 40)
+    assert shown.found == "does not hold for 40 rows of batch 1:9 of clicks: 5.5"
+    assert hidden is not None
+    assert hidden.found == "does not hold for 40 rows of batch 1:9 of clicks"
 
 
 def test_the_page_of_the_table_names_what_is_broken_and_leads_to_the_report() -> None:

@@ -13,7 +13,7 @@ from sluice.declarations.checks.combinations import forbidden_combinations, unob
 from sluice.declarations.checks.expectations import unknown_columns
 from sluice.declarations.checks.masked_columns import unknown_masked_columns
 from sluice.declarations.checks.not_yet import refused_parts
-from sluice.declarations.checks.rule_checks import rule_problems
+from sluice.declarations.checks.rule_checks import referenced_problems, rule_problems
 from sluice.declarations.checks.transformation_files import TransformationFiles
 from sluice.declarations.column_types import holds_map, kind_of
 from sluice.declarations.error_messages import MOST_PROBLEMS, did_you_mean, key_text
@@ -77,6 +77,8 @@ def find_problems(
         *(problem for stream in streams for problem in islice(_folders_that_meet(stream), MOST_PROBLEMS)),
         *(problem for stream in streams for problem in islice(_unknown_columns(stream, by_name), MOST_PROBLEMS)),
         *(found for stream in streams for found in islice(rule_problems(stream, by_name, unreadable), MOST_PROBLEMS)),
+        *(found for one in streams for found in islice(referenced_problems(one, by_name, known), MOST_PROBLEMS)),
+        *(found for one in tables for found in islice(referenced_problems(one, by_name, known), MOST_PROBLEMS)),
         *(found for stream in streams for found in islice(unknown_masked_columns(stream, by_name), MOST_PROBLEMS)),
         *(problem for stream in streams for problem in islice(backfill_problems(stream, by_name), MOST_PROBLEMS)),
         *(problem for stream in streams for problem in islice(files.problems(stream), MOST_PROBLEMS)),

@@ -1,4 +1,4 @@
-"""Checks the row rules of a stream, those of its tables among them, as far as that needs no Spark."""
+"""Checks the rules of streams and tables as far as that needs no Spark."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from sluice.declarations.error_messages import did_you_mean, key_text
 from sluice.declarations.loaded_declarations import TABLE_SUFFIX, LoadedStream, LoadedTable
 from sluice.declarations.rule_declaration import MOST_RULES, RuleDeclaration
+from sluice.declarations.rule_kinds import unfit_column
 from sluice.declarations.scalar_types import listed
 from sluice.declarations.yaml_document import KeyPath
 from sluice.errors import DeclarationError
@@ -60,12 +61,35 @@ def _of_output(stream: LoadedStream, output: str, table: LoadedTable | None) -> 
 def _unknown_columns(
     stream: LoadedStream, index: int, rule: RuleDeclaration, table: LoadedTable
 ) -> Iterator[DeclarationError]:
-    known = [column.name for column in table.declaration.columns]
-    for argument, column in rule.columns:
-        if column not in known:
-            sentence = f"{table.name} has no column {column}; it has {listed(known)}."
-            place = ("rules", index, "kwargs", argument)
-            yield _problem(stream, place, sentence, next_step=did_you_mean(column, known))
+    for argument, name in rule.columns:
+        place: KeyPath = ("rules", index, "kwargs", *argument)
+        column, known = table.declaration.column(name), [column.name for column in table.declaration.columns]
+        if column is None:
+            sentence = f"{table.name} has no column {name}; it has {listed(known)}."
+            yield _problem(stream, place, sentence, next_step=did_you_mean(name, known))
+        elif rule.is_of_batch and (problem := unfit_column(str(rule.type), rule.kwargs, column.column_type)):
+            yield _problem(stream, place, f"{name} {problem}.")
+
+
+def referenced_problems(
+    loaded: LoadedStream | LoadedTable, tables: Mapping[str, LoadedTable], known: Collection[str]
+) -> Iterator[DeclarationError]:
+    """Rules about the values of another table that is not there, or has no such column.
+
+    Parameters
+    ----------
+    tables: the well-formed tables, by name. known: the names of all tables.
+    """
+    for index, rule in enumerate(loaded.declaration.rules):
+        if rule.referenced is None:
+            continue
+        (name, named), place = rule.referenced, ("rules", index, "kwargs", "table")
+        if name not in known:
+            yield _problem(loaded, place, f"no table {name} is declared.", next_step=did_you_mean(name, known))
+        elif (table := tables.get(name)) is not None and table.declaration.column(named) is None:
+            columns = [column.name for column in table.declaration.columns]
+            sentence = f"{name} has no column {named}; it has {listed(columns)}."
+            yield _problem(loaded, place, sentence, next_step=did_you_mean(named, columns))
 
 
 def _obstacles(stream: LoadedStream, output: str, rule: RuleDeclaration) -> Iterator[tuple[str, str]]:
@@ -78,6 +102,8 @@ def _obstacles(stream: LoadedStream, output: str, rule: RuleDeclaration) -> Iter
             "is evaluated before a batch is visible, and Iceberg's own sink makes it visible at once",
             "Write `delivery: staged`.",
         )
+    if rule.is_of_batch and declaration.outputs[output].iceberg is None:
+        yield "is about the rows that are staged for a table, and the output is none", "Leave it out."
     if rule.on_failure == "quarantine" and not declaration.quarantine:
         yield "sends rows to the quarantine, and the stream has none", "Write `quarantine: true`."
     elif not declaration.quarantine and not declaration.tables_written:
@@ -91,5 +117,7 @@ def _obstacles(stream: LoadedStream, output: str, rule: RuleDeclaration) -> Iter
         yield "holds batches one by one, and `publish_every` publishes several together", "Leave `publish_every` out."
 
 
-def _problem(stream: LoadedStream, path: KeyPath, sentence: str, *, next_step: str = "") -> DeclarationError:
-    return DeclarationError(f"`{key_text(path)}`: {sentence}", location=stream.location(path), next_step=next_step)
+def _problem(
+    loaded: LoadedStream | LoadedTable, path: KeyPath, sentence: str, *, next_step: str = ""
+) -> DeclarationError:
+    return DeclarationError(f"`{key_text(path)}`: {sentence}", location=loaded.location(path), next_step=next_step)

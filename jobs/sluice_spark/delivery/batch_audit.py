@@ -1,0 +1,139 @@
+"""What the rules of the outputs find in a batch, before anything of it is staged."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as fn
+
+from sluice.declarations.rule_declaration import RuleDeclaration, batch_rules, row_rules
+from sluice.errors import DeliveryError
+from sluice.failure_reasons import FailureReason
+from sluice.ledger.batch_rules import RuleCount, RuleResult
+from sluice.ledger.batches import PublicationKey
+from sluice.stored_keys import OPERATION_COLUMN
+from sluice_spark.query.batch_conditions import judge_batch
+from sluice_spark.query.row_rules import broken_rules, found_by_rules
+from sluice_spark.query.stream_outputs import part, rule_counts
+from sluice_spark.session.columns import quoted
+from sluice_spark.session.jvm import first_line
+from sluice_spark.sinks.iceberg import DELETE, IcebergTarget, as_staged
+
+Results = Mapping[str, RuleResult]
+"""What the rules of each output found, by output."""
+
+
+class RuleBrokenError(DeliveryError):
+    """A batch breaks a rule that fails the run."""
+
+    failure_reason = FailureReason.RULE_BROKEN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchAudit:
+    """The rules of a stream's outputs.
+
+    rules: by output. masked: the columns, in lower case, of which nothing is kept but counts.
+    """
+
+    rules: Mapping[str, Sequence[RuleDeclaration]] = field(default_factory=dict)
+    masked: Collection[str] = ()
+
+    def aggregates(self, united: DataFrame) -> list[Column]:
+        """What the pass that computes a batch counts for its row rules; see `of_rows`."""
+        return list(rule_counts(united, self.rules)) if self.rules else []
+
+    def of_rows(self, counted: Sequence[int], key: PublicationKey, targets: Iterable[IcebergTarget]) -> Results:
+        """What the row rules found. counted: the values of `aggregates`."""
+        tables = {target.output: target.declared.table for target in targets}
+        found = found_by_rules(counted, row_rules(self.rules)) if counted else {}
+        return {
+            output: _result(key, output, table=tables.get(output, ""), rows=rows, rules=rules)
+            for output, (rows, rules) in found.items()
+        }
+
+    def of_batch(
+        self,
+        kept: DataFrame,
+        key: PublicationKey,
+        targets: Iterable[IcebergTarget],
+        *,
+        rows: Mapping[str, int],
+        found: Results,
+        now: datetime,
+    ) -> Results:
+        """What all rules found, the batch rules of some outputs too.
+
+        Parameters
+        ----------
+        kept: the rows of all outputs. targets: those whose rules are evaluated. rows: the number of rows by output.
+        found: what the row rules found.
+
+        Raises
+        ------
+        DeliveryError: when a rule cannot be evaluated.
+        """
+        judged = dict(found)
+        for target in targets:
+            name = target.output
+            if not (wanted := batch_rules(self.rules.get(name, ()))):
+                continue
+            own = found.get(name) or _result(key, name, table=target.declared.table, rows=rows[name], rules={})
+            judged[name] = replace(own, rules={**own.rules, **self._judge(kept, key, target, wanted, now=now)})
+        return judged
+
+    def _judge(
+        self,
+        kept: DataFrame,
+        key: PublicationKey,
+        target: IcebergTarget,
+        rules: Sequence[RuleDeclaration],
+        *,
+        now: datetime,
+    ) -> Mapping[str, RuleCount]:
+        rows = as_staged(part(kept, target.output), target.declared)
+        if target.declared.operation_column is not None:
+            rows = rows.where(fn.col(quoted(OPERATION_COLUMN)) != DELETE)
+        try:
+            found = judge_batch(rows, rules, catalog=target.catalog, now=now)
+        except (PySparkException, Py4JJavaError) as error:
+            names = ", ".join(rule.name for rule in rules)
+            raise DeliveryError(
+                f"Batch {key} cannot be judged by the rules {names} of {target.declared.table}: {first_line(error)}."
+            ) from error
+        return {rule.name: self._without_masked(rule, found[rule.name]) for rule in rules}
+
+    def _without_masked(self, rule: RuleDeclaration, found: RuleCount) -> RuleCount:
+        is_masked = any(column.lower() in self.masked for _, column in rule.columns)
+        return replace(found, observed=None) if is_masked else found
+
+
+def require_unbroken(results: Results, key: PublicationKey) -> None:
+    """Refuse a batch that breaks a rule which fails the run.
+
+    Raises
+    ------
+    RuleBrokenError: with the rules and their counts.
+    """
+    if broken := broken_rules({output: result.rules for output, result in results.items()}, "fail"):
+        raise RuleBrokenError(
+            f"Batch {key} breaks {broken}. Nothing of it was staged.",
+            next_step="Correct the data or the rule, then start the stream again; the batch is then computed again.",
+        )
+
+
+def _result(key: PublicationKey, output: str, *, table: str, rows: int, rules: Mapping[str, RuleCount]) -> RuleResult:
+    return RuleResult(
+        stream=key.stream,
+        generation=key.generation,
+        batch=key.batch,
+        output=output,
+        table=table,
+        rows=rows,
+        rules=rules,
+    )
