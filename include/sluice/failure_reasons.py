@@ -31,8 +31,8 @@ _S, _K, _C = FailureClass.SCHEMA, FailureClass.CHECKPOINT, FailureClass.CODE
 _L, _P, _W = FailureClass.SOURCE_DATA_LOST, FailureClass.POISON_DATA, FailureClass.COMMIT_CONFLICT
 
 _LOGS = "`sluice stream logs {stream}`"
-_CHECK = "`sluice checkpoint check {stream}`"
 _RESET = "`sluice stream reset {stream}`"
+_REPAIR = "`sluice stream repair {stream} --dry-run`"
 
 
 class FailureReason(StrEnum):
@@ -235,13 +235,13 @@ class FailureReason(StrEnum):
         "checkpoint_damaged",
         _K,
         "a file of the checkpoint is missing or cannot be read",
-        f"See {_CHECK}; restore the checkpoint, or abandon it: {_RESET} rereads the inputs.",
+        f"{_REPAIR} names it and shows what writes it back; where state is lost for good, {_RESET} rereads the inputs.",
     )
     CHECKPOINT_FOREIGN = (
         "checkpoint_foreign",
         _K,
         "the checkpoint is not the one that the ledger knows",
-        f"See {_CHECK}; restore the checkpoint, or abandon it: {_RESET} rereads the inputs.",
+        f"{_REPAIR} shows whether it is its own under another id, and what writes it back.",
     )
     QUERY_CHANGED = (
         "query_changed",
@@ -253,7 +253,7 @@ class FailureReason(StrEnum):
         "table_diverged",
         _K,
         "table and checkpoint are inconsistent",
-        "Do not restart the stream; find who rolled back or wrote the table, and do what the message says.",
+        f"Do not restart the stream: {_REPAIR} names who disagrees, and what writes it back or comes first.",
     )
 
     COMMIT_CONFLICT = (

@@ -31,6 +31,7 @@ class OperationVerb(StrEnum):
     RESET_BREAKER = "reset-breaker"
     RESET = "reset"
     CONTINUE = "continue"
+    REPAIR = "repair"
     REJECT_BATCH = "reject-batch"
     RELEASE_BATCH = "release-batch"
     PUBLISH_OUTPUT = "publish-output"
@@ -72,6 +73,8 @@ class RefusalReason(StrEnum):
     OTHER_REFRESH: an open refresh of the stream is of another kind, or of another declaration.
     BATCH_HELD: a staged batch of the stream waits for a person.
     NOT_AT_REST: a run of the stream lives, or it is to run.
+    NOT_PROVABLE: what has to be written back is not known from what is left.
+    OTHER_REMEDY: something else has to be repaired first.
     NOT_YET: the stream has something that the operation does not handle yet.
     """
 
@@ -91,6 +94,8 @@ class RefusalReason(StrEnum):
     OTHER_REFRESH = "other_refresh"
     BATCH_HELD = "batch_held"
     NOT_AT_REST = "not_at_rest"
+    NOT_PROVABLE = "not_provable"
+    OTHER_REMEDY = "other_remedy"
     NOT_YET = "not_yet"
 
     @property

@@ -148,8 +148,8 @@ follows is done by itself:
   as rejected, and completes the rejection in every table.
 
 What a person requested since the copy is forgotten, too: stop or start again what was stopped or started meanwhile. A
-*reset* that the ledger has forgotten is not repaired: the tables then have a newer generation than the ledger, and a
-start ends with that message.
+generation that the ledger has forgotten (a *reset*, a *continue* or a refresh since the copy) is written back from the
+marks and the checkpoint: `sluice stream repair STREAM`, also when nothing of the ledger is left.
 
 ## An upgrade, and the way back
 
@@ -192,21 +192,38 @@ mode `merge`, which only a driver can do: declare the output as it was and start
 rows; a batch that Spark had not committed runs again, for the outputs that are declared now. An output that is declared
 again later continues where the checkpoint stands then.
 
-## A table that is ahead of its checkpoint
+## A checkpoint that was lost, damaged or set back
 
-A start is refused when a table holds batches that the checkpoint has not planned: the checkpoint was restored from an
-older copy, or a power failure took its newest files. Spark would plan other rows under the same numbers, and these
-would be lost. The message names the number of batches, their rows and offsets. Restore the newest checkpoint; when
-there is none, reset the stream, whose plan shows what is then published a second time. A batch that was only staged
-needs nothing: its input is read again.
+Where a stream stands is known four times: the marks on its tables say it, the ledger, the checkpoint, and the sources.
+`sluice checkpoint check STREAM` compares them, and the start of a driver names the one that disagrees. One command
+writes that one back from the others:
+
+```
+sluice stream stop STREAM
+sluice stream repair STREAM --dry-run
+sluice stream repair STREAM
+sluice stream start STREAM
+```
+
+| what happened | what the repair does |
+|---|---|
+| the folder, a log or `metadata` is gone or damaged | writes the logs at the newest batch of the tables |
+| the newest state is gone or damaged | takes it one batch back; Spark runs that batch again, once visible |
+| it is an older copy | moves it to the newest batch; with state, when it is one batch old |
+| catalog and object store are those of yesterday | takes checkpoint and state back to the batch that the tables hold |
+| the ledger forgot a generation | writes its row back |
+
+The plan says how many rows are read again; none is lost or doubled by a repair. It is refused, with what would be lost,
+where state is gone for good or a source kept in the checkpoint alone what was read (files); then a reset is left. A
+repair that is interrupted leaves a checkpoint from which no driver starts: type it again.
 
 A mark that somebody removed from a table's properties is restored by the next start, from the previous metadata of the
-table or from its history.
+table or from its history. A batch that was only staged, and that the checkpoint forgot, needs nothing either.
 
 ## A checkpoint that is abandoned
 
-When a stream cannot continue from its checkpoint (the checkpoint is damaged, the source has lost the next records, or
-the declaration was changed in a way that the checkpoint cannot follow) and a repair is impossible, reset the stream. It
+When a stream cannot continue from its checkpoint (its state is lost for good, the source has lost the next records, or
+the declaration was changed in a way that the checkpoint cannot follow) and a repair is refused, reset the stream. It
 then rereads its inputs from their declared beginning:
 
 ```

@@ -80,6 +80,15 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "sluice.publication",
         "sluice.launching",
     ),
+    "sluice.positions": (
+        "sluice.settings",
+        *_VALUES,
+        "sluice.tables",
+        "sluice.checkpoints",
+        "sluice.sources",
+        "sluice.publication",
+        "sluice.supervision",
+    ),
     "sluice.maintenance": (
         "sluice.settings",
         *_VALUES,

@@ -140,3 +140,13 @@ def test_a_file_is_written_into_a_checkpoint_that_does_not_exist(made: Made) -> 
     files.write_text("sources/0/offsets/0", "first")
 
     assert files.read_text("sources/0/offsets/0") == "first"
+
+
+def test_a_removed_file_is_gone_and_may_be_removed_again(made: Made) -> None:
+    files = made(FILES)
+
+    for _ in range(2):
+        files.remove("offsets/10")
+    files.remove("commits/0")
+
+    assert [seen.path for seen in files.list_files("offsets")] == ["offsets/0", "offsets/9"]

@@ -41,3 +41,7 @@ class FakeCheckpointFiles:
     def write_bytes(self, path: str, content: bytes) -> None:
         """Write one file, in place of one that exists."""
         self.texts[path] = content.decode()
+
+    def remove(self, path: str) -> None:
+        """Remove one file; nothing happens when it does not exist."""
+        self.texts.pop(path, None)

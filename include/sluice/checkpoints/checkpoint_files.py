@@ -80,6 +80,15 @@ class CheckpointFiles(Protocol):
         """
         ...
 
+    def remove(self, path: str) -> None:
+        """Remove one file; nothing happens when it does not exist.
+
+        Raises
+        ------
+        CheckpointError: when the storage does not answer.
+        """
+        ...
+
 
 def open_checkpoint_files(location: str, object_store: ObjectStoreSettings) -> CheckpointFiles:
     """The files of the checkpoint folder at a URI.
@@ -151,6 +160,13 @@ class LocalCheckpointFiles:
             part.replace(file)
         except OSError as error:
             raise self._problem(f"written ({path})", error) from error
+
+    def remove(self, path: str) -> None:
+        """Remove one file; nothing happens when it does not exist."""
+        try:
+            (self._root / path).unlink(missing_ok=True)
+        except OSError as error:
+            raise self._problem(f"changed ({path})", error) from error
 
     def _observe(self, path: Path) -> FileObservation | None:
         try:

@@ -31,12 +31,14 @@ class CheckpointContents:
         meanwhile, so only then a batch without a commit is really uncommitted.
     texts: by path: `metadata`, the newest files of the offset and the commit log, and the checksums of the newest
         state files. A file that Spark removed in between has none.
+    damaged: the files that are not what was written, by the checksums beside them.
     """
 
     location: str
     files: tuple[FileObservation, ...]
     newest_planned_batch: int | None
     texts: Mapping[str, str]
+    damaged: frozenset[str] = frozenset()
 
 
 METADATA = "metadata"
@@ -104,17 +106,47 @@ def checksum_path(path: str) -> str:
     return f"{path}{_CHECKSUM_SUFFIX}"
 
 
-def paths_to_read(files: Sequence[FileObservation]) -> tuple[str, ...]:
-    """The files whose text a check needs; the others are checked by name, size and age."""
-    commits = log_files(files, COMMITS)
-    names = [METADATA]
-    for log in (log_files(files, OFFSETS), commits):
-        names += [seen.path for seen in list(log.values())[-TEXTS_OF_A_LOG:]]
-    if commits:
-        names += [
-            checksum_path(needed.file.path)
-            for store in state_stores(files).values()
-            for needed in needed_state_files(store, max(commits) + 1)
-        ]
+def hidden_checksum_path(path: str) -> str:
+    """The path of the checksums that Hadoop writes beside a file on a local disk."""
+    folder, slash, name = path.rpartition("/")
+    return f"{folder}{slash}.{name}{_CHECKSUM_SUFFIX}"
+
+
+def paths_to_compare(files: Sequence[FileObservation], *, is_whole: bool = False) -> tuple[str, ...]:
+    """The files that are compared with their checksums.
+
+    Parameters
+    ----------
+    is_whole: whether the whole state is, and not only what a start loads.
+    """
+    state = [found.file.path for store in state_stores(files).values() for found in store]
+    return (*_log_paths(files, is_whole=is_whole), *(state if is_whole else _loaded_paths(files)))
+
+
+def paths_to_read(files: Sequence[FileObservation], *, is_whole: bool = False) -> tuple[str, ...]:
+    """The files whose text a check needs; the others are checked by name, size and age.
+
+    Parameters
+    ----------
+    is_whole: whether every entry of the logs is read.
+    """
     listed = {seen.path for seen in files}
-    return tuple(name for name in names if name in listed)
+    compared = paths_to_compare(files, is_whole=is_whole)
+    state = (checksum_path(path) for path in compared if path.startswith("state/"))
+    return tuple(name for name in (*_log_paths(files, is_whole=is_whole), *state) if name in listed)
+
+
+def _log_paths(files: Sequence[FileObservation], *, is_whole: bool) -> list[str]:
+    logs = (log_files(files, OFFSETS), log_files(files, COMMITS))
+    newest = 0 if is_whole else -TEXTS_OF_A_LOG
+    return [METADATA, *(seen.path for log in logs for seen in list(log.values())[newest:])]
+
+
+def _loaded_paths(files: Sequence[FileObservation]) -> list[str]:
+    """The files from which a start loads the state: at the newest commit."""
+    commits = log_files(files, COMMITS)
+    return [
+        needed.file.path
+        for store in (state_stores(files).values() if commits else ())
+        for needed in needed_state_files(store, max(commits) + 1)
+    ]

@@ -27,22 +27,30 @@ from sluice.checkpoints.checkpoint_layout import (
 )
 from sluice.ledger.checkpoint_checks import CheckpointFinding, CheckpointObservation, CheckpointProperty
 
+NOT_WRITTEN = "is not what was written, by the checksum beside it"
+
 SHOWN_PROBLEMS = 3
 """How many damaged stores a message lists; they are usually damaged together."""
 
 
-def judge_state(seen: CheckpointContents, *, committed_batch: int | None) -> CheckpointFinding:
+def judge_state(seen: CheckpointContents, *, committed_batch: int | None, is_kept: bool = False) -> CheckpointFinding:
     """Check that every store has all files that a start after `committed_batch` loads, each in its full size.
 
     A start after batch N loads state version N + 1: the newest full state up to it and all later changes.
+
+    Parameters
+    ----------
+    is_kept: whether the query is known to keep state.
     """
     stores = state_stores(seen.files)
+    if is_kept and not stores and committed_batch is not None:
+        return CheckpointFinding(name=CheckpointProperty.STATE_COMPLETE, healthy=False, message="the state is gone")
     if committed_batch is None or not stores:
         return CheckpointFinding(name=CheckpointProperty.STATE_COMPLETE, healthy=True, message="no state is kept yet")
     version = committed_batch + 1
     problems = _missing_partitions(stores)
     for folder, store in stores.items():
-        problems += [f"{folder}: {problem}" for problem in _problems_of(store, version, seen.texts)]
+        problems += [f"{folder}: {problem}" for problem in _problems_of(store, version, seen)]
     message = f"{len(stores)} stores are whole at version {version}"
     if problems:
         more = f" and {len(problems) - SHOWN_PROBLEMS} more" if len(problems) > SHOWN_PROBLEMS else ""
@@ -64,16 +72,18 @@ def _missing_partitions(stores: Mapping[str, object]) -> list[str]:
     ]
 
 
-def _problems_of(store: Sequence[StateFile], version: int, texts: Mapping[str, str]) -> list[str]:
+def _problems_of(store: Sequence[StateFile], version: int, seen: CheckpointContents) -> list[str]:
     needed = needed_state_files(store, version)
     first = min((found.version for found in needed), default=version)
     missing = sorted(set(range(first if _has_base(needed) else 1, version + 1)) - {found.version for found in needed})
     problems = [f"version {number} is missing" for number in missing]
     for found in needed:
-        whole = _recorded_bytes(texts.get(checksum_path(found.file.path)))
+        name = found.file.path.rpartition("/")[2]
+        whole = _recorded_bytes(seen.texts.get(checksum_path(found.file.path)))
         if whole is not None and whole != found.file.size_bytes:
-            name = found.file.path.rpartition("/")[2]
             problems.append(f"{name} has {found.file.size_bytes} bytes of {whole}")
+        elif found.file.path in seen.damaged:
+            problems.append(f"{name} {NOT_WRITTEN}")
     return problems
 
 
@@ -110,6 +120,7 @@ class CheckpointExpectation:
     has_batches: whether the ledger holds batches of this generation.
     is_live: whether a driver is running.
     longest_batch_seconds: how long a batch of a live stream may take before it counts as stuck.
+    keeps_state: whether the query is known to keep state.
     """
 
     stream: str
@@ -118,6 +129,7 @@ class CheckpointExpectation:
     has_batches: bool
     is_live: bool
     longest_batch_seconds: float
+    keeps_state: bool = False
 
 
 def judge_checkpoint(
@@ -134,7 +146,7 @@ def judge_checkpoint(
             _commits_follow(offsets, commits, seen.newest_planned_batch),
             _readable(CheckpointProperty.COMMITS_READABLE, seen, commits, problem_of=commit_problem),
             _complete(seen),
-            judge_state(seen, committed_batch=max(commits, default=None)),
+            judge_state(seen, committed_batch=max(commits, default=None), is_kept=expected.keeps_state),
             _leftovers(seen, now),
             _progress(expected, offsets, commits, seen.newest_planned_batch, now),
         ]
@@ -212,6 +224,8 @@ def _identity(expected: CheckpointExpectation, seen: CheckpointContents) -> Chec
         problem = "metadata is empty or not the JSON object with the query id that Spark writes"
     elif expected.query_id is not None and query_id != expected.query_id:
         problem = f"metadata holds query id {query_id}; registered is {expected.query_id}: this is another checkpoint"
+    elif METADATA in seen.damaged:
+        problem = f"metadata {NOT_WRITTEN}"
     registered = "as registered" if expected.query_id else "not registered yet"
     return _finding(CheckpointProperty.IDENTITY, problem, f"query id {query_id}, {registered}")
 
@@ -234,6 +248,7 @@ def _readable(
 ) -> CheckpointFinding:
     read = [file.path for file in log.values() if file.path in seen.texts]
     problems = [f"{path}: {problem}" for path in read if (problem := problem_of(seen.texts[path]))]
+    problems += [f"{path} {NOT_WRITTEN}" for path in read if path in seen.damaged and not problem_of(seen.texts[path])]
     return _finding(name, "; ".join(problems) or None, f"the newest {len(read)} files are readable")
 
 

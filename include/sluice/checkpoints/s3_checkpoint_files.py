@@ -67,6 +67,11 @@ class S3CheckpointFiles:
         with self._sentences(f"written ({path})"):
             self._client.put_object(Bucket=self._bucket, Key=self._key(path), Body=content)
 
+    def remove(self, path: str) -> None:
+        """Remove one file; nothing happens when it does not exist."""
+        with self._sentences(f"changed ({path})"):
+            self._client.delete_object(Bucket=self._bucket, Key=self._key(path))
+
     def _key(self, path: str) -> str:
         return "/".join(part for part in (self._prefix, path) if part)
 

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from sluice.checkpoints.check_checkpoints import check_checkpoints
 from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, AsJson, print_json
 from sluice.declarations.load_declarations import load_declarations
 from sluice.launching.job_output import json_value
 from sluice.ledger.checkpoint_checks import CheckpointObservation
 from sluice.ledger.connection import open_ledger
+from sluice.positions.check_checkpoints import check_checkpoints
 from sluice.settings import load_settings
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)

@@ -1,4 +1,4 @@
-"""`sluice stream`: start, stop, restart, reset, continue; the other verbs come from modules of their own."""
+"""`sluice stream`: start, stop, restart, reset, continue, repair; the other verbs come from modules of their own."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from sluice.ledger.run_values import RunObservation
 from sluice.ledger.runs import newest_runs
 from sluice.ledger.stream_records import read_stream
 from sluice.maintenance.gap_continuation import continue_stream, plan_continuation
+from sluice.positions.repair_stream import plan_repair, repair_stream
 from sluice.supervision import control_plans, stream_commands, undeclared_streams
 from sluice.supervision.stream_commands import restart_each, started_before
 from sluice.supervision.stream_reset import plan_reset, reset_stream
@@ -129,6 +130,22 @@ def continue_past_gap(
     print_done(plan.verb, json_value(opened), sentence, as_json=as_json)
 
 
+def repair(name: StreamName, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False) -> None:
+    """Write back what was lost or damaged of a stream's position: its checkpoint, or the ledger's record of it.
+
+    Tables, ledger, checkpoint and sources are compared; the one that disagrees is written back from the others, so that
+    the stream continues where its tables stand. What that cannot bring back is refused, with what would be lost.
+    """
+    with open_cli_context() as ctx:
+        stream = ctx.declarations.stream(name)
+        catalog = open_catalog(ctx.settings)
+        plan = plan_repair(ctx.ledger, catalog, stream, ctx.settings)
+        if not may_act(lambda: [plan], dry_run=dry_run, yes=yes, as_json=as_json):
+            return
+        done = repair_stream(ctx.ledger, catalog, stream, ctx.settings, planned=plan.digest, asked_by=person())
+    print_done(plan.verb, done.as_json(), " ".join(step.sentence for step in done.steps), as_json=as_json)
+
+
 def reset_breaker(name: StreamName, dry_run: DryRun = False, as_json: AsJson = False) -> None:
     """Reset a stream's failure count, so that it is restarted at once. Its desired state does not change."""
     with open_cli_context() as ctx:
@@ -212,6 +229,7 @@ app.command()(restart)
 app.command()(reset)
 app.command()(refresh_verbs.refresh)
 app.command("continue")(continue_past_gap)
+app.command()(repair)
 app.command()(show_streams.logs)
 app.command()(backfill.gaps)
 app.command("events")(event_verbs.stream_events)

@@ -17,7 +17,11 @@ from sluice.ledger.stored_values import record_of, values_of
 
 
 class CheckpointProperty(StrEnum):
-    """What must be true of a healthy checkpoint; each check reports one finding for each of these."""
+    """What must be true of a healthy checkpoint; each check reports one finding for each of these.
+
+    POSITION: tables, ledger, checkpoint and sources agree where the stream stands.
+    PUBLISHED_FILES: those of the published files that were looked for exist.
+    """
 
     EXISTS = "exists"
     IDENTITY = "identity"
@@ -29,6 +33,8 @@ class CheckpointProperty(StrEnum):
     STATE_COMPLETE = "state_complete"
     NO_LEFTOVERS = "no_leftovers"
     PROGRESS = "progress"
+    POSITION = "position"
+    PUBLISHED_FILES = "published_files"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,6 +52,7 @@ class EventAction(StrEnum):
     RESTART = "restart"
     RESET = "reset"
     CONTINUE = "continue"
+    REPAIR = "repair"
     REFRESH = "refresh"
     TAKE_BACK = "take_back"
     ABANDON_REFRESH = "abandon_refresh"

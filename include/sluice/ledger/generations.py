@@ -112,7 +112,7 @@ def record_query_id(ledger: Ledger, stream: str, generation: int, query_id: str)
     raise CheckpointError(
         f"The checkpoint of stream {stream}, generation {generation}, belongs to query {known}, got {query_id}: "
         "it was replaced or lost, and continuing would read the source again from its start.",
-        next_step=f"Restore the checkpoint, or reread the source from its start: `sluice stream reset {stream}`.",
+        next_step=f"`sluice stream repair {stream} --dry-run` shows what writes the checkpoint back.",
     )
 
 
@@ -168,6 +168,22 @@ def record_identities(
     if row is None:
         raise CheckpointError(f"Stream {stream} has no generation {generation}.")
     return record_of(GenerationObservation, row)
+
+
+def restore_generation(
+    ledger: Ledger, stream: str, generation: int, *, checkpoint: str, query_id: str, restored_by: str
+) -> GenerationObservation:
+    """Write the row of a generation back that an older copy of the ledger does not have. Repeated, it changes nothing.
+
+    Raises
+    ------
+    CheckpointError: when the ledger has the generation with another query.
+    """
+    values = {"checkpoint": checkpoint, "query_id": query_id, "opened_by": restored_by}
+    with ledger.transaction() as connection:
+        row = insert(Generation).values(stream=stream, generation=generation, **values)
+        connection.execute(row.on_conflict_do_nothing())
+    return record_query_id(ledger, stream, generation, query_id)
 
 
 def _first_generation(stream: str, checkpoint: str) -> Event:

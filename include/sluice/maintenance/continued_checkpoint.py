@@ -7,20 +7,14 @@ and Spark runs a planned batch as it is. All other sources stand still in it.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sluice.checkpoints.checkpoint_files import CheckpointFiles, copy_files, state_files
 from sluice.checkpoints.checkpoint_layout import FileObservation
+from sluice.checkpoints.checkpoint_logs import EMPTY_COMMIT, next_batch_metadata
 from sluice.errors import CheckpointError
 from sluice.maintenance.reading_position import ReadingPosition
-
-_EMPTY_COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
-"""What Spark writes into the commit log for a batch of a query without event time."""
-
-_WATERMARK, _NEXT_WATERMARK = "batchWatermarkMs", "nextBatchWatermarkMs"
-"""The watermark of a batch in the offset log, and the one behind it in the commit log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +54,7 @@ def plan_checkpoint(
     """
     texts = {seen.path: old.read_text(seen.path) for seen in old.list_files("sources")}
     texts["metadata"] = old.read_text("metadata")
-    commit = old.read_text(f"commits/{position.batch}") or _EMPTY_COMMIT
+    commit = old.read_text(f"commits/{position.batch}") or EMPTY_COMMIT
     texts |= _before(old, position)
     texts[f"offsets/{position.batch}"] = position.moved_to(starts)
     texts[f"commits/{position.batch}"] = commit
@@ -84,7 +78,7 @@ def _before(old: CheckpointFiles, position: ReadingPosition) -> dict[str, str | 
     before = position.batch - 1
     return {
         f"offsets/{before}": old.read_text(f"offsets/{before}") or position.offsets,
-        f"commits/{before}": old.read_text(f"commits/{before}") or _EMPTY_COMMIT,
+        f"commits/{before}": old.read_text(f"commits/{before}") or EMPTY_COMMIT,
     }
 
 
@@ -104,21 +98,3 @@ def write_checkpoint(old: CheckpointFiles, new: CheckpointFiles, content: Contin
     copy_files(old, new, content.state)
     for path, text in content.texts.items():
         new.write_text(path, text)
-
-
-def next_batch_metadata(metadata: str, commit: str) -> str:
-    """The metadata of the next batch: Spark takes the watermark of a planned batch from there, and not from the commit
-    before it."""
-    content = json.loads(metadata)
-    behind = json.loads(_lines(commit)[-1]).get(_NEXT_WATERMARK, 0)
-    content[_WATERMARK] = max(content.get(_WATERMARK, 0), behind)
-    return json.dumps(content, separators=(",", ":"))
-
-
-def commit_behind(metadata: str) -> str:
-    """The entry of the commit log for a batch that leaves the watermark where it was, by the batch's metadata."""
-    return "v1\n" + json.dumps({_NEXT_WATERMARK: json.loads(metadata).get(_WATERMARK, 0)}, separators=(",", ":"))
-
-
-def _lines(text: str) -> Sequence[str]:
-    return text.strip().splitlines()

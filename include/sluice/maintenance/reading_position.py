@@ -13,6 +13,7 @@ from pyiceberg.catalog import Catalog
 
 from sluice.checkpoints.checkpoint_files import CheckpointFiles
 from sluice.checkpoints.checkpoint_layout import log_files
+from sluice.checkpoints.checkpoint_logs import HEADER_LINES, metadata_of
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.maintenance.table_readers import streamed_tables
 from sluice.publication.marks import read_target_state
@@ -20,9 +21,6 @@ from sluice.publication.staged_batch import StagedOutput
 from sluice.sources.iceberg_positions import BEGINNING, StreamOffset, stream_offset_of
 from sluice.sources.input_gap import knows_snapshot
 from sluice.tables.declared_tables import load_table
-
-_HEADER_LINES = 2
-"""The version, and the metadata of the batch; then comes a line for each source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +60,7 @@ class ReadingPosition:
         """
         lines = self.offsets.splitlines()
         if metadata is not None:
-            lines[_HEADER_LINES - 1] = metadata
+            lines[HEADER_LINES - 1] = metadata
         for line, offset in offsets.items():
             lines[line] = offset
         return "\n".join(lines)
@@ -70,7 +68,7 @@ class ReadingPosition:
     @property
     def metadata(self) -> str:
         """The metadata of the batch, as JSON."""
-        return self.offsets.splitlines()[_HEADER_LINES - 1]
+        return metadata_of(self.offsets)
 
 
 def observe_reading_position(
@@ -103,7 +101,7 @@ def _sources(catalog: Catalog, offsets: str, tables: Mapping[str, str]) -> tuple
     found = {
         number: offset
         for number, text in enumerate(offsets.splitlines())
-        if number >= _HEADER_LINES and (offset := stream_offset_of(text)) is not None
+        if number >= HEADER_LINES and (offset := stream_offset_of(text)) is not None
     }
     inputs = {offset.snapshot_id: _input_of(catalog, offset, tables) for offset in found.values()}
     if any(name is None for snapshot_id, name in inputs.items() if snapshot_id != BEGINNING):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from pyiceberg.table import Table
 
+from sluice.checkpoints.checkpoint_logs import HEADER_LINES
 from sluice.declarations.source_declarations import KafkaSource
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import UsageError
@@ -27,8 +28,6 @@ from sluice.sources.table_starts import NeedsAppend, Unreachable, observe_files,
 
 if TYPE_CHECKING:
     from sluice.sources.kafka_topics import KafkaTopics
-
-_HEADER_LINES = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +150,7 @@ def _open_topics(settings: Settings, source: KafkaSource) -> KafkaTopics:
 def _topic_lines(position: ReadingPosition) -> Iterator[tuple[int, dict[str, Mapping[str, int]]]]:
     """The lines of Kafka inputs: topic → partition → next offset."""
     for number, line in enumerate(position.offsets.splitlines()):
-        if number < _HEADER_LINES or not line.startswith("{"):
+        if number < HEADER_LINES or not line.startswith("{"):
             continue
         found = json.loads(line)
         if found and all(isinstance(of_topic, dict) for of_topic in found.values()):

@@ -299,10 +299,7 @@ def _diverged(what: str, stream: str) -> DivergedError:
 
 
 def _ways_out(stream: str) -> str:
-    return (
-        "Restore the newest checkpoint, or read the inputs again into a new generation: "
-        f"`sluice stream reset {stream}` shows what that repeats."
-    )
+    return f"`sluice stream repair {stream} --dry-run` shows who disagrees, and what writes it back."
 
 
 def _published(position: MarkPosition, behind: Sequence[StagedBatch]) -> tuple[StagedBatch, ...]:

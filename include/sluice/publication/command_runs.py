@@ -25,6 +25,7 @@ class CommandMode(StrEnum):
     REJECTION = "rejection"
     SETTLEMENT = "settlement"
     REFRESH = "refresh"
+    REPAIR = "repair"
 
 
 def refuse_live_run(ledger: Ledger, stream: str) -> None:

@@ -47,6 +47,11 @@ class CrashPoint(StrEnum):
     COMMITTED: readers see the new content.
     COPIED: the files of the old content were copied; nothing refers to the copies.
 
+    In a repair: BEGUN, RECORDED, then FILE_CHANGED for each file of the checkpoint. Whatever ends the process there, no
+    run starts from what is half written, and another repair completes it.
+    BEGUN: the event is in the ledger. RECORDED: the ledger has the generation that it had forgotten.
+    FILE_CHANGED: a file was removed or written.
+
     Of a work item in an application; the points of what it asks for lie between ITEM_CLAIMED and ITEM_DONE.
     ITEM_CHOSEN: the application claims the item; the ledger does not have the claim yet.
     ITEM_CLAIMED: the ledger has it, and nothing has begun.
@@ -77,6 +82,7 @@ class CrashPoint(StrEnum):
     TAKING_BACK = "taking_back"
     COMMITTED = "committed"
     COPIED = "copied"
+    FILE_CHANGED = "file_changed"
     ITEM_CHOSEN = "item_chosen"
     ITEM_CLAIMED = "item_claimed"
     ITEM_DONE = "item_done"

@@ -116,7 +116,7 @@ def open_generation(
         if position.generation > generation:
             raise MarkError(
                 f"Generation {generation} of {output} cannot open on {output.target}: {position.generation} is open.",
-                next_step="Start the stream with the newest generation of the ledger.",
+                next_step=f"`sluice stream repair {output.stream} --dry-run` shows what writes the ledger back.",
             )
         return opening
 

@@ -239,14 +239,14 @@ def refuse_newer_table(
             f"{checkpoint.end_offsets.get(checkpoint.newest_planned, NO_OFFSETS)}, and the table holds "
             f"{_beyond(position, checkpoint, known)}. The start would plan other batches under these numbers, whose "
             "rows would be lost.",
-            next_step=_ways_out(output.stream, position.batch),
+            next_step=_ways_out(output.stream),
         )
     planned = checkpoint.end_offsets.get(position.batch)
     if planned is not None and position.end_offsets_digest not in (None, offsets_digest(planned)):
         raise DivergedError(
             f"{output.target} already holds another batch {output.stream}:{position.generation}:{position.batch}: its "
             f"end offsets differ from those that the checkpoint has planned, {planned}.",
-            next_step=_ways_out(output.stream, position.batch),
+            next_step=_ways_out(output.stream),
         )
 
 
@@ -271,8 +271,7 @@ def refuse_missing_batches(position: MarkPosition, checkpoint: CheckpointPositio
         f"from {checkpoint.end_offsets.get(position.batch, NO_OFFSETS)} to "
         f"{checkpoint.end_offsets.get(last, NO_OFFSETS)}. They were staged and the staging table {output.staging} no "
         "longer has them.",
-        next_step=f"Restore that table, or read the inputs again into a new generation: `sluice stream reset "
-        f"{output.stream}`.",
+        next_step=_ways_out(output.stream),
     )
 
 
@@ -286,8 +285,5 @@ def _beyond(position: MarkPosition, checkpoint: CheckpointPosition, known: Seque
     return f"{batches}, with {rows:,} rows, from {known[0].start_offsets} to {known[-1].end_offsets}"
 
 
-def _ways_out(stream: str, batch: int) -> str:
-    return (
-        f"Restore the newest checkpoint, the one that has planned batch {batch}, or read the inputs again into a new "
-        f"generation: `sluice stream reset {stream}` shows what that repeats."
-    )
+def _ways_out(stream: str) -> str:
+    return f"`sluice stream repair {stream} --dry-run` shows what writes the checkpoint back."

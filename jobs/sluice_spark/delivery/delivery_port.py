@@ -29,8 +29,8 @@ from sluice.errors import CheckpointError
 from sluice.ledger.batch_rules import RuleResult
 from sluice.ledger.batches import PublicationKey
 from sluice.ledger.connection import Ledger
+from sluice.positions.log_offsets import canonical_end
 from sluice.publication.crash_points import Reached
-from sluice.publication.staged_batch import canonical_offsets
 from sluice.settings import Settings
 from sluice.sources.input_watch import InputWatch
 from sluice.sources.skipped_input_watch import SkippedInputWatch
@@ -225,20 +225,6 @@ class BatchRange:
     start_offsets: str
     end_offsets: str
     watermark: datetime | None
-
-
-def canonical_end(texts: Sequence[str | None], sources: Sequence[str]) -> str:
-    """The offsets of an entry of the offset log, which has one for each source.
-
-    Parameters
-    ----------
-    texts: as the sources write them; none for a source without an offset.
-    sources: the input of each source, in Spark's order.
-    """
-    offsets: dict[str, str | None] = dict.fromkeys(sources)
-    for index, text in enumerate(texts):
-        offsets[sources[index] if index < len(sources) else f"source {index}"] = text
-    return canonical_offsets(offsets)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,13 +19,14 @@ from pyspark.sql import DataFrame
 from sluice.errors import StaleTokenError
 from sluice.ledger.batches import rejected_batches
 from sluice.ledger.locks import PublicationLocks
+from sluice.positions.log_offsets import canonical_end
 from sluice.publication.chain import CheckpointPosition
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.staged_batch import PlannedBatch, recovered_observation
 from sluice.tables.catalog import open_catalog
 from sluice_spark.delivery.batch_audit import BatchAudit
 from sluice_spark.delivery.batch_staging import BatchCounts, BatchStaging, StagingLook, log_difference
-from sluice_spark.delivery.delivery_port import DeliveredBatch, DeliveryContext, OffsetLog, canonical_end
+from sluice_spark.delivery.delivery_port import DeliveredBatch, DeliveryContext, OffsetLog
 from sluice_spark.delivery.fenced_merge import FencedMerge
 from sluice_spark.delivery.publisher import Publisher, StagedByOutput
 from sluice_spark.delivery.staged_publication import PublicationRhythm, StagedPublication

@@ -18,11 +18,11 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from sluice.checkpoints.checkpoint_files import CheckpointFiles, open_checkpoint_files
+from sluice.checkpoints.checkpoint_logs import NO_OFFSET, next_batch_metadata
 from sluice.declarations.source_declarations import FilesSource, IcebergSource, KafkaSource
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import CheckpointError
 from sluice.ledger.connection import Ledger, database_time
-from sluice.maintenance.continued_checkpoint import next_batch_metadata
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.refresh.shadow_bound import Offset, ShadowBound, input_of, next_ends, require_not_beyond, tables_of
 from sluice.settings import KafkaConnection, Settings
@@ -31,7 +31,6 @@ from sluice.tables.declared_tables import require_table
 from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.run.query_run import has_processor
 from sluice_spark.run.run_start import RunStart
-from sluice_spark.session.checkpoint_metadata import NO_OFFSET
 from sluice_spark.session.planned_batch import plan_first_batch, read_first_offset
 
 _FILE_LOG = re.compile(r"sources/(\d+)/(\d+(?:\.compact)?)")

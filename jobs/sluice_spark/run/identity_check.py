@@ -19,12 +19,13 @@ from dataclasses import dataclass, replace
 from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
 
+from sluice.checkpoints.checkpoint_logs import HEADER_LINES, NO_OFFSET, commit_behind, metadata_of, next_batch_metadata
 from sluice.declarations.source_declarations import KafkaSource
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import InputReplacedError, RolledBackError
 from sluice.ledger.events import Actor, Event, EventAction, record_event
 from sluice.ledger.generations import record_identities
-from sluice.maintenance.continued_checkpoint import commit_behind, next_batch_metadata
+from sluice.positions.log_offsets import canonical_end
 from sluice.publication.mark_moves import plan_output
 from sluice.publication.marks import load_target_state
 from sluice.publication.staged_batch import staged_outputs
@@ -38,21 +39,12 @@ from sluice.sources.source_identities import (
     since_batch,
 )
 from sluice.tables.declared_tables import load_table
-from sluice_spark.delivery.delivery_port import canonical_end
 from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.run.run_checkpoint import RunCheckpoint
-from sluice_spark.session.checkpoint_metadata import (
-    NO_OFFSET,
-    read_checkpoint,
-    read_log_text,
-    read_planned_offsets,
-)
+from sluice_spark.session.checkpoint_metadata import read_checkpoint, read_log_text, read_planned_offsets
 from sluice_spark.session.planned_batch import write_log_entry
 
 _log = logging.getLogger(__name__)
-
-_HEADER_LINES = 2
-"""Of an entry of the offset log: the version, and the metadata of the batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,12 +110,12 @@ def keep_identities(
         checkpoint = _with_commit(spark, checkpoint)
     lines = _next_entry(spark, checkpoint)
     moved = moved_offsets(
-        lines[_HEADER_LINES:],
+        lines[HEADER_LINES:],
         plan.places,
         plan.declaration,
         lambda line, source: _at_beginning(line, source, checked.followed, settings),
     )
-    lines[_HEADER_LINES:] = moved
+    lines[HEADER_LINES:] = moved
     write_log_entry(spark, checkpoint.location, "offsets", checkpoint.state.newest_committed + 1, "\n".join(lines))
     _record(checkpoint, checked)
     return replace(checkpoint, state=read_checkpoint(spark, checkpoint.location))
@@ -148,7 +140,7 @@ def _with_commit(spark: SparkSession, checkpoint: RunCheckpoint) -> RunCheckpoin
     """The same checkpoint with its planned batch committed. The watermark stays: what the batch has seen is not known,
     and a lower one drops no row too many."""
     number = checkpoint.state.newest_committed + 1
-    metadata = read_log_text(spark, checkpoint.location, "offsets", number).splitlines()[_HEADER_LINES - 1]
+    metadata = metadata_of(read_log_text(spark, checkpoint.location, "offsets", number))
     write_log_entry(spark, checkpoint.location, "commits", number, commit_behind(metadata))
     _log.info("batch %d was finished by an earlier run; it is committed and not computed again", number)
     return replace(checkpoint, state=read_checkpoint(spark, checkpoint.location))
@@ -160,7 +152,7 @@ def _next_entry(spark: SparkSession, checkpoint: RunCheckpoint) -> list[str]:
     lines = read_log_text(spark, checkpoint.location, "offsets", max(committed, 0)).splitlines()
     if committed >= 0:
         commit = read_log_text(spark, checkpoint.location, "commits", committed)
-        lines[_HEADER_LINES - 1] = next_batch_metadata(lines[_HEADER_LINES - 1], commit)
+        lines[HEADER_LINES - 1] = next_batch_metadata(lines[HEADER_LINES - 1], commit)
     return lines
 
 

@@ -6,15 +6,19 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.sql.streaming.query import StreamingQuery
 from tenacity import RetryError, retry, retry_if_result, stop_after_delay, wait_fixed
 
+from sluice.errors import CheckpointError
 from sluice_spark.delivery.delivery_port import BatchGate, Delivery, DeliveryContext
 from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.run.progress_listener import BatchOrigin, ProgressListener
 from sluice_spark.run.stop_request import StopReason, StopRequest
+from sluice_spark.session.checkpoint_metadata import has_metadata
 from sluice_spark.session.garbage import quick_collections
 from sluice_spark.session.session_end import end_copy_of_query
 
@@ -32,6 +36,9 @@ _LAST_EVENTS_SECONDS = 10.0
 
 _EMPTY_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
 _PROCESSOR = "TransformWithState"
+
+_CHECKPOINT_SECONDS = 5.0
+"""How often a run looks whether its checkpoint is there: one request, beside the batches."""
 
 _LOOK_SECONDS = 0.02
 _WATCH_SECONDS = 0.1
@@ -141,14 +148,31 @@ class QueryRun:
         is_interrupted = False
         try:
             self.on_started(query.id)
-            while query.isActive and not self.stop.wait(_WATCH_SECONDS):
-                pass
+            self._watch(query)
         finally:
             if query.isActive:
                 is_interrupted = self._stop_between_batches(query)
             if not query.isActive:
                 end_copy_of_query(self.plan.rows.sparkSession, query)
         self._raise_failure(query, is_interrupted=is_interrupted)
+
+    def _watch(self, query: StreamingQuery) -> None:
+        """Wait until the query ends, a stop is asked for, or the checkpoint is gone: Spark would make a
+        new folder, from which no run could start."""
+        due = monotonic() + _CHECKPOINT_SECONDS
+        while query.isActive and not self.stop.wait(_WATCH_SECONDS):
+            if monotonic() < due:
+                continue
+            due = monotonic() + _CHECKPOINT_SECONDS
+            if not self._has_checkpoint():
+                self.stop.make(StopReason.CHECKPOINT_LOST)
+
+    def _has_checkpoint(self) -> bool:
+        try:
+            return has_metadata(self.plan.rows.sparkSession, self.context.checkpoint)
+        except Py4JError as error:  # its storage does not answer, which says nothing about the checkpoint
+            _log.warning("the checkpoint cannot be looked at: %s", error)
+            return True
 
     def _stop_between_batches(self, query: StreamingQuery) -> bool:
         """Stop the query. Returns whether it still ran then, so that its later errors follow from the stop."""
@@ -178,6 +202,12 @@ class QueryRun:
             return
         if self.delivery.failure is not None:
             raise self.delivery.failure
+        if self.stop.reason is StopReason.CHECKPOINT_LOST:
+            raise CheckpointError(
+                f"The checkpoint {self.context.checkpoint} of {self.context.run.stream} was removed while it ran; it "
+                "stopped after its batch.",
+                next_step=f"`sluice stream repair {self.context.run.stream}` writes it back at the newest batch.",
+            )
         error = query.exception()
         if error is None or self._gate.turned_away.is_set():
             return

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from pyiceberg.catalog import Catalog
@@ -23,15 +23,26 @@ from sluice.backfill.replayable_rows import refusals_of, replayed_output
 from sluice.checkpoints.checkpoint_files import open_checkpoint_files
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.stream_declaration import StreamDeclaration
-from sluice.errors import CheckpointError, FilesDifferError, InputGapError, InputReplacedError
+from sluice.errors import (
+    CheckpointError,
+    DivergedError,
+    FilesDifferError,
+    InputGapError,
+    InputReplacedError,
+    MarkError,
+    SluiceError,
+)
 from sluice.failure_reasons import FailureReason
 from sluice.ledger.batches import rejected_batches
-from sluice.ledger.connection import Ledger
+from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.generations import GenerationObservation
 from sluice.ledger.refreshes import unsettled_refresh
 from sluice.ledger.run_values import RunObservation
 from sluice.maintenance.position_pins import pinned_tables
 from sluice.maintenance.reading_position import SourcePosition, observe_reading_position
+from sluice.positions.judge_position import disagreeing, judge_position
+from sluice.positions.observe_position import observe_position
+from sluice.positions.stream_position import PositionFinding
 from sluice.publication.repair import repair
 from sluice.publication.start_check import disagreements, observe_tables
 from sluice.refresh.settle_refresh import settle_refresh
@@ -201,6 +212,30 @@ def _agreed(
         )
         tables = observe_tables(catalog, declaration)
     return run, TablesAtStart(new_outputs=tables.unmarked, rejected=tables.rejected(generation))
+
+
+@contextmanager
+def naming_the_witness(settings: Settings, ledger: Ledger, stream: LoadedStream, run: RunObservation) -> Iterator[None]:
+    """Say of a start that is refused, because tables, ledger and checkpoint do not agree, which of them it is and what
+    writes it back. A start that is not refused looks at nothing for it."""
+    try:
+        yield
+    except (CheckpointError, DivergedError, MarkError) as error:
+        named = _witness_of(settings, ledger, stream, run)
+        if named is None:
+            raise
+        raise type(error)(f"{error.message} The {named}.", next_step=named.next_step) from error
+
+
+def _witness_of(
+    settings: Settings, ledger: Ledger, stream: LoadedStream, run: RunObservation
+) -> PositionFinding | None:
+    """The first witness that disagrees; none when nothing is found, or it cannot be looked at."""
+    with suppress(SluiceError):
+        now, catalog = database_time(ledger), open_catalog(settings)
+        seen = observe_position(ledger, catalog, stream.declaration, settings, now=now, own_run_id=run.run_id)
+        return next(iter(disagreeing(judge_position(seen))), None)
+    return None
 
 
 def require_unbroken_input(

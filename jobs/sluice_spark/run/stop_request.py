@@ -30,6 +30,7 @@ class StopReason(StrEnum):
     EXHAUSTED = "everything that was there is processed"
     LEASE_LOST = "stopped because another run may have its lease"
     UNPUBLISHED = "stopped because a publication failed"
+    CHECKPOINT_LOST = "stopped because its checkpoint is gone"
     LEDGER_AWAY = "stopped because the ledger was away, before its lease ran out"
 
     @property

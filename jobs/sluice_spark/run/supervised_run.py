@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 from pyspark.sql import SparkSession
@@ -30,7 +31,7 @@ from sluice_spark.run.heartbeat import Heartbeat
 from sluice_spark.run.increment_start import prepare_available_now
 from sluice_spark.run.pinning import Pinning
 from sluice_spark.run.query_run import QueryRun
-from sluice_spark.run.run_start import RunStart, start_run
+from sluice_spark.run.run_start import RunStart, naming_the_witness, start_run
 from sluice_spark.run.stop_request import LEASE_ENDS, StopReason, StopRequest, Watchdog, stopped_by_signals
 from sluice_spark.session.session import Sessions, own_session
 
@@ -143,7 +144,9 @@ class SupervisedRun:
         ------
         InputChangedError: when they are not so any more. The batch that was about to begin has delivered nothing.
         """
-        start, is_planned = self._start(spark, token=lease.token, is_again=is_again)
+        witness = partial(naming_the_witness, self.settings, self.ledger, self.stream, self.run)
+        with witness():
+            start, is_planned = self._start(spark, token=lease.token, is_again=is_again)
         lease.token = start.run.token
         context = self._context(start, lease=lease, stop=stop, hand_over=hand_over)
         query = QueryRun(
@@ -155,7 +158,9 @@ class SupervisedRun:
         )
         declaration = self.stream.declaration
         pinning = Pinning(declaration, self.settings, self.ledger)
-        with closing(context.controls.inputs), start.plan.renewals.kept(), pinning, query.delivery.at_work():
+        with closing(context.controls.inputs), start.plan.renewals.kept(), pinning, ExitStack() as work:
+            with witness():
+                work.enter_context(query.delivery.at_work())
             start.require_unbroken_input()
             with start.naming_gaps():
                 if self.planned is not None:

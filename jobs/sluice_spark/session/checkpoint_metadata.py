@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from sluice.checkpoints.checkpoint_logs import offsets_of
 from sluice.errors import CheckpointError
 from sluice.ledger.generations import GenerationObservation
 from sluice_spark.session.jvm import jvm_of
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
 
 
-NO_OFFSET = "-"
-"""The line of a place from which nothing was read, in an entry of the offset log. Source: Spark's `OffsetSeqLog`."""
+_WAY_OUT = "`sluice stream repair` writes back what the tables and the ledger know."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +83,12 @@ def read_checkpoint(spark: SparkSession, location: str) -> CheckpointState:
     )
 
 
+def has_metadata(spark: SparkSession, location: str) -> bool:
+    """Whether a checkpoint has its `metadata`, which the start of a query writes and nothing removes."""
+    path = jvm_of(spark).org.apache.hadoop.fs.Path(location, "metadata")
+    return bool(path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()).exists(path))
+
+
 def read_log_text(spark: SparkSession, location: str, log: str, batch: int) -> str:
     """The entry of a batch in the offset log or the commit log.
 
@@ -92,9 +98,7 @@ def read_log_text(spark: SparkSession, location: str, log: str, batch: int) -> s
     """
     text = find_log_text(spark, location, f"{log}/{batch}")
     if text is None:
-        raise CheckpointError(
-            f"{log}/{batch} of the checkpoint {location} is missing.", next_step="Restore the checkpoint."
-        )
+        raise CheckpointError(f"{log}/{batch} of the checkpoint {location} is missing.", next_step=_WAY_OUT)
     return text
 
 
@@ -124,11 +128,7 @@ def read_planned_offsets(
     folder = jvm.org.apache.hadoop.fs.Path(location)
     files = folder.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
     texts = {batch: _offset_log_text(jvm, files, folder, batch) for batch in batches}
-    return {
-        batch: tuple(None if line == NO_OFFSET else line for line in text.split("\n")[2:])
-        for batch, text in texts.items()
-        if text is not None
-    }
+    return {batch: offsets_of(text) for batch, text in texts.items() if text is not None}
 
 
 def require_own_checkpoint(found: CheckpointState, generation: GenerationObservation) -> None:
@@ -139,10 +139,7 @@ def require_own_checkpoint(found: CheckpointState, generation: GenerationObserva
     CheckpointError: when it is another one, or its `metadata` is missing.
     """
     whose = f"the checkpoint of stream {generation.stream}, generation {generation.generation}, {generation.checkpoint}"
-    remedy = (
-        "Restore the checkpoint. Continuing would reread the source; to do that on purpose, run `sluice stream reset "
-        f"{generation.stream}`."
-    )
+    remedy = f"`sluice stream repair {generation.stream} --dry-run` shows what writes it back."
     if generation.query_id is not None and found.query_id is None:
         raise CheckpointError(
             f"{whose[0].upper()}{whose[1:]}, is registered for query {generation.query_id} and has no metadata.",
@@ -169,7 +166,7 @@ def _batch_metadata(jvm: JavaObject, files: JavaObject, folder: JavaObject, batc
         raise CheckpointError(
             f"The offset log of the checkpoint cannot be read: {folder.toString()}/offsets/{batch} contains "
             f"{rest[:80]!r}.",
-            next_step="Restore the checkpoint.",
+            next_step=_WAY_OUT,
         ) from error
     return found
 
@@ -194,7 +191,7 @@ def _query_id(text: str | None, location: str) -> str | None:
         return str(json.loads(text)["id"])
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
-            f"The metadata of the checkpoint {location} cannot be read: {text[:80]!r}.", next_step="Restore it."
+            f"The metadata of the checkpoint {location} cannot be read: {text[:80]!r}.", next_step=_WAY_OUT
         ) from error
 
 
@@ -208,7 +205,7 @@ def _read_text(jvm: JavaObject, files: JavaObject, path: JavaObject) -> str:
             raise
         raise CheckpointError(
             f"{path.toString()} of the checkpoint is damaged: it is not what was written, by the checksums beside it.",
-            next_step="Restore the checkpoint.",
+            next_step=_WAY_OUT,
         ) from error
     finally:
         stream.close()

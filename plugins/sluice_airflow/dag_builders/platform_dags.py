@@ -199,8 +199,8 @@ def check_streams(streams: Sequence[str]) -> None:
     ------
     AirflowFailException: when one is not healthy; the message names each stream and what is wrong.
     """
-    from sluice.checkpoints.check_checkpoints import check_checkpoints
     from sluice.declarations.load_declarations import load_declarations
+    from sluice.positions.check_checkpoints import check_checkpoints
     from sluice_airflow.composition import load_deployment
 
     if not streams:  # to the check, none would mean all

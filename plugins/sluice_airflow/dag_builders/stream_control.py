@@ -29,6 +29,7 @@ class ControlVerb(StrEnum):
     STOP = "stop"
     RESTART = "restart"
     RESET = "reset"
+    REPAIR = "repair"
     RESET_BREAKER = "reset-breaker"
     REJECT_BATCH = "reject-batch"
     RELEASE_BATCH = "release-batch"
@@ -45,14 +46,15 @@ Does to a stream what `sluice stream …` does, for a person who has Airflow and
 | `stop` | asks that it stops; it finishes its batch and stays stopped until it is started again |
 | `restart` | ends its driver between two batches and starts it with its declaration as it is now |
 | `reset` | leaves the checkpoint of a stopped stream: its next start rereads its inputs from their declared beginning |
+| `repair` | writes back what was lost or damaged of a stopped stream: its checkpoint, or what the ledger knew of it |
 | `reset-breaker` | resets its failure count, so that it is started again at once |
 | `reject-batch` | discards a held batch, or the next staged one of a stopped stream: its rows are never published |
 | `release-batch` | publishes a batch that a rule holds, and those behind it up to the next one that is held |
 
-The task `plan` always shows first what will be done; with **dry_run** that is all. A `reset` then waits at the task
-`approve`, which shows the plan, until a person approves or rejects it under *Required Actions*; without an answer
-within a day it is rejected, and a rejected reset changes nothing. With `SLUICE_APPROVAL_BY_ANOTHER` the person who
-approves must not be the one who triggered it, and what is done to a batch waits for an approval as well. The other
+The task `plan` always shows first what will be done; with **dry_run** that is all. A `reset` or `repair` then waits at
+the task `approve`, which shows the plan, until a person approves or rejects it under *Required Actions*; without an
+answer within a day it is rejected, and what is rejected changes nothing. With `SLUICE_APPROVAL_BY_ANOTHER` the person
+who approves must not be the one who triggered it, and what is done to a batch waits for an approval as well. The other
 verbs need none. A run does its verb once, within an hour of its trigger: one that is cleared does nothing, and neither
 does one that was not triggered through Airflow's API server, as the pages and the form do it. Trigger it again instead.
 What is approved is the plan that was shown; if it has changed meanwhile, nothing is done.

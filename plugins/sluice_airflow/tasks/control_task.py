@@ -18,6 +18,7 @@ from sluice.ledger.control_requests import find_control_request, use_control_req
 from sluice.ledger.control_values import ControlRequest
 from sluice.ledger.held_batches import HeldBatch
 from sluice.operations import OperationPlan, OperationVerb
+from sluice.positions.repair_stream import plan_repair, repair_stream
 from sluice.processes.deadline import wait_until
 from sluice.publication.batch_rejection import Rejection, plan_rejection, reject
 from sluice.publication.held_decisions import decide, holds_batch, plan_decision
@@ -40,7 +41,7 @@ from sluice_airflow.composition import Deployment, load_deployment
 _log = logging.getLogger(__name__)
 
 PLAN_TEXT, BATCH, DIGEST = "plan", "batch", "digest"
-"""The XComs of the task `plan`: the text of a reset or a rejection, the batch that a rejection is of, and the digest of
+"""The XComs of the task `plan`: the text of what is approved, the batch that a rejection is of, and the digest of
 that plan."""
 
 BATCH_VERBS = frozenset({str(OperationVerb.REJECT_BATCH), str(OperationVerb.RELEASE_BATCH)})
@@ -79,7 +80,7 @@ _COMMANDS: Mapping[str, Callable[[Supervisor, LoadedStream, str], object]] = {
 def show_plan(params: Mapping[str, Any], *, dag_id: str) -> None:
     """Write into the log, step by step, what the chosen verb will do to the chosen stream.
 
-    The plan of a reset or a rejection also goes to the task that shows it for approval.
+    The plan of a reset, a repair or a rejection also goes to the task that shows it for approval.
 
     Raises
     ------
@@ -87,8 +88,8 @@ def show_plan(params: Mapping[str, Any], *, dag_id: str) -> None:
     """
 
     def show(deployment: Deployment, ledger: Ledger, stream: LoadedStream) -> None:
-        if params["verb"] == "reset":
-            _show_reset(deployment, ledger, stream)
+        if params["verb"] in _APPROVED:
+            _show_approved(_APPROVED[params["verb"]](deployment, ledger, stream))
         elif params["verb"] in BATCH_VERBS:
             _show_batch_plan(deployment, ledger, stream, params)
         else:
@@ -101,11 +102,12 @@ def show_plan(params: Mapping[str, Any], *, dag_id: str) -> None:
 
 
 def needs_approval(params: Mapping[str, Any]) -> bool:
-    """Whether the chosen verb waits for the answer of a person: a reset, and a rejection where another must approve."""
+    """Whether the chosen verb waits for the answer of a person: a reset, a repair, and a rejection where another must
+    approve."""
     if params["dry_run"]:
         return False
     is_about_rows = params["verb"] in BATCH_VERBS
-    return params["verb"] == "reset" or (is_about_rows and load_deployment().settings.approval_by_another)
+    return params["verb"] in _APPROVED or (is_about_rows and load_deployment().settings.approval_by_another)
 
 
 def carry_out(params: Mapping[str, Any], *, dag_id: str, plan_task: str) -> None:
@@ -132,7 +134,7 @@ def carry_out(params: Mapping[str, Any], *, dag_id: str, plan_task: str) -> None
             number = int(_of_plan(plan_task, BATCH)) if request.batch is None else request.batch
             planned = request.plan_digest or str(_of_plan(plan_task, DIGEST))
             _settle_batch(deployment, ledger, stream, request, number=number, planned=planned, asked_by=person)
-        if (command := _COMMANDS.get(params["verb"])) is not None:  # a reset is carried out once it is approved
+        if (command := _COMMANDS.get(params["verb"])) is not None:  # others are carried out once approved
             command(supervisor, stream, person)
         _log_steps(plan_show(supervisor, stream))
 
@@ -140,7 +142,7 @@ def carry_out(params: Mapping[str, Any], *, dag_id: str, plan_task: str) -> None
 
 
 def carry_out_approved(params: Mapping[str, Any], *, dag_id: str) -> None:
-    """Carry an approved reset or rejection out as it was shown: when that is out of date, nothing is done.
+    """Carry an approved reset, repair or rejection out as it was shown: when that is out of date, nothing is done.
 
     Raises
     ------
@@ -160,6 +162,10 @@ def carry_out_approved(params: Mapping[str, Any], *, dag_id: str) -> None:
             _settle_batch(deployment, ledger, stream, request, number=number, planned=plan.digest, asked_by=persons)
             return
         planned = request.approved_digest
+        if params["verb"] == OperationVerb.REPAIR:
+            catalog = open_catalog(deployment.settings)
+            _log_steps(repair_stream(ledger, catalog, stream, deployment.settings, planned=planned, asked_by=persons))
+            return
         opened = reset_stream(ledger, stream, deployment.settings, planned=planned, asked_by=persons)
         _log.info("generation %d of %s is open, checkpoint %s", opened.generation, stream.name, opened.checkpoint)
 
@@ -232,8 +238,24 @@ def _with_stream(params: Mapping[str, Any], work: Callable[[Deployment, Ledger, 
         raise AirflowFailException(str(error)) from error
 
 
-def _show_reset(deployment: Deployment, ledger: Ledger, stream: LoadedStream) -> None:
-    plan = plan_reset(ledger, stream, deployment.settings)
+def _plan_reset(deployment: Deployment, ledger: Ledger, stream: LoadedStream) -> OperationPlan[Any]:
+    return plan_reset(ledger, stream, deployment.settings)
+
+
+def _plan_repair(deployment: Deployment, ledger: Ledger, stream: LoadedStream) -> OperationPlan[Any]:
+    plan = plan_repair(ledger, open_catalog(deployment.settings), stream, deployment.settings)
+    plan.require_unrefused()
+    return plan
+
+
+_APPROVED: Mapping[str, Callable[[Deployment, Ledger, LoadedStream], OperationPlan[Any]]] = {
+    "reset": _plan_reset,
+    "repair": _plan_repair,
+}
+"""What changes a checkpoint, or the ledger's record of it: a person approves the plan that was shown."""
+
+
+def _show_approved(plan: OperationPlan[Any]) -> None:
     _log_steps(plan)
     task_instance = get_current_context()["ti"]
     task_instance.xcom_push(PLAN_TEXT, _as_markdown(plan))

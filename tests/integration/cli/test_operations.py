@@ -192,6 +192,7 @@ SCENES: dict[OperationVerb, tuple[Stake, Callable[[Any], Scene]]] = {
     OperationVerb.RESET_BREAKER: (Stake.NOTHING, of_the_copier("stream", "reset-breaker", "")),
     OperationVerb.RESET: (Stake.CHECKPOINT, of_the_copier("stream", "reset", "")),
     OperationVerb.CONTINUE: (Stake.CHECKPOINT, of_a_gap),
+    OperationVerb.REPAIR: (Stake.NOTHING, of_the_copier("stream", "repair", "")),
     OperationVerb.REJECT_BATCH: (Stake.ROWS, of_staged_batches("reject", "0")),
     OperationVerb.RELEASE_BATCH: (Stake.ROWS, of_a_held_batch),
     OperationVerb.PUBLISH_OUTPUT: (Stake.ROWS, of_staged_batches("publish", "former")),

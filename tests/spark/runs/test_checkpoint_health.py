@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 from tests.fixtures.workshop import Workshop
 
-from sluice.checkpoints.check_checkpoints import check_checkpoints, observe_checkpoint
 from sluice.checkpoints.checkpoint_files import open_checkpoint_files
 from sluice.checkpoints.health_decision import CheckpointExpectation, judge_checkpoint
+from sluice.checkpoints.observe_checkpoint import observe_checkpoint
 from sluice.declarations.load_declarations import load_declarations
 from sluice.ledger.batches import record_batch
 from sluice.ledger.checkpoint_checks import CheckpointObservation, CheckpointProperty, newest_checkpoint_check
+from sluice.positions.check_checkpoints import check_checkpoints
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 TRANSFORMATION = """

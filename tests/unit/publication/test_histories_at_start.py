@@ -58,7 +58,7 @@ def test_a_table_that_is_ahead_of_the_checkpoint_is_refused_with_the_difference(
     begin, end = offsets(10 * planned + 10), offsets(60)
     assert f"{batches} more, up to 5, with {100 * back} rows, from {begin} to {end}" in refusal.value.message
     assert f"ends with batch {planned} at " in refusal.value.message
-    assert "sluice stream reset orders" in refusal.value.next_step
+    assert "sluice stream repair orders --dry-run" in refusal.value.next_step
 
 
 def test_what_the_history_no_longer_lists_is_said_to_be_unknown() -> None:

@@ -8,9 +8,9 @@ from datetime import timedelta
 
 from tests.fakes.checkpoint_files import WRITTEN_AT, FakeCheckpointFiles
 
-from sluice.checkpoints.check_checkpoints import observe_checkpoint
 from sluice.checkpoints.checkpoint_layout import FileObservation
 from sluice.checkpoints.health_decision import CheckpointExpectation, judge_checkpoint
+from sluice.checkpoints.observe_checkpoint import observe_checkpoint
 
 OFFSETS = 'v1\n{"batchWatermarkMs":0}\n{"logOffset":1}'
 COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
@@ -53,6 +53,10 @@ class BusyCheckpointFiles:
     def write_bytes(self, path: str, content: bytes) -> None:
         """A check writes nothing."""
         raise AssertionError(f"{path} was written")
+
+    def remove(self, path: str) -> None:
+        """A check removes nothing."""
+        raise AssertionError(f"{path} was removed")
 
     def _now(self) -> FakeCheckpointFiles:
         return FakeCheckpointFiles(files(planned=2 * self.looks + 1, committed=2 * self.looks))

@@ -1,0 +1,108 @@
+"""Checks the checkpoints of streams beside the other witnesses of their positions. For the DAG `checkpoint_health` and
+the CLI.
+
+A finding for each property of a checkpoint, one for the position, and one for the files that were published: those of a
+table that is not read may be gone without a failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from pyiceberg.catalog import Catalog
+
+from sluice.declarations.loaded_declarations import Declarations
+from sluice.declarations.stream_declaration import StreamDeclaration
+from sluice.errors import LakehouseError
+from sluice.ledger.checkpoint_checks import (
+    CheckpointFinding,
+    CheckpointObservation,
+    CheckpointProperty,
+    record_checkpoint_check,
+)
+from sluice.ledger.connection import Ledger, database_time
+from sluice.positions.judge_position import disagreeing, judge_position
+from sluice.positions.observe_position import observe_position
+from sluice.positions.published_files import look_for_files
+from sluice.positions.stream_position import Agreement, StreamPosition, Witness
+from sluice.settings import Settings
+from sluice.tables.catalog import open_catalog
+
+
+def check_checkpoints(
+    ledger: Ledger, declarations: Declarations, settings: Settings, *, streams: Sequence[str] = ()
+) -> tuple[CheckpointObservation, ...]:
+    """Check the checkpoints of streams and record what was found.
+
+    Parameters
+    ----------
+    streams: the streams to check; every declared one when empty.
+
+    Returns
+    -------
+    One observation for each stream that has been started; a stream without a generation has no checkpoint to check.
+
+    Raises
+    ------
+    UsageError: when a stream is not declared.
+    LedgerError: when the ledger cannot be reached. A storage that does not answer is a finding of its stream.
+    """
+    names = streams or tuple(declarations.streams)
+    catalog, checked = _catalog(settings), []
+    for declaration in [declarations.stream(name).declaration for name in names]:
+        check = _check(ledger, catalog, declaration, settings, now=database_time(ledger))
+        if check is not None:
+            record_checkpoint_check(ledger, check)
+            checked.append(check)
+    return tuple(checked)
+
+
+def _catalog(settings: Settings) -> Catalog | None:
+    try:
+        return open_catalog(settings)
+    except LakehouseError:  # each stream says that it does not answer
+        return None
+
+
+def _check(
+    ledger: Ledger, catalog: Catalog | None, stream: StreamDeclaration, settings: Settings, *, now: datetime
+) -> CheckpointObservation | None:
+    seen = observe_position(ledger, catalog, stream, settings, now=now)
+    if not seen.number:
+        return None
+    judged = seen.health or _unread(seen, now)
+    return replace(judged, findings=(*judged.findings, *_beside(catalog, seen)))
+
+
+def _unread(seen: StreamPosition, now: datetime) -> CheckpointObservation:
+    """The check of a checkpoint whose storage does not answer."""
+    problem = seen.unknown.get(Witness.CHECKPOINT, "")
+    return CheckpointObservation(
+        stream=seen.stream,
+        generation=seen.number,
+        location=seen.checkpoint,
+        checked_at=now,
+        findings=(CheckpointFinding(name=CheckpointProperty.EXISTS, healthy=False, message=problem),),
+        newest_batch=None,
+        newest_commit_age_seconds=None,
+    )
+
+
+def _beside(catalog: Catalog | None, seen: StreamPosition) -> Iterator[CheckpointFinding]:
+    # What of the checkpoint alone is damaged or unknown has its findings already.
+    known = {(Witness.CHECKPOINT, Agreement.DAMAGED), (Witness.CHECKPOINT, Agreement.UNKNOWN)}
+    findings = judge_position(seen)
+    others = [one for one in disagreeing(findings) if (one.witness, one.agreement) not in known]
+    yield CheckpointFinding(
+        name=CheckpointProperty.POSITION,
+        healthy=not others,
+        message=" ".join(f"{one}. {one.next_step}" for one in others) or "; ".join(one.message for one in findings),
+    )
+    problem, looked = look_for_files(catalog, [one.output for one in seen.tables])
+    yield CheckpointFinding(
+        name=CheckpointProperty.PUBLISHED_FILES,
+        healthy=not problem,
+        message=problem or f"{looked} of the published files were looked for",
+    )

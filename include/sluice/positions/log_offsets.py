@@ -1,0 +1,46 @@
+"""The end offsets of a batch as the offset log has them, line by line, and as tables and ledger do, by source."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from sluice.publication.staged_batch import canonical_offsets
+from sluice.sources.iceberg_positions import stream_offset_of
+
+
+def canonical_end(texts: Sequence[str | None], sources: Sequence[str]) -> str:
+    """The offsets of an entry of the offset log, which has one for each source.
+
+    Parameters
+    ----------
+    texts: as the sources write them; none for a source without an offset.
+    sources: the input of each source, in Spark's order.
+    """
+    offsets: dict[str, str | None] = dict.fromkeys(sources)
+    for index, text in enumerate(texts):
+        offsets[sources[index] if index < len(sources) else f"source {index}"] = text
+    return canonical_offsets(offsets)
+
+
+def source_lines(ends: str, sources: tuple[str, ...]) -> tuple[str | None, ...] | None:
+    """The offsets of a batch as the lines of its entry; none when their order is unknown.
+
+    Parameters
+    ----------
+    ends: from `canonical_end`. sources: in Spark's order.
+    """
+    offsets = json.loads(ends)
+    names = (*sources, *(f"source {place}" for place in range(len(sources), len(offsets))))
+    if set(names) != set(offsets):
+        return None
+    return tuple(_line(offsets[name]) for name in names)
+
+
+def _line(offset: object) -> str | None:
+    """An offset as its source writes it: text as it is, JSON as Spark's and Iceberg's sources order it."""
+    if offset is None or isinstance(offset, str):
+        return offset
+    text = json.dumps(offset, separators=(",", ":"))
+    position = stream_offset_of(text)
+    return text if position is None else position.text()

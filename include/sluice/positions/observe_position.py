@@ -1,0 +1,294 @@
+"""Observes the position of a stream: what its tables, the ledger, the checkpoint and the sources say. Nothing changes.
+
+The checkpoint is read before the tables: Spark commits a batch once it is staged, so a batch that is committed then is
+in the tables afterwards, also while a driver runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from pyiceberg.catalog import Catalog
+
+from sluice.checkpoints.checkpoint_files import open_checkpoint_files
+from sluice.checkpoints.checkpoint_layout import CheckpointContents
+from sluice.checkpoints.health_decision import CheckpointExpectation, judge_checkpoint
+from sluice.checkpoints.observe_checkpoint import observe_checkpoint
+from sluice.declarations.source_declarations import IcebergSource, KafkaSource
+from sluice.declarations.stream_declaration import StreamDeclaration
+from sluice.errors import CheckpointError, DeliveryError, LakehouseError, SettingsError
+from sluice.ledger.batches import BatchObservation, recent_batches
+from sluice.ledger.checkpoint_checks import CheckpointObservation
+from sluice.ledger.connection import Ledger
+from sluice.ledger.generations import checkpoint_of, find_generation
+from sluice.ledger.runs import newest_run
+from sluice.ledger.vacated_runs import is_vacated
+from sluice.positions.stream_position import KnownBatch, StreamPosition, TableWitness, Witness
+from sluice.publication.chain import plan_publication
+from sluice.publication.marks import entries_of, find_lost_mark, history_of_main, read_target_state
+from sluice.publication.staged_batch import (
+    BatchSummary,
+    canonical_offsets,
+    offsets_digest,
+    read_summary,
+    staged_outputs,
+)
+from sluice.publication.undeclared_outputs import OutputTables, load_output_tables
+from sluice.settings import Settings
+from sluice.sources.source_identities import Replaced, find_replaced, observe_identities
+from sluice.stored_keys import FIRST_BATCH
+
+STUCK_AFTER_TRIGGERS = 20
+"""A batch that takes as long as this many triggers is stuck, unless the declaration says `stall_after`."""
+
+SHORTEST_STUCK_SECONDS = 300.0
+"""No batch counts as stuck before this: a short trigger does not limit how long a large batch may take."""
+
+_KNOWN_BATCHES = 128
+"""How many batches of the ledger are looked at: a few more than Spark keeps in a checkpoint."""
+
+_MOST_PLACES = 16
+"""In how many places a query may read its one source; each has the same offset."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SeenBatch:
+    """A batch in a target or a staging table. is_alone: whether its snapshot holds no other batch."""
+
+    summary: BatchSummary
+    is_alone: bool
+    committed_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Output:
+    """An output as it was read, and the batches of which its tables know."""
+
+    witness: TableWitness
+    batches: tuple[_SeenBatch, ...] = ()
+
+
+def observe_position(
+    ledger: Ledger,
+    catalog: Catalog | None,
+    declaration: StreamDeclaration,
+    settings: Settings,
+    *,
+    now: datetime,
+    own_run_id: str = "",
+    is_whole: bool = False,
+) -> StreamPosition:
+    """Read all witnesses. One that does not answer is unknown, and the others are read all the same.
+
+    Parameters
+    ----------
+    catalog: none when it does not answer.
+    own_run_id: the run of the command that asks, which is no driver; empty without one.
+    is_whole: as `observe_checkpoint` takes it.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    stream, unknown = declaration.stream, dict[Witness, str]()
+    generation, run = find_generation(ledger, stream), newest_run(ledger, stream)
+    checkpoint = "" if generation is None else generation.checkpoint
+    contents = _contents(checkpoint, settings, unknown, is_whole=is_whole)
+    outputs = _outputs(catalog, declaration, unknown)
+    seen = StreamPosition(
+        stream=stream,
+        generation=generation,
+        checkpoint=checkpoint,
+        contents=contents,
+        health=None,
+        tables=tuple(one.witness for one in outputs),
+        unknown=unknown,
+        is_live=run is not None and run.is_live and run.run_id != own_run_id and not is_vacated(run),
+        has_other_outputs=any(one.iceberg is None or one.iceberg.is_direct for one in declaration.outputs.values()),
+        own_memory=tuple(_with_own_memory(declaration)),
+    )
+    if generation is None or generation.generation < seen.number:
+        unknown.pop(Witness.CHECKPOINT, None)
+        checkpoint = checkpoint_of(stream, seen.number, checkpoints_root=settings.checkpoints) if seen.number else ""
+        contents = _contents(checkpoint, settings, unknown, is_whole=is_whole)
+        seen = replace(seen, checkpoint=checkpoint, contents=contents)
+    recorded = [one for one in recent_batches(ledger, stream, _KNOWN_BATCHES) if one.key.generation == seen.number]
+    seen = replace(seen, batches=_batches(seen, outputs, recorded))
+    seen = replace(seen, replaced=_replaced(catalog, declaration, settings, seen, unknown))
+    return replace(seen, health=_health(declaration, seen, has_batches=bool(recorded), now=now))
+
+
+def longest_batch_seconds(stream: StreamDeclaration) -> float:
+    """How long a batch of a stream may take before it counts as stuck: as declared, else by its own trigger."""
+    if stream.supervision.stall_after is not None:
+        return stream.supervision.stall_after.total_seconds()
+    interval = stream.trigger.processing_time if stream.trigger is not None else None
+    return max(STUCK_AFTER_TRIGGERS * interval.total_seconds() if interval else 0.0, SHORTEST_STUCK_SECONDS)
+
+
+def _with_own_memory(declaration: StreamDeclaration) -> Iterator[str]:
+    for name, declared in declaration.inputs.items():
+        if declared.is_stream and not isinstance(declared.declared_source.source, KafkaSource | IcebergSource):
+            yield name
+
+
+def _contents(
+    checkpoint: str, settings: Settings, unknown: dict[Witness, str], *, is_whole: bool
+) -> CheckpointContents | None:
+    if not checkpoint:
+        return None
+    try:
+        return observe_checkpoint(open_checkpoint_files(checkpoint, settings.object_store), is_whole=is_whole)
+    except CheckpointError as error:
+        unknown[Witness.CHECKPOINT] = str(error)
+        return None
+
+
+def _outputs(
+    catalog: Catalog | None, declaration: StreamDeclaration, unknown: dict[Witness, str]
+) -> tuple[_Output, ...]:
+    if catalog is None:
+        unknown[Witness.MARK] = "the catalog does not answer"
+        return ()
+    try:
+        loaded = [load_output_tables(catalog, output) for output in staged_outputs(declaration)]
+        return tuple(found for tables in loaded if (found := _output(tables)) is not None)
+    except LakehouseError as error:
+        unknown[Witness.MARK] = str(error)
+        return ()
+
+
+def _output(tables: OutputTables) -> _Output | None:
+    """An output; none while it is new: it has no table yet, or no mark and no trace of one."""
+    if tables.target is None:
+        return None
+    try:
+        state = read_target_state(tables.target, tables.names)
+        at = state.position(tables.names) if state.mark is not None else find_lost_mark(tables.target, tables.names)
+        if at is None:
+            return None
+        staged = plan_publication(at, tables.staged)
+    except DeliveryError as error:
+        return _Output(
+            witness=TableWitness(
+                output=tables.names, position=None, problem=error.message, next_step=error.next_step or ""
+            )
+        )
+    waiting = (
+        _SeenBatch(summary=one.summary, is_alone=True, committed_at=one.staged_at)
+        for one in (*staged.published, *staged.ready)
+    )
+    return _Output(
+        witness=TableWitness(output=tables.names, position=at, newest_waiting=staged.newest_waiting),
+        batches=(*_in_history(tables), *waiting),
+    )
+
+
+def _in_history(tables: OutputTables) -> Iterator[_SeenBatch]:
+    """The batches in the history of a target."""
+    for snapshot in history_of_main(tables.target) if tables.target is not None else ():
+        entries = entries_of(snapshot)
+        found = read_summary(entries)
+        if found is not None and (found.key.stream, found.output) == (tables.names.stream, tables.names.output):
+            committed_at = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
+            yield _SeenBatch(summary=found, is_alone=FIRST_BATCH not in entries, committed_at=committed_at)
+
+
+def _batches(
+    seen: StreamPosition, outputs: Sequence[_Output], recorded: Sequence[BatchObservation]
+) -> Mapping[int, KnownBatch]:
+    """What is known of the batches of the newest generation: from the tables first, from the ledger otherwise."""
+    digests = {one.position.batch: one.position.end_offsets_digest for one in seen.opened if one.position is not None}
+    ledger = {
+        one.key.batch: known for one in recorded if (known := _recorded(one, digests.get(one.key.batch))) is not None
+    }
+    tables = {
+        one.summary.key.batch: _published(one, ledger.get(one.summary.key.batch))
+        for output in outputs
+        for one in output.batches
+        if one.summary.key.generation == seen.number
+    }
+    return {
+        number: one
+        for number, one in {**ledger, **tables}.items()
+        if digests.get(number) in (None, offsets_digest(one.ends))
+    }
+
+
+def _published(batch: _SeenBatch, recorded: KnownBatch | None) -> KnownBatch:
+    summary = batch.summary
+    return KnownBatch(
+        number=summary.key.batch,
+        ends=summary.end_offsets,
+        starts=summary.start_offsets if batch.is_alone else None,
+        watermark=summary.watermark,
+        rows=recorded.rows if recorded is not None else None,
+        planned_at=batch.committed_at if recorded is None else recorded.planned_at,
+    )
+
+
+def _recorded(batch: BatchObservation, digest: str | None) -> KnownBatch | None:
+    """A batch as the ledger knows it; none when its offsets are not those of the mark."""
+    ends = next((text for text in _as_in_log(batch.end_offsets) if digest in (None, offsets_digest(text))), None)
+    if ends is None:
+        return None
+    return KnownBatch(
+        number=batch.key.batch,
+        ends=ends,
+        watermark=batch.watermark,
+        rows=batch.input_rows,
+        planned_at=batch.started_at,
+    )
+
+
+def _as_in_log(ends: Mapping[str, Any]) -> Iterator[str]:
+    """The offsets as the log may have them: a query that reads its one source in several places repeats the offset."""
+    yield canonical_offsets(ends)
+    if len(ends) == 1:
+        (offset,) = ends.values()
+        for places in range(2, _MOST_PLACES):
+            yield canonical_offsets({**ends, **{f"source {place}": offset for place in range(1, places)}})
+
+
+def _replaced(
+    catalog: Catalog | None,
+    declaration: StreamDeclaration,
+    settings: Settings,
+    seen: StreamPosition,
+    unknown: dict[Witness, str],
+) -> tuple[Replaced, ...]:
+    generation = seen.generation
+    if catalog is None or generation is None or not generation.identities or generation.generation < seen.number:
+        return ()
+    try:
+        found = find_replaced(generation.identities, observe_identities(declaration, settings, catalog))
+    except (LakehouseError, SettingsError) as error:
+        unknown[Witness.SOURCES] = str(error)
+        return ()
+    has_published = bool(seen.batches) or seen.newest_visible >= 0
+    return tuple(one for one in found if has_published or not one.is_output)
+
+
+def _health(
+    declaration: StreamDeclaration, seen: StreamPosition, *, has_batches: bool, now: datetime
+) -> CheckpointObservation | None:
+    if seen.contents is None:
+        return None
+    known = seen.generation if _is_newest(seen) else None
+    expected = CheckpointExpectation(
+        stream=seen.stream,
+        generation=seen.number,
+        query_id=None if known is None else known.query_id,
+        has_batches=has_batches or seen.newest_visible >= 0,
+        is_live=seen.is_live,
+        longest_batch_seconds=longest_batch_seconds(declaration),
+        keeps_state=seen.keeps_state,
+    )
+    return judge_checkpoint(expected=expected, seen=seen.contents, now=now)
+
+
+def _is_newest(seen: StreamPosition) -> bool:
+    return seen.generation is not None and seen.generation.generation == seen.number

@@ -1,0 +1,321 @@
+"""Decides what is written back into a checkpoint that disagrees with the other witnesses, or why nothing can be. Pure.
+
+A checkpoint has to stand at the newest batch D that every table has, visible or staged: `offsets` and `commits` up to
+D, and the state at version D + 1. Without state, all that follows from the offsets of D, which the tables keep. State
+cannot be written, and is only taken a step back: without the commit of D, Spark runs D again on the state before it,
+and the mark says that its rows are visible. What stands beyond D is of tables that were set back: it goes, except for
+the plan of D + 1, which Spark then runs as it was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from uuid import NAMESPACE_URL, uuid5
+
+from sluice.checkpoints.checkpoint_layout import COMMITS, METADATA, OFFSETS, CheckpointContents, log_files, state_stores
+from sluice.checkpoints.checkpoint_logs import (
+    EMPTY_COMMIT,
+    batch_metadata,
+    commit_behind,
+    entry_of,
+    metadata_of,
+    next_batch_metadata,
+    offsets_of,
+)
+from sluice.checkpoints.health_decision import commit_problem, judge_state, offset_problem
+from sluice.ledger.checkpoint_checks import CheckpointProperty
+from sluice.operations import Refusal, RefusalReason
+from sluice.positions.judge_position import HARMLESS
+from sluice.positions.log_offsets import canonical_end, source_lines
+from sluice.positions.stream_position import StreamPosition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRepair:
+    """What is removed from a checkpoint and written into it, in this order; the `metadata` last.
+
+    stands_at: the newest committed batch then; -1 for none. runs_again: the batch that Spark runs again, which the
+        tables hold; unset where none is.
+    reads_from: the offsets from which something is read again, from `canonical_offsets`; empty where nothing is.
+    rows_read_again: of batches that were read before; unset when their number is unknown.
+    """
+
+    stands_at: int
+    runs_again: int | None = None
+    removes: tuple[str, ...] = ()
+    writes: Mapping[str, str] = field(default_factory=dict, hash=False)
+    reads_from: str = ""
+    rows_read_again: int | None = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is to be done."""
+        return not self.removes and not self.writes
+
+
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+"""When a batch was planned of which that is unknown: the entry is not run again."""
+
+
+class _UnprovableError(Exception):
+    """Something that has to be written is not known. It becomes a refusal."""
+
+
+def decide_repair(seen: StreamPosition) -> CheckpointRepair | Refusal:
+    """What brings the checkpoint to where the tables stand."""
+    if seen.contents is None:
+        return _refusal(seen, "its checkpoint cannot be read")
+    try:
+        repair = _Checkpoint(seen, seen.contents).repair()
+    except _UnprovableError as problem:
+        return _refusal(seen, str(problem))
+    if seen.has_other_outputs and not repair.is_empty and set(repair.writes) != {METADATA}:
+        return _refusal(seen, "it has outputs without a mark, of which nothing shows how far they are delivered")
+    return repair
+
+
+def _refusal(seen: StreamPosition, problem: str) -> Refusal:
+    return Refusal(
+        reason=RefusalReason.NOT_PROVABLE,
+        sentence=f"The checkpoint of {seen.stream} cannot be written back: {problem}.",
+        next_step=f"`sluice stream reset {seen.stream} --dry-run` shows what reading the inputs again repeats.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Checkpoint:
+    """A checkpoint beside the position that it has to take."""
+
+    seen: StreamPosition
+    contents: CheckpointContents
+
+    def repair(self) -> CheckpointRepair:
+        done = self.seen.done
+        if done is None:
+            return self._without_marks()
+        self._require_one_position(done)
+        stands = self._stands_at(done)
+        planned = self._planned(stands, done)
+        logs = {**self._offsets(stands, planned), **self._commits(stands)}
+        removes = tuple(self._removes(stands, planned, written=logs))
+        if removes or logs:
+            self._require_memory(is_first_again=stands < 0 <= done)
+        repeats = self.seen.committed > stands or stands < done
+        return CheckpointRepair(
+            stands_at=stands,
+            runs_again=done if stands < done else None,
+            removes=(METADATA, *removes) if removes or logs else (),
+            writes={**logs, **self._metadata(is_last=bool(removes or logs))},
+            reads_from=self._end_of(stands) or "" if repeats else "",
+            rows_read_again=self._rows_of(range(stands + 1, max(self.seen.committed, done) + 1)),
+        )
+
+    def _without_marks(self) -> CheckpointRepair:
+        health = self.seen.health
+        others = {one.name for one in health.problems} - {CheckpointProperty.IDENTITY} if health is not None else set()
+        if others - HARMLESS:
+            raise _UnprovableError("no output of it has a mark, so nothing shows where it stood")
+        return CheckpointRepair(stands_at=self.seen.committed, writes=self._metadata(is_last=False))
+
+    def _require_one_position(self, done: int) -> None:
+        if self.seen.newest_visible > done + 1:
+            raise _UnprovableError(
+                f"its outputs hold batches up to {done} and {self.seen.newest_visible}, and Spark runs only the next "
+                "one as it was planned"
+            )
+
+    def _require_memory(self, *, is_first_again: bool) -> None:
+        if any(one.path.startswith("sources/") for one in self.contents.files):
+            return
+        if self.seen.own_memory:
+            raise _UnprovableError(
+                f"what was read of the input {self.seen.own_memory[0]} stood in the checkpoint alone, and is lost"
+            )
+        if is_first_again:
+            raise _UnprovableError("where its first batch begins stood in the checkpoint alone, and is lost")
+
+    # Where it stands.
+
+    def _stands_at(self, done: int) -> int:
+        newest = max((one for one in self._good(COMMITS) if one <= done), default=-1)
+        if not self.seen.keeps_state:
+            is_open = newest == done - 1 and f"{COMMITS}/{done}" not in self._paths and self._is_right(done)
+            return newest if is_open else done  # the driver died before the commit, and Spark runs it again by itself
+        if done in self._good(OFFSETS) and not self._is_right(done):
+            raise _UnprovableError(f"its state is of another batch {done} than the one in the tables")
+        for stands in (newest, newest - 1):
+            if stands >= done - 1 and self._has_state(stands):
+                return stands
+        raise _UnprovableError(self._lost_state(newest, done))
+
+    def _has_state(self, stands: int) -> bool:
+        if stands < 0:
+            return True  # the first batch begins without any
+        return judge_state(self.contents, committed_batch=stands, is_kept=True).healthy
+
+    def _lost_state(self, newest: int, done: int) -> str:
+        if not state_stores(self.contents.files):
+            return f"its state is lost, and with it what batches up to {done} left open"
+        if newest < done - 1:
+            batches = range(newest + 1, done + 1)
+            return (
+                f"its state ends behind batch {newest}, and the tables hold batches up to {done}: {len(batches)} "
+                f"batches {_rows(self._rows_of(batches))}would be missing in it"
+            )
+        return f"its state is damaged: {judge_state(self.contents, committed_batch=newest).message}"
+
+    def _planned(self, stands: int, done: int) -> int | None:
+        """The batch whose plan has to be kept; none where Spark may plan the next one as it likes."""
+        if stands < done or self.seen.newest_visible > done:
+            return stands + 1
+        return stands + 1 if stands + 1 in self._good(OFFSETS) else None
+
+    def _first_kept(self, newest: int) -> int:
+        """The oldest entry that is connected to the newest one; 0 when all of them are."""
+        present = {*log_files(self.contents.files, OFFSETS), newest, newest - 1}
+        first = newest
+        while first - 1 in present:
+            first -= 1
+        return first if any(one < first for one in present) else 0
+
+    @property
+    def _paths(self) -> frozenset[str]:
+        return frozenset(one.path for one in self.contents.files)
+
+    # What is written.
+
+    def _metadata(self, *, is_last: bool) -> dict[str, str]:
+        """The query's id, where it is missing, or another one. is_last: whether it was removed before others change: no
+        run starts without it."""
+        found, wanted = _query_id(self.contents.texts.get(METADATA, "")), query_id_of(self.seen)
+        is_damaged = METADATA in self.contents.damaged
+        is_right = found == wanted and not is_damaged
+        return {} if is_right and not is_last else {METADATA: json.dumps({"id": wanted}, separators=(",", ":"))}
+
+    def _offsets(self, stands: int, planned: int | None) -> dict[str, str]:
+        newest = stands if planned is None else planned
+        needed = [one for one in (stands - 1, stands, newest) if one >= 0]
+        return {
+            f"{OFFSETS}/{number}": self._entry(number, is_loose=number < stands)
+            for number in dict.fromkeys(needed)
+            if not self._is_right(number, is_loose=number < stands)
+        }
+
+    def _is_right(self, number: int, *, is_loose: bool = False) -> bool:
+        text = self._good(OFFSETS).get(number)
+        if text is None:
+            return False
+        ends = self._end_of(number)
+        if is_loose or ends is None or not self._sources(ends):
+            return True
+        return canonical_end(offsets_of(text), self._sources(ends)) == ends
+
+    def _entry(self, number: int, *, is_loose: bool) -> str:
+        """The entry of a batch. is_loose: it only has to be there, as the one before a committed batch has."""
+        ends = self._end_of(number) or (self._end_of(number + 1) if is_loose else None)
+        if ends is None:
+            raise _UnprovableError(f"neither the tables nor the ledger have the end offsets of batch {number}")
+        lines = source_lines(ends, self._sources(ends))
+        if lines is None:
+            raise _UnprovableError(f"in which order the query reads its sources is unknown: {ends}")
+        return entry_of(self._batch_metadata(number, is_loose=is_loose), lines)
+
+    def _end_of(self, number: int) -> str | None:
+        batches = self.seen.batches
+        if (known := batches.get(number)) is not None:
+            return known.ends
+        following = batches.get(number + 1)
+        return None if following is None else following.starts
+
+    def _sources(self, ends: str) -> tuple[str, ...]:
+        """The sources in Spark's order: as the ledger knows them, or the only one that there is."""
+        names = [name for name in json.loads(ends) if not name.startswith("source ")]
+        return self.seen.sources or (tuple(names) if len(names) == 1 else ())
+
+    def _batch_metadata(self, number: int, *, is_loose: bool) -> str:
+        known = self.seen.batches.get(number)
+        offsets, commit = self._good(OFFSETS), self._good(COMMITS).get(number - 1)
+        if number - 1 in offsets and commit is not None:
+            return next_batch_metadata(metadata_of(offsets[number - 1]), commit)
+        if self.seen.keeps_state and known is None and not is_loose:
+            raise _UnprovableError(f"the watermark of batch {number} is unknown")
+        nearest = min(offsets, key=lambda one: abs(one - number), default=None)
+        conf = {} if nearest is None else json.loads(metadata_of(offsets[nearest])).get("conf", {})
+        planned_at = known.planned_at if known is not None else None
+        return batch_metadata(
+            conf, planned_at=planned_at or _LONG_AGO, watermark=known.watermark if known is not None else None
+        )
+
+    def _commits(self, stands: int) -> dict[str, str]:
+        """The newest one first: with it the batch is done, whatever interrupts the repair."""
+        good, written = self._good(COMMITS), dict[str, str]()
+        for number in (stands, stands - 1):
+            if number < 0 or number in good or (number < stands and self.seen.keeps_state):
+                continue
+            offsets = self._good(OFFSETS).get(number)
+            written[f"{COMMITS}/{number}"] = EMPTY_COMMIT if offsets is None else commit_behind(metadata_of(offsets))
+        return written
+
+    # What goes.
+
+    def _removes(self, stands: int, planned: int | None, *, written: Mapping[str, str]) -> Iterator[str]:
+        """The newest first: a plan before the state behind it, and that before its commit. So a repair that is
+        interrupted finds the same to do."""
+        newest = stands if planned is None else planned
+        first = self._first_kept(newest)
+        for number, one in sorted(log_files(self.contents.files, OFFSETS).items(), reverse=True):
+            if (number > newest or number < first) and one.path not in written:
+                yield one.path
+        yield from self._removed_state(stands + 1)
+        for number, one in sorted(log_files(self.contents.files, COMMITS).items(), reverse=True):
+            if (number > stands or number < first) and one.path not in written:
+                yield one.path
+
+    def _removed_state(self, version: int) -> Iterator[str]:
+        """What is beyond a version. Without a later commit it is of a batch that Spark runs again and overwrites."""
+        if self.seen.committed < version:
+            return
+        stores = state_stores(self.contents.files).values()
+        later = [found for store in stores for found in store if found.version > version]
+        yield from (found.file.path for found in sorted(later, key=lambda one: (-one.version, one.file.path)))
+
+    # What is read again.
+
+    def _rows_of(self, batches: range) -> int | None:
+        rows = [known.rows for one in batches if (known := self.seen.batches.get(one)) is not None]
+        counted = [one for one in rows if one is not None]
+        return sum(counted) if len(counted) == len(batches) else None
+
+    def _good(self, log: str) -> Mapping[int, str]:
+        """The entries of a log that can be read, by batch."""
+        problem_of = offset_problem if log == OFFSETS else commit_problem
+        texts = {
+            number: self.contents.texts.get(one.path)
+            for number, one in log_files(self.contents.files, log).items()
+            if one.path not in self.contents.damaged
+        }
+        return {number: text for number, text in texts.items() if text is not None and problem_of(text) is None}
+
+
+def query_id_of(seen: StreamPosition) -> str:
+    """The id of the query: as the ledger knows it, or the checkpoint, or otherwise a new one, always the same."""
+    known = None
+    if seen.generation is not None and seen.generation.generation == seen.number:
+        known = seen.generation.query_id
+    texts = seen.contents.texts if seen.contents is not None else {}
+    return known or _query_id(texts.get(METADATA, "")) or str(uuid5(NAMESPACE_URL, seen.checkpoint))
+
+
+def _query_id(text: str) -> str | None:
+    try:
+        found = json.loads(text)["id"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return found if isinstance(found, str) else None
+
+
+def _rows(rows: int | None) -> str:
+    return "" if rows is None else f"with {rows:,} rows "

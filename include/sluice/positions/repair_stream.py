@@ -1,0 +1,245 @@
+"""`sluice stream repair`: writes the witness of a position that disagrees back from the others, as its plan shows.
+
+    the ledger's row of the generation ─► the checkpoint: its `metadata` goes, files go, entries come, `metadata` comes
+
+Purpose: after a checkpoint was lost, damaged, or restored from an older copy, or a ledger was, others start again and
+double or lose rows. How it works: `observe_position`, `judge_position` and `decide_repair` say what is written;
+generation, query and marks stay, so that nothing becomes visible twice. No run starts from a checkpoint without its
+`metadata`, so a repair that is interrupted is completed by another one.
+
+What it does not do: it computes no lost state again, nor what a source keeps in the checkpoint alone.
+A table that was set back or created again has remedies of its own, and they come first.
+Known limitation: a driver that lives on although the ledger has its run as ended may still write the checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pyiceberg.catalog import Catalog
+
+from sluice.checkpoints.checkpoint_files import CheckpointFiles, open_checkpoint_files
+from sluice.checkpoints.checkpoint_layout import METADATA, checksum_path, hidden_checksum_path
+from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.ledger.connection import Ledger, database_time
+from sluice.ledger.events import EventAction, record_event
+from sluice.ledger.generations import restore_generation
+from sluice.ledger.refreshes import unsettled_refresh
+from sluice.operations import OperationPlan, OperationVerb, Refusal, RefusalReason, Stake, steps_of
+from sluice.positions.judge_position import disagreeing, judge_position
+from sluice.positions.observe_position import observe_position
+from sluice.positions.repair_decision import CheckpointRepair, decide_repair, query_id_of
+from sluice.positions.source_reach import refuse_gone_input
+from sluice.positions.stream_position import Agreement, PositionFinding, StreamPosition, Witness
+from sluice.publication.command_runs import CommandMode, run_of_command
+from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
+from sluice.settings import Settings
+from sluice.supervision.supervision_events import command_event
+
+_REPAIRABLE = frozenset({Witness.LEDGER, Witness.CHECKPOINT})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair:
+    """What a repair writes.
+
+    generation: the one that the ledger gets; unset when it has it. query_id: its query.
+    checkpoint: unset while it agrees.
+    """
+
+    seen: StreamPosition
+    generation: int | None
+    query_id: str
+    checkpoint: CheckpointRepair | None
+
+    @property
+    def evidence(self) -> dict[str, Any]:
+        """The facts, for a program. Rows that are lost or doubled would be refused and not counted."""
+        written = self.checkpoint or CheckpointRepair(stands_at=self.seen.committed)
+        return {
+            "generation": self.seen.number,
+            "location": self.seen.checkpoint,
+            "restores_generation": self.generation is not None,
+            "stands_at": written.stands_at,
+            "runs_again": written.runs_again,
+            "removes": list(written.removes),
+            "writes": dict(written.writes),
+            "rows_read_again": written.rows_read_again,
+            "rows_lost": 0,
+            "rows_doubled": 0,
+        }
+
+
+RepairPlan = OperationPlan[Repair]
+
+
+def plan_repair(
+    ledger: Ledger, catalog: Catalog, wanted: LoadedStream, settings: Settings, *, own_run_id: str = ""
+) -> RepairPlan:
+    """What `repair_stream` would do now. Nothing is changed.
+
+    Parameters
+    ----------
+    own_run_id: the run of the command that repairs; empty while the plan is only shown.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    now = database_time(ledger)
+    seen = observe_position(
+        ledger, catalog, wanted.declaration, settings, now=now, own_run_id=own_run_id, is_whole=True
+    )
+    findings = disagreeing(judge_position(seen))
+    decided = decide_repair(seen) if any(one.witness is Witness.CHECKPOINT for one in findings) else None
+    written = decided if isinstance(decided, CheckpointRepair) and not decided.is_empty else None
+    repair = Repair(
+        seen=seen,
+        generation=seen.number if any(one.witness is Witness.LEDGER for one in findings) else None,
+        query_id=query_id_of(seen),
+        checkpoint=written,
+    )
+    rows = written.rows_read_again if written is not None else 0
+    refusals = [*_refusals(ledger, seen, findings), *([decided] if isinstance(decided, Refusal) else [])]
+    if written is not None and written.reads_from:
+        refusals += refuse_gone_input(catalog, wanted.declaration, settings, written.reads_from)
+    return OperationPlan(
+        verb=OperationVerb.REPAIR,
+        subject=wanted.name,
+        seen=repair,
+        steps=steps_of(*_sentences(repair, findings)),
+        refusals=tuple(refusals),
+        at_stake=Stake.NOTHING if rows == 0 else Stake.ROWS,
+        rows=rows,
+        evidence=repair.evidence,
+    )
+
+
+def repair_stream(
+    ledger: Ledger,
+    catalog: Catalog,
+    wanted: LoadedStream,
+    settings: Settings,
+    *,
+    planned: str | None = None,
+    asked_by: str,
+    reached: Reached = unnoticed,
+) -> RepairPlan:
+    """Write the witnesses back that disagree. A second try completes a first one; where all agree nothing changes.
+
+    Parameters
+    ----------
+    planned: the digest of the plan that a person agreed to; unset: what there is now.
+    reached: is called with BEGUN, RECORDED, and FILE_CHANGED for each file.
+
+    Raises
+    ------
+    RunAlreadyLiveError: when the stream has a live run.
+    UsageError: when the plan is another one than was shown. UnpublishableError: when it is refused. Nothing is changed.
+    CheckpointError, LedgerError: when the checkpoint or the ledger cannot be written.
+    """
+    what = f"the repair of the position of {wanted.name}"
+    with run_of_command(ledger, wanted.name, CommandMode.REPAIR, requested_by=asked_by, what=what) as run:
+        plan = plan_repair(ledger, catalog, wanted, settings, own_run_id=run.run_id)
+        plan.require_same(planned)
+        plan.require_unrefused()
+        repair = plan.seen
+        if repair.generation is None and repair.checkpoint is None:
+            return plan
+        said = " ".join(step.sentence for step in plan.steps)
+        record_event(
+            ledger,
+            command_event(
+                EventAction.REPAIR,
+                wanted.name,
+                by=asked_by,
+                explanation=said,
+                run_id=run.run_id,
+                evidence=plan.evidence,
+            ),
+        )
+        reached(CrashPoint.BEGUN)
+        if repair.generation is not None:
+            restore_generation(
+                ledger,
+                wanted.name,
+                repair.generation,
+                checkpoint=repair.seen.checkpoint,
+                query_id=repair.query_id,
+                restored_by=asked_by,
+            )
+            reached(CrashPoint.RECORDED)
+        if repair.checkpoint is not None:
+            files = open_checkpoint_files(repair.seen.checkpoint, settings.object_store)
+            _write(files, repair.checkpoint, reached)
+    return plan
+
+
+def _write(files: CheckpointFiles, repair: CheckpointRepair, reached: Reached) -> None:
+    for path in repair.removes:
+        _remove(files, path)
+        reached(CrashPoint.FILE_CHANGED)
+    for path, text in repair.writes.items():
+        files.remove(hidden_checksum_path(path))  # Hadoop would compare the new content with it
+        files.write_text(path, text)
+        reached(CrashPoint.FILE_CHANGED)
+
+
+def _remove(files: CheckpointFiles, path: str) -> None:
+    """Remove a file after its checksums: a file without any is read as it is."""
+    beside = checksum_path(path)
+    for one in (hidden_checksum_path(beside), beside, hidden_checksum_path(path), path):
+        files.remove(one)
+
+
+def _refusals(ledger: Ledger, seen: StreamPosition, findings: tuple[PositionFinding, ...]) -> Iterator[Refusal]:
+    if seen.is_live:
+        yield Refusal(
+            reason=RefusalReason.NOT_AT_REST,
+            sentence=f"A run of {seen.stream} lives, and writes what would be repaired.",
+            next_step=f"Stop it first: `sluice stream stop {seen.stream}`.",
+        )
+    if unsettled_refresh(ledger, seen.stream) is not None:
+        yield Refusal(
+            reason=RefusalReason.OTHER_REMEDY,
+            sentence=f"A refresh of {seen.stream} is under way, and its commit may have opened a generation.",
+            next_step=f"End it first: `sluice stream refresh {seen.stream}`.",
+        )
+    for one in findings:
+        if one.witness is Witness.MARK or one.agreement is Agreement.UNKNOWN:
+            yield Refusal(
+                reason=RefusalReason.OTHER_REMEDY,
+                sentence=f"{str(one)[0].upper()}{str(one)[1:]}.",
+                next_step=one.next_step,
+            )
+
+
+def _sentences(repair: Repair, findings: tuple[PositionFinding, ...]) -> Iterator[str]:
+    seen, written = repair.seen, repair.checkpoint
+    if not findings:
+        yield f"Mark, ledger, checkpoint and sources of {seen.stream} agree: nothing is written."
+        return
+    for one in findings:
+        yield f"The {one}." if one.witness in _REPAIRABLE else f"The {one}. {one.next_step}"
+    if repair.generation is not None:
+        yield (
+            f"Write generation {repair.generation} into the ledger, with the checkpoint {seen.checkpoint} and query "
+            f"{repair.query_id}."
+        )
+    if written is None:
+        return
+    removed = [path for path in written.removes if path != METADATA]
+    if removed:
+        yield f"Remove from {seen.checkpoint}: {_named(removed)}."
+    yield f"Write into it: {_named(list(written.writes))}. It stands behind batch {written.stands_at} then."
+    if written.runs_again is not None:
+        yield f"Spark runs batch {written.runs_again} again; its rows are in the tables and do not appear twice."
+    rows = "an unknown number of" if written.rows_read_again is None else f"{written.rows_read_again:,}"
+    yield f"{rows[0].upper()}{rows[1:]} rows are read again, 0 are lost, 0 are doubled."
+
+
+def _named(paths: list[str]) -> str:
+    shown = ", ".join(paths[:6])
+    return shown if len(paths) <= 6 else f"{shown} and {len(paths) - 6} more files"

@@ -1,0 +1,170 @@
+"""The values: what each witness of a position says, and what is known of the batches around it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from sluice.checkpoints.checkpoint_layout import COMMITS, OFFSETS, CheckpointContents, log_files
+from sluice.checkpoints.compatibility import SOURCES, STATE_OPERATORS
+from sluice.ledger.checkpoint_checks import CheckpointObservation
+from sluice.ledger.generations import GenerationObservation
+from sluice.publication.chain import MarkPosition
+from sluice.publication.staged_batch import StagedOutput
+from sluice.sources.source_identities import Replaced
+
+
+class Witness(StrEnum):
+    """Who remembers the position of a stream. MARK: its tables, by their marks, snapshots and staged batches."""
+
+    MARK = "mark"
+    LEDGER = "ledger"
+    CHECKPOINT = "checkpoint"
+    SOURCES = "sources"
+
+
+class Agreement(StrEnum):
+    """How a witness stands to the others.
+
+    BEHIND: it does not know what the others know. AHEAD: it knows what the others have lost.
+    DIVERGED: it knows something else in the same place. REPLACED: it is another thing of the same name.
+    DAMAGED: it is lost, or cannot be read any more. UNKNOWN: it did not answer, and nothing is concluded from that.
+    """
+
+    AGREES = "agrees"
+    BEHIND = "behind"
+    AHEAD = "ahead"
+    DIVERGED = "diverged"
+    REPLACED = "replaced"
+    DAMAGED = "damaged"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PositionFinding:
+    """What one witness says beside the others.
+
+    message: for a person. next_step: the one command or thing to do; empty while it agrees.
+    """
+
+    witness: Witness
+    agreement: Agreement
+    message: str
+    next_step: str = ""
+
+    @property
+    def agrees(self) -> bool:
+        """Whether nothing is to be done about it."""
+        return self.agreement is Agreement.AGREES
+
+    def __str__(self) -> str:
+        return f"{self.witness} {self.agreement}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableWitness:
+    """One output as its target and its staging table show it.
+
+    position: how far it is published; unset without a mark, and while there is a problem.
+    newest_waiting: the newest batch that is visible or waits behind the mark.
+    problem, next_step: why the position cannot be read.
+    """
+
+    output: StagedOutput
+    position: MarkPosition | None
+    newest_waiting: int = -1
+    problem: str = ""
+    next_step: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownBatch:
+    """What the tables or the ledger know of a batch.
+
+    starts, ends: from `canonical_offsets`; starts are unset where only those of several batches together are known.
+    rows: its input rows, where known. planned_at: at about that time.
+    """
+
+    number: int
+    ends: str
+    starts: str | None = None
+    watermark: datetime | None = None
+    rows: int | None = None
+    planned_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamPosition:
+    """What the witnesses of a stream say.
+
+    generation: the newest one of the ledger; unset when it knows none.
+    checkpoint: where the checkpoint of the newest generation lies that the ledger or a mark knows. contents: its files;
+        unset when its storage does not answer. health: what a check of these alone finds.
+    tables: one for each output that is published by Sluice and has been opened.
+    batches: those of the newest generation that are known, by number.
+    replaced: what has its name and another id.
+    unknown: why a witness did not answer.
+    is_live: whether a driver runs: then the witnesses move while they are read.
+    has_other_outputs: whether something is delivered that no mark shows.
+    own_memory: the inputs whose sources keep in the checkpoint what they have read, beside the offsets.
+    """
+
+    stream: str
+    generation: GenerationObservation | None
+    checkpoint: str
+    contents: CheckpointContents | None
+    health: CheckpointObservation | None
+    tables: tuple[TableWitness, ...] = ()
+    batches: Mapping[int, KnownBatch] = field(default_factory=dict, hash=False)
+    replaced: tuple[Replaced, ...] = ()
+    unknown: Mapping[Witness, str] = field(default_factory=dict, hash=False)
+    is_live: bool = False
+    has_other_outputs: bool = False
+    own_memory: tuple[str, ...] = ()
+
+    @property
+    def number(self) -> int:
+        """The newest generation that the ledger or a mark knows; 0 without any."""
+        recorded = 0 if self.generation is None else self.generation.generation
+        return max((recorded, *(one.position.generation for one in self.tables if one.position is not None)))
+
+    @property
+    def opened(self) -> tuple[TableWitness, ...]:
+        """The outputs in which the newest generation is open. The others follow at the next start."""
+        return tuple(one for one in self.tables if one.position is not None and one.position.generation == self.number)
+
+    @property
+    def done(self) -> int | None:
+        """The newest batch that is visible or staged in every output; unset while no output shows it, -1 before the
+        first."""
+        return min((one.newest_waiting for one in self.opened), default=None)
+
+    @property
+    def newest_visible(self) -> int:
+        """The newest batch that is visible in some output."""
+        return max((one.position.batch for one in self.opened if one.position is not None), default=-1)
+
+    @property
+    def planned(self) -> int:
+        """The newest batch that the checkpoint has planned; -1 without any."""
+        return max(log_files(self.contents.files, OFFSETS), default=-1) if self.contents is not None else -1
+
+    @property
+    def committed(self) -> int:
+        """The newest batch that the checkpoint has committed; -1 without any."""
+        return max(log_files(self.contents.files, COMMITS), default=-1) if self.contents is not None else -1
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The sources of the query in Spark's order, as far as the ledger knows them; empty otherwise."""
+        known = "" if self.generation is None else self.generation.fingerprint.get(SOURCES, "")
+        return tuple(known.split(", ")) if known else ()
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether the query keeps state, by what the ledger or the checkpoint knows."""
+        operators = "" if self.generation is None else self.generation.fingerprint.get(STATE_OPERATORS, "")
+        files = self.contents.files if self.contents is not None else ()
+        return bool(operators) or any(seen.path.startswith("state/") for seen in files)

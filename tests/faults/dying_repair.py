@@ -1,0 +1,46 @@
+"""`sluice stream repair` in a process that gets SIGKILL at a named place, the n-th time it passes it.
+
+    python -m tests.faults.dying_repair --stream NAME --point file_changed [--occurrence 3]
+
+The settings come from the environment, as for the command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from tests.faults.dying_rejection import killed_at
+
+from sluice.declarations.load_declarations import load_declarations
+from sluice.ledger.connection import open_ledger
+from sluice.positions.repair_stream import repair_stream
+from sluice.publication.crash_points import CrashPoint
+from sluice.settings import load_settings
+from sluice.tables.catalog import open_catalog
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Repair the stream, up to the place."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--stream", required=True)
+    parser.add_argument("--point", type=CrashPoint, required=True)
+    parser.add_argument("--occurrence", type=int, default=1)
+    options = parser.parse_args(arguments)
+    settings = load_settings()
+    stream = load_declarations(settings.pipelines, only=options.stream).stream(options.stream)
+    with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
+        repair_stream(
+            ledger,
+            open_catalog(settings),
+            stream,
+            settings,
+            asked_by="a fault",
+            reached=killed_at(options.point, occurrence=options.occurrence),
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

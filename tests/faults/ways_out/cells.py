@@ -1,0 +1,151 @@
+"""The cells: a kind of stream, a damage, and what is to come of it by the one command that is offered.
+
+Every cell is one story: four files are read, the stream is damaged, its position is observed, `sluice stream repair` is
+planned and carried out unless it is refused, two more files come and are read. Then every row is compared with those
+of a twin that was never damaged, by another engine.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from tests.faults.ways_out.kinds import Kind, Subject
+from tests.fixtures.workshop import Workshop
+
+from sluice.ledger.connection import database_time
+from sluice.positions.judge_position import disagreeing, judge_position
+from sluice.positions.observe_position import observe_position
+from sluice.positions.repair_stream import RepairPlan, plan_repair, repair_stream
+
+BEFORE, AFTER = (0, 1, 2, 3), (4, 5)
+
+
+class Way(StrEnum):
+    """How a stream comes to its end. ITSELF: without a command. REPAIR: by the one command. REFUSED: the command says
+    what would be lost, and the stream stays as it is."""
+
+    ITSELF = "by itself"
+    REPAIR = "repair"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One cell.
+
+    damage: of the stopped stream. around: what is kept before the last two of the four files, and put back afterwards.
+    generation: the one that the four files are read in. found: how each witness that disagrees is judged.
+    """
+
+    number: str
+    kind: Kind
+    name: str
+    found: tuple[str, ...]
+    way: Way = Way.REPAIR
+    damage: Callable[[Subject], object] = lambda _: None
+    around: Callable[[Subject], AbstractContextManager[None]] | None = None
+    generation: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.number}-{self.kind}-{self.name.replace(' ', '_')}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of a cell. lost, doubled: rows beside those of the twin. plan: the words of the plan."""
+
+    cell: Cell
+    found: tuple[str, ...]
+    way: Way
+    lost: int = 0
+    doubled: int = 0
+    plan: tuple[str, ...] = field(default=(), repr=False)
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether the stream ended as its twin did."""
+        return self.way is not Way.REFUSED and not self.lost and not self.doubled
+
+    @property
+    def line(self) -> str:
+        """The cell in a printed matrix."""
+        end = "equal" if self.is_equal else "as it was" if self.way is Way.REFUSED else f"-{self.lost} +{self.doubled}"
+        return f"{self.cell!s:45} {', '.join(self.found) or 'all agree':25} {self.way:10} {end}"
+
+
+@contextmanager
+def _nothing(_: Subject) -> Iterator[None]:
+    yield
+
+
+def told(cell: Cell, subject: Subject) -> Outcome:
+    """Tell the story of a cell."""
+    subject.declare()
+    for _ in range(cell.generation - 1):
+        subject.run()
+        subject.reset()
+    subject.feed(BEFORE[:2])
+    subject.run()
+    with (cell.around or _nothing)(subject):
+        subject.feed(BEFORE[2:])
+        subject.run()
+    cell.damage(subject)
+    found = witnesses(subject)
+    plan = planned(subject)
+    sentences = tuple(plan.sentences())
+    if plan.is_refused:
+        return Outcome(cell=cell, found=found, way=Way.REFUSED, plan=sentences)
+    done = repaired(subject, plan)
+    subject.feed(AFTER)
+    subject.run()
+    wanted, got = Counter(undamaged(subject.workshop, cell.kind)), Counter(subject.content())
+    is_written = done.seen.checkpoint is not None or done.seen.generation is not None
+    return Outcome(
+        cell=cell,
+        found=found,
+        way=Way.REPAIR if is_written else Way.ITSELF,
+        lost=(wanted - got).total(),
+        doubled=(got - wanted).total(),
+        plan=sentences,
+    )
+
+
+def witnesses(subject: Subject) -> tuple[str, ...]:
+    """The witnesses that disagree, and how."""
+    workshop = subject.workshop
+    now, declaration = database_time(workshop.ledger), workshop.stream(subject.stream).declaration
+    seen = observe_position(workshop.ledger, workshop.catalog, declaration, workshop.settings, now=now)
+    return tuple(f"{one.witness} {one.agreement}" for one in disagreeing(judge_position(seen)))
+
+
+def planned(subject: Subject) -> RepairPlan:
+    """The repair as it is shown."""
+    workshop = subject.workshop
+    return plan_repair(workshop.ledger, workshop.catalog, workshop.stream(subject.stream), workshop.settings)
+
+
+def repaired(subject: Subject, plan: RepairPlan) -> RepairPlan:
+    """The repair as it was shown, carried out."""
+    workshop, stream = subject.workshop, subject.workshop.stream(subject.stream)
+    return repair_stream(
+        workshop.ledger, workshop.catalog, stream, workshop.settings, planned=plan.digest, asked_by="a drill"
+    )
+
+
+_twins: dict[Kind, Sequence[tuple[object, ...]]] = {}
+
+
+def undamaged(workshop: Workshop, kind: Kind) -> Sequence[tuple[object, ...]]:
+    """The rows of the twin of a kind, which is told once for all cells."""
+    if kind not in _twins:
+        twin = Subject(workshop=workshop, kind=kind, suffix="twin")
+        twin.declare()
+        for files in (BEFORE[:2], BEFORE[2:], AFTER):
+            twin.feed(files)
+            twin.run()
+        _twins[kind] = twin.content()
+    return _twins[kind]

@@ -1,0 +1,95 @@
+"""A checkpoint that goes while its driver runs, one in a bucket, and one that a start refuses: each is repaired."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+
+import pytest
+from tests.faults.ways_out.cells import AFTER, BEFORE, planned, repaired, undamaged, witnesses
+from tests.faults.ways_out.kinds import Kind, Subject
+from tests.fixtures.streams_of_tables import COLUMNS, reading, writing
+from tests.fixtures.workshop import Workshop
+
+from sluice.checkpoints.checkpoint_files import open_checkpoint_files
+from sluice.declarations.load_declarations import load_declarations
+from sluice.errors import CheckpointError
+from sluice.ledger.checkpoint_checks import CheckpointProperty
+from sluice.ledger.generations import find_generation
+from sluice.positions.check_checkpoints import check_checkpoints
+from sluice.publication.crash_points import CrashPoint
+from sluice_spark.run import query_run
+
+
+def test_a_run_notices_that_its_checkpoint_is_gone_and_goes_on_after_a_repair(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(query_run, "_CHECKPOINT_SECONDS", 0.2)
+    name = f"s{workshop.namespace}"
+    workshop.declare_stream(
+        name,
+        sql="SELECT id, word FROM records",
+        inputs=reading(workshop.declare_table("source", COLUMNS)),
+        outputs=writing(workshop.declare_table("target", COLUMNS)),
+        mode="continuous",
+        trigger={"processing_time": "100 milliseconds"},
+    )
+    workshop.append("source", [{"id": 1, "word": "x"}])
+
+    def removed(point: CrashPoint) -> None:
+        if point is CrashPoint.PUBLISHED:
+            shutil.rmtree(workshop.checkpoint(name))
+
+    with pytest.raises(CheckpointError, match=r"was removed while it ran; it stopped after its batch") as ended:
+        workshop.run(name, reached=removed, is_recorded=True)
+    assert f"sluice stream repair {name}" in ended.value.next_step
+    subject = Subject(workshop=workshop, kind=Kind.I)
+    with pytest.raises(CheckpointError, match="The checkpoint damaged: ") as refused:
+        workshop.run(name, stop_after_batches=1)
+    assert f"`sluice stream repair {name} --dry-run`" in refused.value.next_step
+    repaired(subject, planned(subject))
+    workshop.append("source", [{"id": 2, "word": "y"}])
+    workshop.run(name, stop_when=lambda batch: batch.key.batch == 1)
+
+    assert [row["id"] for row in workshop.rows("target")] == [1, 2]
+
+
+def test_a_checkpoint_in_a_bucket_is_written_back(workshop: Workshop) -> None:
+    bucket = f"s3a://landing/checkpoints/{workshop.namespace}"
+    subject = Subject(
+        workshop=replace(workshop, settings=workshop.settings.model_copy(update={"checkpoints": bucket})), kind=Kind.A
+    )
+    subject.declare()
+    for some in (BEFORE[:2], BEFORE[2:]):
+        subject.feed(some)
+        subject.run()
+    generation = find_generation(workshop.ledger, subject.stream)
+    assert generation is not None
+    files = open_checkpoint_files(generation.checkpoint, workshop.settings.object_store)
+    for seen in files.list_files():
+        files.remove(seen.path)
+    assert witnesses(subject) == ("checkpoint damaged",)
+
+    repaired(subject, planned(subject))
+    subject.feed(AFTER)
+    subject.run()
+
+    assert subject.content() == tuple(undamaged(workshop, Kind.A))
+
+
+def test_a_published_file_that_is_gone_is_found_by_the_check(workshop: Workshop) -> None:
+    subject = Subject(workshop=workshop, kind=Kind.I)
+    subject.declare()
+    subject.feed((0,))
+    subject.run()
+    (task,) = workshop.table(subject.targets[0]).scan().plan_files()
+    workshop.table(subject.targets[0]).io.delete(task.file.file_path)
+
+    (seen,) = check_checkpoints(
+        workshop.ledger, load_declarations(workshop.folder), workshop.settings, streams=[subject.stream]
+    )
+
+    (problem,) = seen.problems
+    assert problem.name is CheckpointProperty.PUBLISHED_FILES
+    assert f"1 of 1 files of {subject.targets[0]}" in problem.message
+    assert f"with 4 rows, of the batches {subject.stream}:1:0: {task.file.file_path}" in problem.message
