@@ -34,6 +34,7 @@ class OperationVerb(StrEnum):
     REPAIR = "repair"
     REJECT_BATCH = "reject-batch"
     RELEASE_BATCH = "release-batch"
+    SEPARATE_BATCH = "separate-batch"
     PUBLISH_OUTPUT = "publish-output"
     ABANDON_OUTPUT = "abandon-output"
     BACKFILL = "backfill"

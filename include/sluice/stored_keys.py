@@ -74,6 +74,10 @@ ROWS = "sluice.rows"
 RULES = "sluice.rules"
 """The entry with what the rules of the output found in the batch, as JSON."""
 
+SEPARATED = "sluice.separated"
+"""The entry `true` of a staged snapshot of a batch that was staged again: the rows that break the rules which held it
+are in its quarantine, and no longer in its outputs."""
+
 FIRST_BATCH = "sluice.first-batch"
 """In a publication of several batches: the number of the first one. The key names the last one."""
 

@@ -69,19 +69,26 @@ def show(stream: StreamName, number: Number, as_json: AsJson = False) -> None:
 
 @app.command()
 def release(
-    stream: StreamName, number: Number, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False
+    stream: StreamName,
+    number: Number,
+    without_failing: Annotated[
+        bool, typer.Option("--without-failing", help="Let the rows that break the rule go to the quarantine.")
+    ] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
 ) -> None:
     """Publish a batch that a rule holds, although it breaks the rule. Those behind it follow in order.
 
     The plan is shown, and you are asked to confirm it. A run of the stream carries it out.
     """
-    _decide(stream, number, OperationVerb.RELEASE_BATCH, dry_run=dry_run, yes=yes, as_json=as_json)
+    verb = OperationVerb.SEPARATE_BATCH if without_failing else OperationVerb.RELEASE_BATCH
+    _decide(stream, number, verb, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 def _decide(stream: str, number: int, verb: OperationVerb, *, dry_run: bool, yes: bool, as_json: bool) -> None:
     with open_cli_context() as ctx:
-        ctx.declarations.stream(stream)
-        plan = plan_decision(ctx.ledger, stream, verb, number=number)
+        plan = plan_decision(ctx.ledger, ctx.declarations.stream(stream), verb, number=number)
         if not may_act(lambda: [plan], dry_run=dry_run, yes=yes, as_json=as_json):
             return
         decide(ctx.ledger, plan, requested_by=person())

@@ -52,9 +52,14 @@ class RuleResult:
     recorded_at: datetime | None = None
 
     @property
+    def held_by(self) -> Mapping[str, RuleCount]:
+        """The broken rules that hold the batch, by name."""
+        return {name: found for name, found in self.rules.items() if found.is_broken and found.on_failure == "hold"}
+
+    @property
     def holds(self) -> bool:
         """Whether a rule that holds batches is broken."""
-        return any(found.is_broken and found.on_failure == "hold" for found in self.rules.values())
+        return bool(self.held_by)
 
     @property
     def broken(self) -> tuple[str, ...]:

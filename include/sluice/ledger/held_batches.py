@@ -23,10 +23,20 @@ from sluice.ledger.stored_values import record_of
 
 
 class HeldDecision(StrEnum):
-    """What a person has decided. RELEASED: all of its rows become visible. REJECTED: none does."""
+    """What a person has decided.
+
+    RELEASED: all of its rows become visible. REJECTED: none does. SEPARATED: those that break a rule which holds it go
+    to the quarantine, and the others become visible.
+    """
 
     RELEASED = "released"
     REJECTED = "rejected"
+    SEPARATED = "separated"
+
+    @property
+    def is_release(self) -> bool:
+        """Whether rows of it become visible."""
+        return self is not HeldDecision.REJECTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +44,7 @@ class HeldBatch:
     """The oldest batch of a stream that waits for a person.
 
     reason: the rules that it breaks, with their counts. rows: by output. queued: how many batches wait behind it.
+    failed: by output, the rules that hold it, with how many rows break each; 0 of one about the batch as a whole.
     decision, decided_by, decided_at: unset until a person has decided.
     """
 
@@ -41,6 +52,7 @@ class HeldBatch:
     reason: str
     rows: Mapping[str, int] = field(hash=False)
     queued: int = 0
+    failed: Mapping[str, Mapping[str, int]] = field(default_factory=dict, hash=False)
     held_at: datetime | None = None
     decision: HeldDecision | None = None
     decided_by: str | None = None
@@ -63,7 +75,13 @@ def hold_batch(ledger: Ledger, held: HeldBatch) -> HeldBatch:
     The batch as the ledger has it, with the decision.
     """
     table = HeldBatchOfStream
-    values = {"generation": held.key.generation, "batch": held.key.batch, "reason": held.reason, "rows": held.rows}
+    values = {
+        "generation": held.key.generation,
+        "batch": held.key.batch,
+        "reason": held.reason,
+        "rows": held.rows,
+        "failed": held.failed,
+    }
     nothing = dict.fromkeys(("decision", "decided_by", "decided_at"))
     is_other = or_(table.generation != held.key.generation, table.batch != held.key.batch)
     with ledger.transaction() as connection:
@@ -76,8 +94,12 @@ def hold_batch(ledger: Ledger, held: HeldBatch) -> HeldBatch:
                 where=is_other,
             )
         )
-        is_stale = and_(table.stream == held.key.stream, table.queued != held.queued)
-        connection.execute(update(table).where(is_stale).values(queued=held.queued))
+        is_stale = or_(table.queued != held.queued, table.failed != held.failed)
+        connection.execute(
+            update(table)
+            .where(table.stream == held.key.stream, is_stale)
+            .values(queued=held.queued, failed=held.failed)
+        )
     found = find_held(ledger, held.key.stream)
     return found if found is not None else held
 
@@ -107,6 +129,14 @@ def decide_held(ledger: Ledger, key: PublicationKey, decision: HeldDecision, eve
         if decided:
             add_event(connection, event)
     return bool(decided)
+
+
+def withdraw_decision(ledger: Ledger, key: PublicationKey, event: Event) -> None:
+    """Let a batch wait for a person again, because what was decided cannot be carried out, with the event of it."""
+    nothing = dict.fromkeys(("decision", "decided_by", "decided_at"))
+    with ledger.transaction() as connection:
+        connection.execute(update(HeldBatchOfStream).where(_is(key)).values(**nothing))
+        add_event(connection, event)
 
 
 def let_go(ledger: Ledger, key: PublicationKey) -> None:

@@ -231,7 +231,7 @@ def _record_decision(ledger: Ledger, found: Rejection, run: RunObservation, *, r
 def _refuse_released(ledger: Ledger, found: Rejection) -> None:
     held = find_held(ledger, found.key.stream)
     is_same = held is not None and held.key == found.key and found.state is RejectionState.NEW
-    if held is not None and is_same and held.decision is HeldDecision.RELEASED:
+    if held is not None and is_same and held.decision is not None and held.decision.is_release:
         raise UsageError(
             f"Batch {found.key.batch} of {found.key.stream} was released by {held.decided_by}, and no run has carried "
             "that out yet.",

@@ -174,15 +174,19 @@ def is_behind(batch: StagedBatch, position: MarkPosition) -> bool:
 
 
 def counting_twin(twins: Sequence[StagedBatch]) -> StagedBatch:
-    """Of several snapshots of one batch the one that is published, whoever asks: the newest run's, and of that run's,
-    after a lost answer, the first. A newer run computed its next batches after its own snapshot.
+    """Of several snapshots of one batch the one that is published, whoever asks: the newest run's, and of that run's
+    the one without the rows that a person had taken out, and, after a lost answer, the first. A newer run computed its
+    next batches after its own snapshot.
 
     Parameters
     ----------
     twins: at least one, in the order of staging; none of them is overtaken.
     """
-    best = max(twin.summary.token for twin in twins)
-    return next(twin for twin in twins if twin.summary.token == best)
+
+    def rank(twin: StagedBatch) -> tuple[int, bool]:
+        return twin.summary.token, twin.summary.is_separated
+
+    return max(twins, key=rank)  # the first of those that are equal
 
 
 def batches_to_publish(

@@ -1,4 +1,5 @@
-"""A person decides about the batch of a stream that is held: it is released, or rejected.
+"""A person decides about the batch of a stream that is held: it is released, with all rows or without those that break
+a rule, or it is rejected.
 
 The decision is a row of the ledger; a run of the stream carries it out, the live one within seconds and otherwise the
 next. So the command needs no lease, and nothing is half done when it is interrupted.
@@ -6,6 +7,10 @@ next. So the command needs no lease, and nothing is half done when it is interru
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.declarations.rule_declaration import row_rules
 from sluice.errors import UsageError
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import REQUESTED, Actor, Event, EventAction
@@ -15,6 +20,7 @@ from sluice.operations import OperationPlan, OperationVerb, Stake, steps_of
 
 _VERBS = {
     OperationVerb.RELEASE_BATCH: (HeldDecision.RELEASED, EventAction.RELEASE_BATCH),
+    OperationVerb.SEPARATE_BATCH: (HeldDecision.SEPARATED, EventAction.RELEASE_BATCH),
     OperationVerb.REJECT_BATCH: (HeldDecision.REJECTED, EventAction.REJECT_BATCH),
 }
 
@@ -26,18 +32,19 @@ def holds_batch(ledger: Ledger, stream: str, number: int | None = None) -> bool:
 
 
 def plan_decision(
-    ledger: Ledger, stream: str, verb: OperationVerb, *, number: int | None = None
+    ledger: Ledger, loaded: LoadedStream, verb: OperationVerb, *, number: int | None = None
 ) -> OperationPlan[HeldBatch]:
     """Plan the release or the rejection of the held batch of a stream. Nothing is changed.
 
     Parameters
     ----------
-    verb: RELEASE_BATCH or REJECT_BATCH. number: of the batch; unset: the one that is held.
+    verb: RELEASE_BATCH, SEPARATE_BATCH or REJECT_BATCH. number: of the batch; unset: the one that is held.
 
     Raises
     ------
-    UsageError: when no such batch waits for a decision.
+    UsageError: when no such batch waits for a decision, or its rows cannot be separated.
     """
+    stream = loaded.name
     held = find_held(ledger, stream)
     if held is None or number not in (None, held.key.batch):
         waiting = f"batch {held.key.number} is" if held is not None else "none is"
@@ -48,6 +55,11 @@ def plan_decision(
             f"Batch {held.key.number} of {stream} was {held.decision} by {held.decided_by}, and no run has carried "
             "that out yet.",
             next_step=f"Start the stream: `sluice stream start {stream}`.",
+        )
+    if verb is OperationVerb.SEPARATE_BATCH and (obstacle := next(_obstacles(loaded, held), "")):
+        raise UsageError(
+            f"Batch {held.key.number} of {stream} cannot be released without some of its rows: {obstacle}.",
+            next_step=f"Release all of it (`sluice batch release {stream} {held.key.batch}`), or reject it.",
         )
     return OperationPlan(
         verb=verb,
@@ -91,12 +103,37 @@ def decide(ledger: Ledger, plan: OperationPlan[HeldBatch], *, requested_by: str,
         )
 
 
+def _obstacles(loaded: LoadedStream, held: HeldBatch) -> Iterator[str]:
+    """Why the rows that break a rule cannot be found again."""
+    if not loaded.declaration.quarantine:
+        yield "the stream has no quarantine"
+    if not held.failed:
+        yield "an earlier version has held it; the next start of the stream says by which rules"
+    rules = row_rules(loaded.rules)
+    for output, failed in held.failed.items():
+        known = {rule.name for rule in rules.get(output, ())}
+        declared = loaded.declaration.outputs.get(output)
+        if declared is None or declared.iceberg is None or declared.iceberg.mode == "merge":
+            yield f"{output} is merged, and of each key only the newest row is staged"
+        for name in failed:
+            if name not in known:
+                yield f"{name} is no rule about single rows, or is not declared any more"
+
+
 def _sentences(ledger: Ledger, held: HeldBatch, verb: OperationVerb) -> tuple[str, ...]:
     run = newest_run(ledger, held.key.stream)
     when = "the live run does it within seconds" if run is not None and run.is_live else "the next run does it first"
     rows = ", ".join(f"{count:,} rows of {output}" for output, count in held.rows.items())
     behind = f" The {held.queued} batches behind it follow, up to the next one that is held." if held.queued else ""
     breaks = f"Batch {held.key} breaks {held.reason}."
+    if verb is OperationVerb.SEPARATE_BATCH:
+        rules = ", ".join(f"{name} ({one:,})" for failed in held.failed.values() for name, one in failed.items())
+        return (
+            breaks,
+            f"The rows that break {rules} go to the quarantine with these names, and all others of {rows} become "
+            f"visible: {when}.{behind}",
+            "Should the rules find other rows then, because they have changed, the batch waits for you again.",
+        )
     if verb is OperationVerb.RELEASE_BATCH:
         return breaks, f"All of it becomes visible, {rows}: {when}.{behind}"
     return (

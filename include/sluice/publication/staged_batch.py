@@ -31,6 +31,7 @@ from sluice.stored_keys import (
     ROWS,
     RULES,
     RUN_ID,
+    SEPARATED,
     STAGED_MODE,
     START_OFFSETS,
     TOKEN,
@@ -233,12 +234,14 @@ class BatchSummary(PlannedBatch):
     run_id, token: of the run that staged it. mode: how the batch is published.
     rows: the rows of this output; when the writer leaves them out, reading takes Iceberg's own count.
     rules: what its rules found; unset for an output without rules.
+    is_separated: whether it was staged again without the rows that a rule held: they are in its quarantine.
     """
 
     output: str
     mode: StagedMode
     rows: int | None = None
     rules: RuleResult | None = None
+    is_separated: bool = False
 
     def properties(self) -> dict[str, str]:
         """The entries of a snapshot's summary."""
@@ -252,6 +255,7 @@ class BatchSummary(PlannedBatch):
             WATERMARK: self.watermark.isoformat() if self.watermark is not None else None,
             ROWS: str(self.rows) if self.rows is not None else None,
             STAGED_MODE: self.mode.text(),
+            SEPARATED: "true" if self.is_separated else None,
             RULES: _RULES.dump_json(self.rules, exclude_none=True).decode() if self.rules is not None else None,
         }
         return {name: value for name, value in entries.items() if value is not None}
@@ -280,6 +284,7 @@ def read_summary(entries: Mapping[str, str]) -> BatchSummary | None:
             rows=int(entries.get(ROWS) or entries.get(_ICEBERG_ADDED_ROWS) or 0),
             mode=read_mode(entries[STAGED_MODE]),
             rules=_RULES.validate_json(entries[RULES]) if RULES in entries else None,
+            is_separated=SEPARATED in entries,
         )
     except (KeyError, ValueError) as error:
         raise DeliveryError(f"The snapshot of batch {key} has a summary that cannot be read: {error!r}.") from error
@@ -306,7 +311,7 @@ def publication_summary(batches: Sequence[BatchSummary]) -> dict[str, str]:
     """
     first, last = batches[0], batches[-1]
     entries = last.properties() | {START_OFFSETS: first.start_offsets}
-    entries.pop(RULES, None)
+    entries = {name: value for name, value in entries.items() if name not in (RULES, SEPARATED)}
     entries[ROWS] = str(sum(batch.rows or 0 for batch in batches))
     if len(batches) > 1:
         entries[FIRST_BATCH] = str(first.key.batch)
@@ -354,13 +359,9 @@ def recovered_observation(batch: Mapping[str, StagedBatch]) -> BatchObservation:
         input_rows=sum(rows.values()),
         published_rows={output: count for output, count in rows.items() if output != QUARANTINE_OUTPUT},
         refused_rows=rows.get(QUARANTINE_OUTPUT, 0),
-        late_rows=0,
-        duplicate_rows=0,
         watermark=summaries[0].watermark,
         start_offsets=_by_input(summaries[0].start_offsets),
         end_offsets=_by_input(summaries[0].end_offsets),
-        snapshot_ids={},
-        durations_ms={},
         rule_results=tuple(summary.rules for summary in summaries if summary.rules is not None),
     )
 

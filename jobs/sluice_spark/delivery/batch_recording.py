@@ -48,6 +48,7 @@ class Recording:
         self._changed = threading.Condition()
         self._observed: dict[PublicationKey, BatchObservation] = {}
         self._published: dict[PublicationKey, Mapping[str, int]] = {}
+        self._staged_again: dict[PublicationKey, BatchObservation] = {}
         self._unrecorded: set[PublicationKey] = set()
 
     @property
@@ -70,6 +71,11 @@ class Recording:
             self._published[key] = snapshot_ids
             self._unrecorded.add(key)
         self._hand_over_if_whole(key)
+
+    def staged_again(self, batch: BatchObservation) -> None:
+        """Take what a batch is made of since it was staged again, which Spark's report of it does not say."""
+        with self._changed:
+            self._staged_again[batch.key] = batch
 
     def recovered(self, batch: BatchObservation) -> None:
         """Take a batch that an earlier driver staged and that this one knows from its snapshots alone."""
@@ -97,6 +103,9 @@ class Recording:
             if key not in self._observed or key not in self._published:
                 return
             batch, snapshot_ids = self._observed.pop(key), self._published.pop(key)
+            if (now := self._staged_again.pop(key, None)) is not None:
+                rows, refused = now.published_rows, now.refused_rows
+                batch = replace(batch, published_rows=rows, refused_rows=refused, rule_results=now.rule_results)
         self._hand_over(replace(batch, snapshot_ids=snapshot_ids), lambda: self._recorded(key))
 
     def _recorded(self, key: PublicationKey) -> None:

@@ -241,19 +241,28 @@ class BatchStaging:
         for target in missing:
             summary = batch.staged_as(target.output, target.mode, rows=count + own_rows)
             if found:
-                self._write(self._with_origin(reduce(DataFrame.unionByName, found), batch.key), target, summary)
+                self._write(self.with_origin(reduce(DataFrame.unionByName, found), batch.key), target, summary)
             else:
                 self._stage_nothing(target, summary)
         return {QUARANTINE_OUTPUT: count + own_rows}
 
     def _stage_one(self, batch: DataFrame, target: IcebergTarget, summary: BatchSummary) -> None:
-        if summary.rows == 0:
-            self._stage_nothing(target, summary)
-            return
         rows = part(batch, target.output)
         if target.output == QUARANTINE_OUTPUT:
-            rows = self._with_origin(rows, summary.key)
-        self._write(rows, target, summary)
+            rows = self.with_origin(rows, summary.key)
+        self.stage_rows(rows, target, summary)
+
+    def stage_rows(self, rows: DataFrame, target: IcebergTarget, summary: BatchSummary) -> None:
+        """Stage the rows of one output under a summary; without any, by no Spark job.
+
+        Raises
+        ------
+        DeliveryError: when they cannot be written.
+        """
+        if summary.rows == 0:
+            self._stage_nothing(target, summary)
+        else:
+            self._write(rows, target, summary)
 
     def _write(self, rows: DataFrame, target: IcebergTarget, summary: BatchSummary) -> None:
         try:
@@ -278,7 +287,7 @@ class BatchStaging:
         what = f"the empty batch {summary.key} in {target.names.staging}"
         commit_checked(PyIcebergCommitter(self.catalog), target.names.staging, plan, what=what)
 
-    def _with_origin(self, refused: DataFrame, key: PublicationKey) -> DataFrame:
+    def with_origin(self, refused: DataFrame, key: PublicationKey) -> DataFrame:
         """The rows as the quarantine has them. What in them is not UTF-8 is repaired: they are there to be read, and
         no row of the quarantine may stop the stream that it left.
         """
@@ -316,6 +325,8 @@ def log_difference(key: PublicationKey, staged: Mapping[str, StagedBatch], count
     table.
     """
     for output, batch in staged.items():
+        if batch.summary.is_separated:  # a person had rows taken out of it
+            return
         if batch.summary.rows is not None and batch.summary.rows != counted[output]:
             _log.error(
                 "batch %s was staged with %d rows for output %s and has %d now, computed again from the same input; "
@@ -338,4 +349,6 @@ def _is_own(table: Table, output: StagedOutput, batch: BatchSummary) -> bool:
     """Whether this run has staged a batch. What an earlier run left of a half-staged batch belongs to another
     computation, and is staged again even when it has no rows now."""
     found = _staged_in(table, output, batch)
-    return found is not None and found.summary.token == batch.token
+    if found is None or found.summary.is_separated != batch.is_separated:
+        return False
+    return found.summary.token == batch.token

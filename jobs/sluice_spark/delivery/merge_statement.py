@@ -22,7 +22,7 @@ from pyspark.sql.types import BinaryType, DataType
 from sluice.publication.staged_batch import StagedBatch, publication_summary
 from sluice.stored_keys import OPERATION_COLUMN
 from sluice_spark.session.columns import quoted
-from sluice_spark.sinks.iceberg import DELETE, IcebergTarget
+from sluice_spark.sinks.iceberg import DELETE, IcebergTarget, read_staged
 
 _BATCH = "_sluice_batch"
 _PLACE = "_sluice_place"
@@ -104,12 +104,8 @@ def newest_rows(session: SparkSession, target: IcebergTarget, batches: Sequence[
 
 
 def _staged_rows(session: SparkSession, target: IcebergTarget, batch: StagedBatch) -> DataFrame:
-    """The rows of one batch: what its snapshot added to the previous one."""
-    if batch.parent_id is None:
-        rows = session.read.option("versionAsOf", str(batch.snapshot_id)).table(target.staging_identifier)
-    else:
-        reader = session.read.option("start-snapshot-id", str(batch.parent_id))
-        rows = reader.option("end-snapshot-id", str(batch.snapshot_id)).table(target.staging_identifier)
+    """The rows of one batch, with their operation."""
+    rows = read_staged(session, target, batch)
     if OPERATION_COLUMN in rows.columns:
         return rows
     # A snapshot is read with the schema of its time, which may have had no operation column.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
 
@@ -25,6 +25,7 @@ from sluice.publication.crash_points import CrashPoint
 from sluice.publication.staged_batch import PlannedBatch, recovered_observation
 from sluice.tables.catalog import open_catalog
 from sluice_spark.delivery.batch_audit import BatchAudit
+from sluice_spark.delivery.batch_separation import BatchSeparation
 from sluice_spark.delivery.batch_staging import BatchCounts, BatchStaging, StagingLook, log_difference
 from sluice_spark.delivery.delivery_port import DeliveredBatch, DeliveryContext, OffsetLog
 from sluice_spark.delivery.fenced_merge import FencedMerge
@@ -203,11 +204,24 @@ def open_staged_delivery(plan: StreamPlan, context: DeliveryContext) -> StagedDe
         rhythm=rhythm,
         on_failure=context.controls.on_failure,
     )
+    staging = BatchStaging(
+        catalog=open_catalog(context.settings),  # of its own: publications may run on another thread
+        targets=plan.targets,
+        carried=plan.carried,
+        rejected=plan.rejected,
+        is_computed_once=not plan.writes_directly,
+        audit=BatchAudit(rules=plan.rules, masked=plan.declaration.masked_names),
+        reached=context.reached,
+        rejected_as=context.run.rejected_as,
+    )
     held = HeldBatches(
         context.ledger,
         plan.declaration,
         publisher,
         publish=publication.publish_held,
+        separation=BatchSeparation(
+            spark=plan.rows.sparkSession, staging=replace(staging, catalog=publisher.catalog), run=context.run
+        ),
         forget=context.recording.forget,
         on_failure=context.controls.on_failure,
         gate=context.controls.gate,
@@ -216,16 +230,7 @@ def open_staged_delivery(plan: StreamPlan, context: DeliveryContext) -> StagedDe
     publication.held = held
     return StagedDelivery(
         context=context,
-        staging=BatchStaging(
-            catalog=open_catalog(context.settings),  # of its own: publications may run on another thread
-            targets=plan.targets,
-            carried=plan.carried,
-            rejected=plan.rejected,
-            is_computed_once=not plan.writes_directly,
-            audit=BatchAudit(rules=plan.rules, masked=plan.declaration.masked_names),
-            reached=context.reached,
-            rejected_as=context.run.rejected_as,
-        ),
+        staging=staging,
         publisher=publisher,
         publication=publication,
         held=held,

@@ -141,10 +141,13 @@ class StagedPublication:
         if self._overlapped is not None:
             self._overlapped.await_published()
         snapshot_ids = self.publisher.publish([batch])
+        staged = recovered_observation(batch)
         if is_recovered:
-            self.note_recovered(recovered_observation(batch), comes_again=False)
-        else:
-            self.note_visible([next(iter(batch.values())).summary.key], snapshot_ids)
+            self.note_recovered(staged, comes_again=False)
+            return
+        if any(one.summary.is_separated for one in batch.values()):
+            self.recording.staged_again(staged)
+        self.note_visible([staged.key], snapshot_ids)
 
     def note_visible(self, keys: Sequence[PublicationKey], snapshot_ids: Mapping[str, int]) -> None:
         """Note that batches are visible. snapshot_ids: of the targets, by output."""

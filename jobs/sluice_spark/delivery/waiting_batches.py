@@ -18,10 +18,18 @@ from sluice.errors import LedgerError
 from sluice.ledger.batches import PublicationKey, record_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import Actor, Event, EventAction, record_event
-from sluice.ledger.held_batches import HeldBatch, HeldDecision, hold_batch, hold_nothing, let_go
+from sluice.ledger.held_batches import (
+    HeldBatch,
+    HeldDecision,
+    hold_batch,
+    hold_nothing,
+    let_go,
+    withdraw_decision,
+)
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.mark_moves import reject_batch
 from sluice.publication.staged_batch import is_held, rejected_observation
+from sluice_spark.delivery.batch_separation import BatchSeparation, InseparableError
 from sluice_spark.delivery.delivery_port import BatchGate
 from sluice_spark.delivery.publisher import Publisher, StagedByOutput
 from sluice_spark.query.row_rules import broken_rules
@@ -49,6 +57,11 @@ class _Waiting:
     is_recovered: bool
     is_settled: bool = False
 
+    @property
+    def is_held(self) -> bool:
+        """Whether a rule holds it; others wait behind one."""
+        return is_held(self.batch)
+
 
 class HeldBatches:
     """What waits of one run. A context manager: leaving it ends the thread, and leaves what waits to the next run.
@@ -56,6 +69,7 @@ class HeldBatches:
     Parameters
     ----------
     publish: makes a batch visible, once everything before it is; takes whether an earlier run has staged it.
+    separation: stages a batch again without the rows that break the rules which hold it.
     forget: is called with a batch that was rejected.
     on_failure: is called when the thread has failed.
     gate: turns the next batch away when as many queue as may.
@@ -68,6 +82,7 @@ class HeldBatches:
         publisher: Publisher,
         *,
         publish: Callable[[StagedByOutput, bool], None],
+        separation: BatchSeparation,
         forget: Callable[[PublicationKey], None],
         on_failure: Callable[[], None],
         gate: BatchGate,
@@ -75,7 +90,7 @@ class HeldBatches:
     ) -> None:
         self._ledger, self._declaration, self._publisher = ledger, declaration, publisher
         self._publish, self._forget, self._on_failure = publish, forget, on_failure
-        self._gate, self._reached = gate, reached
+        self._gate, self._reached, self._separation = gate, reached, separation
         tables = (one.iceberg for one in declaration.outputs.values())
         declared = [one.max_held_batches for one in tables if one is not None and one.max_held_batches is not None]
         self._most = min(declared, default=MOST_QUEUED)
@@ -199,13 +214,13 @@ class HeldBatches:
                 if not head.is_settled and not self._carry_out(head):
                     return
                 head.is_settled = True
-                if is_held(head.batch):
+                if head.is_held:
                     let_go(self._ledger, key_of(head.batch))
                     self._recorded = None
                     self._reached(CrashPoint.LET_GO)
                 with self._changed:
                     self._queue.pop(0)
-                    if head.is_recovered and is_held(head.batch):
+                    if head.is_recovered and head.is_held:
                         self._let_go.add(key_of(head.batch))
                     self._changed.notify_all()
             with self._changed:
@@ -213,13 +228,30 @@ class HeldBatches:
 
     def _carry_out(self, head: _Waiting) -> bool:
         """Publish or reject the first batch; whether nothing keeps it any more."""
-        held = self._record(head.batch) if is_held(head.batch) else None
-        if held is not None and held.decision is None:
-            return False
-        if held is not None and held.decision is HeldDecision.REJECTED:
-            self._reject(head.batch)
-        else:
+        if not head.is_held:
             self._publish(head.batch, head.is_recovered)
+            return True
+        match self._record(head.batch).decision:
+            case None:
+                return False
+            case HeldDecision.REJECTED:
+                self._reject(head.batch)
+            case HeldDecision.RELEASED:
+                self._publish(self._separation.whole(head.batch), head.is_recovered)
+            case HeldDecision.SEPARATED:
+                return self._publish_passing(head)
+        return True
+
+    def _publish_passing(self, head: _Waiting) -> bool:
+        """Publish a batch without the rows that break a rule; whether they were found again."""
+        self._publisher.lease.require()
+        try:
+            separated = self._separation.without_failing(head.batch)
+        except InseparableError as error:
+            _log.warning("batch %s waits for a person again: %s", key_of(head.batch), error)
+            withdraw_decision(self._ledger, key_of(head.batch), _withdrawal(key_of(head.batch), str(error)))
+            return False
+        self._publish(separated, head.is_recovered)
         return True
 
     def _record(self, batch: StagedByOutput) -> HeldBatch:
@@ -229,6 +261,11 @@ class HeldBatches:
             reason=broken_rules(found, "hold"),
             rows={name: one.summary.rows or 0 for name, one in batch.items()},
             queued=len(self._queue) - 1,
+            failed={
+                name: {rule: one.failed for rule, one in staged.summary.rules.held_by.items()}
+                for name, staged in batch.items()
+                if staged.summary.rules is not None and staged.summary.rules.holds
+            },
         )
         is_new = self._recorded is None or self._recorded.key != held.key
         self._recorded = hold_batch(self._ledger, held)
@@ -253,6 +290,17 @@ class HeldBatches:
                 self._reached(CrashPoint.FIRST_OUTPUT_PUBLISHED)
         self._forget(key_of(batch))
         _log.warning("batch %s was rejected by a person: none of its rows becomes visible", key_of(batch))
+
+
+def _withdrawal(key: PublicationKey, why: str) -> Event:
+    return Event(
+        name=key.stream,
+        actor=Actor.component("driver"),
+        action=EventAction.HOLD_BATCH,
+        reason="rule_changed",
+        explanation=f"Batch {key} waits for a person again: {why}",
+        evidence={"batch": str(key)},
+    )
 
 
 def _event(held: HeldBatch) -> Event:

@@ -188,14 +188,14 @@ def unite_outputs(
     besides = {} if QUARANTINE_OUTPUT in outputs else {QUARANTINE_OUTPUT: REJECTED_ROW}
     united = reduce(_reject_unknown_operations, feeds, unite(outputs, besides=besides, marks=marks))
     for name, rules in rejecting.items():
-        row = rejected_row(rejection(rules), position=fn.lit(None).cast("string"), payload=_payload(name))
+        row = rejected_row(rejection(rules), position=fn.lit(None).cast("string"), payload=payload_of(fn.col(name)))
         united = move(united, output=name, where=is_rejected(rules), into=QUARANTINE_OUTPUT, row=row)
     return UnitedOutputs(rows=united, outputs=frozenset((*outputs, QUARANTINE_OUTPUT)))
 
 
-def _payload(output: str) -> Column:
+def payload_of(row: Column) -> Column:
     """The whole row, as the quarantine has it."""
-    return fn.to_json(fn.col(output), dict(TIMES))
+    return fn.to_json(row, dict(TIMES))
 
 
 def _targets(stream: LoadedStream, *, catalog: str) -> Iterator[IcebergTarget]:
@@ -249,7 +249,7 @@ def _reject_unknown_operations(united: DataFrame, target: IcebergTarget) -> Data
     rejected = rejected_row(
         unknown_operation(operation, declared),
         position=fn.to_json(fn.struct(*(field(output, name).alias(name) for name in places)), dict(TIMES)),
-        payload=_payload(output),
+        payload=payload_of(fn.col(output)),
     )
     is_unknown = ~has_known_operation(operation, declared)
     return move(united, output=output, where=is_unknown, into=QUARANTINE_OUTPUT, row=rejected)

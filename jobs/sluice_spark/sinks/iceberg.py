@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as fn
 
 from sluice.declarations.iceberg_output import IcebergOutput, OperationsDeclaration
@@ -83,6 +83,14 @@ def with_operation(rows: DataFrame, declared: IcebergOutput) -> DataFrame:
 def as_staged(rows: DataFrame, declared: IcebergOutput) -> DataFrame:
     """The rows of a batch as they are staged: those of a merge with their operation, and one for each key."""
     return rows if declared.mode != "merge" else one_row_per_key(with_operation(rows, declared), declared)
+
+
+def read_staged(session: SparkSession, target: IcebergTarget, batch: StagedBatch) -> DataFrame:
+    """The rows of one staged batch: what its snapshot added to the previous one."""
+    if batch.parent_id is None:
+        return session.read.option("versionAsOf", str(batch.snapshot_id)).table(target.staging_identifier)
+    reader = session.read.option("start-snapshot-id", str(batch.parent_id))
+    return reader.option("end-snapshot-id", str(batch.snapshot_id)).table(target.staging_identifier)
 
 
 def has_known_operation(given: Column, declared: IcebergOutput) -> Column:

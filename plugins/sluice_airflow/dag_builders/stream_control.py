@@ -33,6 +33,7 @@ class ControlVerb(StrEnum):
     RESET_BREAKER = "reset-breaker"
     REJECT_BATCH = "reject-batch"
     RELEASE_BATCH = "release-batch"
+    SEPARATE_BATCH = "separate-batch"
 
 
 _DOCUMENT = """\
@@ -50,6 +51,7 @@ Does to a stream what `sluice stream …` does, for a person who has Airflow and
 | `reset-breaker` | resets its failure count, so that it is started again at once |
 | `reject-batch` | discards a held batch, or the next staged one of a stopped stream: its rows are never published |
 | `release-batch` | publishes a batch that a rule holds, and those behind it up to the next one that is held |
+| `separate-batch` | the same without the rows that break the rule: they go to the quarantine |
 
 The task `plan` always shows first what will be done; with **dry_run** that is all. A `reset` or `repair` then waits at
 the task `approve`, which shows the plan, until a person approves or rejects it under *Required Actions*; without an

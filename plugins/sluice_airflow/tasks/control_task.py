@@ -44,7 +44,10 @@ PLAN_TEXT, BATCH, DIGEST = "plan", "batch", "digest"
 """The XComs of the task `plan`: the text of what is approved, the batch that a rejection is of, and the digest of
 that plan."""
 
-BATCH_VERBS = frozenset({str(OperationVerb.REJECT_BATCH), str(OperationVerb.RELEASE_BATCH)})
+RELEASES = frozenset({str(OperationVerb.RELEASE_BATCH), str(OperationVerb.SEPARATE_BATCH)})
+"""What makes rows of a held batch visible."""
+
+BATCH_VERBS = RELEASES | {str(OperationVerb.REJECT_BATCH)}
 """What decides about the rows of one batch."""
 
 UNKNOWN_PERSON = "somebody"
@@ -266,8 +269,8 @@ def _batch_plan(
     deployment: Deployment, ledger: Ledger, stream: LoadedStream, verb: str, number: int | None
 ) -> OperationPlan[HeldBatch] | OperationPlan[Rejection]:
     """The plan for a batch that is held, or of the rejection of the next one of a stopped stream."""
-    if verb == OperationVerb.RELEASE_BATCH or holds_batch(ledger, stream.name, number):
-        return plan_decision(ledger, stream.name, OperationVerb(verb), number=number)
+    if verb in RELEASES or holds_batch(ledger, stream.name, number):
+        return plan_decision(ledger, stream, OperationVerb(verb), number=number)
     return plan_rejection(open_catalog(deployment.settings), ledger, stream.declaration, number=number)
 
 
@@ -291,8 +294,8 @@ def _settle_batch(
     planned: str,
     asked_by: str,
 ) -> None:
-    if request.verb == OperationVerb.RELEASE_BATCH or holds_batch(ledger, stream.name, number):
-        plan = plan_decision(ledger, stream.name, OperationVerb(request.verb), number=number)
+    if request.verb in RELEASES or holds_batch(ledger, stream.name, number):
+        plan = plan_decision(ledger, stream, OperationVerb(request.verb), number=number)
         decide(ledger, plan, requested_by=asked_by, planned=planned)
         _log_steps(plan)
         return

@@ -177,6 +177,19 @@ def of_a_held_batch(request: Any) -> Scene:
     )
 
 
+def of_a_held_batch_with_a_rule(request: Any) -> Scene:
+    """Releasing a batch without the rows that break a rule."""
+    deployment: Deployment = request.getfixturevalue("deployment")
+    file = deployment.folder / f"{deployment.stream}.stream.yaml"
+    rule = {"name": "named", "expression": "id > 0", "on_failure": "hold", "output": "main"}
+    file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | {"quarantine": True, "rules": [rule]}))
+    key = PublicationKey(stream=deployment.stream, generation=1, batch=0)
+    held = HeldBatch(key=key, reason="named by 1 of 2 rows", rows={"main": 2}, failed={"main": {"named": 1}})
+    hold_batch(deployment.ledger, held)
+    words = ("batch", "release", deployment.stream, "0", "--without-failing")
+    return Scene(subject=deployment.stream, words=words, ledger=deployment.ledger)
+
+
 def of_a_table(request: Any) -> Scene:
     """The maintenance of a table."""
     copier: Copier = request.getfixturevalue("copier")
@@ -195,6 +208,7 @@ SCENES: dict[OperationVerb, tuple[Stake, Callable[[Any], Scene]]] = {
     OperationVerb.REPAIR: (Stake.NOTHING, of_the_copier("stream", "repair", "")),
     OperationVerb.REJECT_BATCH: (Stake.ROWS, of_staged_batches("reject", "0")),
     OperationVerb.RELEASE_BATCH: (Stake.ROWS, of_a_held_batch),
+    OperationVerb.SEPARATE_BATCH: (Stake.ROWS, of_a_held_batch_with_a_rule),
     OperationVerb.PUBLISH_OUTPUT: (Stake.ROWS, of_staged_batches("publish", "former")),
     OperationVerb.ABANDON_OUTPUT: (Stake.ROWS, of_staged_batches("abandon", "former")),
     OperationVerb.BACKFILL: (Stake.ROWS, of_the_copier("backfill", DAY)),

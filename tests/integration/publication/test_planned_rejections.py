@@ -59,7 +59,7 @@ def test_a_batch_that_a_person_has_released_is_not_rejected(
     plan = planned(deployment, settings)
     held = HeldBatch(key=plan.seen.key, reason="a rule by 1 of 2 rows", rows={"main": 2, "other": 2})
     hold_batch(deployment.ledger, held)
-    release = plan_decision(deployment.ledger, deployment.stream, OperationVerb.RELEASE_BATCH)
+    release = plan_decision(deployment.ledger, declared(deployment), OperationVerb.RELEASE_BATCH)
     decide(deployment.ledger, release, requested_by="bob")
 
     with pytest.raises(UsageError, match="was released by bob, and no run has carried that out yet") as refused:
@@ -78,7 +78,7 @@ def test_a_held_batch_that_is_rejected_under_the_lease_cannot_be_released(
     plan = planned(deployment, settings)
     held = HeldBatch(key=plan.seen.key, reason="a rule by 1 of 2 rows", rows={"main": 2, "other": 2})
     hold_batch(deployment.ledger, held)
-    release = plan_decision(deployment.ledger, deployment.stream, OperationVerb.RELEASE_BATCH)
+    release = plan_decision(deployment.ledger, declared(deployment), OperationVerb.RELEASE_BATCH)
 
     assert carried_out(deployment, settings, plan).state is RejectionState.NEW
 
@@ -102,7 +102,7 @@ def test_a_held_batch_is_decided_before_it_is_recorded_as_rejected(deployment: D
             assert held is not None
             seen.append((held.decision, held.decided_by))
             with pytest.raises(UsageError, match="was rejected by"):
-                plan_decision(deployment.ledger, deployment.stream, OperationVerb.RELEASE_BATCH)
+                plan_decision(deployment.ledger, declared(deployment), OperationVerb.RELEASE_BATCH)
 
     reject(
         open_catalog(settings),

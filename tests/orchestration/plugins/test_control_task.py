@@ -18,6 +18,7 @@ from sqlalchemy import text
 from tests.fixtures.deployment import deployment_environment
 from tests.fixtures.sample_declarations import write_continuous_stream
 
+from sluice.declarations.load_declarations import load_declarations
 from sluice.ledger.batches import PublicationKey
 from sluice.ledger.connection import Ledger
 from sluice.ledger.control_requests import record_answer, record_control_request
@@ -178,12 +179,13 @@ def test_a_reset_that_was_not_approved_as_it_is_now_changes_nothing(
 
 
 @pytest.fixture
-def held(run: Callable[..., None], ledger: Ledger) -> str:
+def held(run: Callable[..., None], ledger: Ledger, folder: Path) -> str:
     """The digest of the plan to release the batch that waits for a decision."""
     del run
     key = PublicationKey(stream="flights", generation=1, batch=1)
     hold_batch(ledger, HeldBatch(key=key, reason="id > 0 (1 of 2 rows)", rows={"main": 2}))
-    return plan_decision(ledger, "flights", OperationVerb.RELEASE_BATCH).digest
+    declared = load_declarations(folder, only="flights").stream("flights")
+    return plan_decision(ledger, declared, OperationVerb.RELEASE_BATCH).digest
 
 
 def decision(ledger: Ledger) -> tuple[str | None, str | None]:

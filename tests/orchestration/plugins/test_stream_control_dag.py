@@ -39,7 +39,11 @@ def test_what_is_not_answered_within_a_day_is_rejected(dag: DAG) -> None:
 
 @pytest.mark.parametrize("verb", ControlVerb)
 def test_its_verbs_are_those_of_the_command_line(verb: ControlVerb) -> None:
-    of_batches = {ControlVerb.REJECT_BATCH: ["batch", "reject"], ControlVerb.RELEASE_BATCH: ["batch", "release"]}
+    of_batches = {
+        ControlVerb.REJECT_BATCH: ["batch", "reject"],
+        ControlVerb.RELEASE_BATCH: ["batch", "release"],
+        ControlVerb.SEPARATE_BATCH: ["batch", "release", "--without-failing"],
+    }
     words = of_batches.get(verb, ["stream", verb])
     answer = CliRunner().invoke(app, [*words, "--help"])
     assert answer.exit_code == 0, answer.output

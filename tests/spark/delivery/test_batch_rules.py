@@ -121,7 +121,7 @@ def test_a_crash_publishes_nothing_of_a_batch_that_a_rule_holds(workshop: Worksh
     held = find_held(workshop.ledger, stream)
     assert held is not None
     assert held.reason == "enough with 1 rows of main"
-    plan = plan_decision(workshop.ledger, stream, OperationVerb.RELEASE_BATCH)
+    plan = plan_decision(workshop.ledger, workshop.stream(stream), OperationVerb.RELEASE_BATCH)
     decide(workshop.ledger, plan, requested_by="a test", planned=plan.digest)
     workshop.run(stream, is_recorded=True)
     assert ids(workshop) == [1]

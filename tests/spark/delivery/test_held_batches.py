@@ -70,7 +70,7 @@ def ids(workshop: Workshop) -> list[int]:
 
 
 def choose(workshop: Workshop, stream: str, verb: OperationVerb) -> None:
-    plan = plan_decision(workshop.ledger, stream, verb)
+    plan = plan_decision(workshop.ledger, workshop.stream(stream), verb)
     decide(workshop.ledger, plan, requested_by="a test", planned=plan.digest)
 
 
@@ -98,7 +98,7 @@ def test_a_held_batch_waits_for_a_person_with_those_behind_it(workshop: Workshop
 
     choose(workshop, stream, OperationVerb.RELEASE_BATCH)
     with pytest.raises(UsageError, match="was released by a test"):
-        plan_decision(workshop.ledger, stream, OperationVerb.REJECT_BATCH)
+        plan_decision(workshop.ledger, workshop.stream(stream), OperationVerb.REJECT_BATCH)
     workshop.run(stream, is_recorded=True)
 
     assert ids(workshop) == [1, 2, 3]

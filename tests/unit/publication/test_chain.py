@@ -122,6 +122,14 @@ def test_of_two_that_follow_the_newer_runs_one_counts() -> None:
     assert plan_publication(position(-1), [old, new, staged(3, 1, 2, 3, token=2)]).ready[0] == new
 
 
+def test_of_one_runs_twins_the_one_without_the_rows_that_a_rule_held_is_published() -> None:
+    whole, again = staged(1, 0, 0, 1), staged(3, 0, 0, 1)
+    separated = replace(whole, snapshot_id=2, summary=replace(whole.summary, is_separated=True))
+    assert plan_publication(position(-1), [whole, separated, again]).ready == (separated,)
+    newer = staged(4, 0, 0, 1, token=2)
+    assert plan_publication(position(-1), [whole, separated, newer]).ready == (newer,), "it was computed again since"
+
+
 def test_a_zombies_twin_of_a_visible_batch_is_not_what_is_visible() -> None:
     own = staged(1, 0, 0, 1, token=2)
     zombies = staged(2, 0, 0, 3, token=1, rows=3, is_overtaken=True)
