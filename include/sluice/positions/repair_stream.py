@@ -195,6 +195,8 @@ def _remove(files: CheckpointFiles, path: str) -> None:
 
 
 def _refusals(ledger: Ledger, seen: StreamPosition, findings: tuple[PositionFinding, ...]) -> Iterator[Refusal]:
+    if not findings:
+        return
     if seen.is_live:
         yield Refusal(
             reason=RefusalReason.NOT_AT_REST,
@@ -228,8 +230,13 @@ def _sentences(repair: Repair, findings: tuple[PositionFinding, ...]) -> Iterato
             f"Write generation {repair.generation} into the ledger, with the checkpoint {seen.checkpoint} and query "
             f"{repair.query_id}."
         )
-    if written is None:
-        return
+    if written is not None:
+        yield from _written(seen, written)
+    if written is not None or repair.generation is not None:
+        yield f"Nothing is started. Then: `sluice stream start {seen.stream}`."
+
+
+def _written(seen: StreamPosition, written: CheckpointRepair) -> Iterator[str]:
     removed = [path for path in written.removes if path != METADATA]
     if removed:
         yield f"Remove from {seen.checkpoint}: {_named(removed)}."

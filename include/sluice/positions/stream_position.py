@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from sluice.checkpoints.checkpoint_layout import COMMITS, OFFSETS, CheckpointContents, log_files
-from sluice.checkpoints.compatibility import SOURCES, STATE_OPERATORS
+from sluice.checkpoints.compatibility import SOURCES, STATE_MEANING, STATE_OPERATORS
 from sluice.ledger.checkpoint_checks import CheckpointObservation
 from sluice.ledger.generations import GenerationObservation
 from sluice.publication.chain import MarkPosition
@@ -165,6 +165,8 @@ class StreamPosition:
     @property
     def keeps_state(self) -> bool:
         """Whether the query keeps state, by what the ledger or the checkpoint knows."""
-        operators = "" if self.generation is None else self.generation.fingerprint.get(STATE_OPERATORS, "")
+        known = {} if self.generation is None else self.generation.fingerprint
         files = self.contents.files if self.contents is not None else ()
-        return bool(operators) or any(seen.path.startswith("state/") for seen in files)
+        return bool(known.get(STATE_OPERATORS) or known.get(STATE_MEANING)) or any(
+            seen.path.startswith("state/") for seen in files
+        )

@@ -33,6 +33,8 @@ def deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[bool]
     [
         ("reset", False, True),
         ("reset", True, True),
+        ("repair", False, True),
+        ("repair", True, True),
         ("reject-batch", False, False),
         ("reject-batch", True, True),
         ("restart", True, False),

@@ -12,7 +12,7 @@ import pytest
 from tests.fakes.checkpoint_files import WRITTEN_AT, FakeCheckpointFiles
 
 from sluice.checkpoints.compatibility import SOURCES, STATE_OPERATORS
-from sluice.checkpoints.health_decision import CheckpointExpectation, judge_checkpoint
+from sluice.checkpoints.health_decision import CheckpointExpectation, judge_checkpoint, judge_state
 from sluice.checkpoints.observe_checkpoint import observe_checkpoint
 from sluice.ledger.generations import GenerationObservation
 from sluice.operations import Refusal, RefusalReason
@@ -225,6 +225,14 @@ def test_a_damaged_state_is_taken_one_step_back() -> None:
     assert (done.stands_at, done.runs_again, done.rows_read_again, done.reads_from) == (4, 5, 10, ends(4))
     assert done.removes == ("metadata", "commits/5")
     assert found(position(applied(damaged, done), visible=5, state=True)) == []
+
+
+def test_a_state_that_is_not_what_was_written_is_damaged_at_its_version_alone() -> None:
+    seen = observe_checkpoint(FakeCheckpointFiles(dict(STATEFUL)), is_whole=True)
+    flipped = replace(seen, damaged=frozenset({"state/0/0/6.delta"}))
+
+    assert [judge_state(flipped, committed_batch=batch).healthy for batch in (5, 4)] == [False, True]
+    assert "6.delta is not what was written" in judge_state(flipped, committed_batch=5).message
 
 
 def test_the_first_state_of_all_is_computed_again() -> None:
