@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
+from uuid import uuid4
 
 import pyarrow as pa
 import yaml
@@ -97,7 +98,9 @@ class Bench:
         steps = tuple(replace(step, is_for_spark=True) for step in plan.due)
         procedures = SparkProcedures(catalog="lakehouse", table=name, open_session=open_spark)  # type: ignore[arg-type]
         table = open_catalog(self.ctx.settings).load_table(name)
-        maintainer = TableMaintainer(name=name, table=table, procedures=procedures, before_step=lambda _: None)
+        maintainer = TableMaintainer(
+            name=name, table=table, procedures=procedures, before_step=lambda _: None, identity=uuid4().hex
+        )
         _require_done(name, maintainer.carry_out(replace(plan, steps=steps))[0])
 
     def command(self, way: str) -> None:

@@ -99,6 +99,13 @@ PIN_PREFIX = "sluice_pin__"
 REFRESH_TAG_PREFIX = "sluice_before_refresh_"
 """Tags with this prefix, and the number and identity of a refresh, keep the content of a table from before it."""
 
+WRITES_FOLDER_PREFIX = "sluice_writes_"
+"""Folders of data files with this prefix, and the UUID of a table, hold what Sluice writes for it: a folder for each
+writer, `sluice_writes_<uuid>/run_<token>`."""
+
+TRASH_FOLDER_PREFIX = "sluice_trash_"
+"""Folders with this prefix, and the UUID of a table, hold the leftovers that were removed, until they are deleted."""
+
 DELTA_APPLICATION_PREFIX = "sluice/"
 """Delta tables know each stream's output as an application, `sluice/<stream>/<generation>/<output>`, whose version is
 the number of the batch."""

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Index, and_, func, insert, select, update
 
 from sluice.ledger.connection import Ledger
-from sluice.ledger.events import REQUESTED, Actor, Event, EventAction, add_event
+from sluice.ledger.events import REQUESTED, WRITE, Actor, Event, EventAction, add_event
 from sluice.ledger.ledger_table import LedgerTable
 from sluice.ledger.stored_values import record_of
 
@@ -81,14 +81,14 @@ _KEY_FIELDS = ("stream", "interval_start", "interval_end", "attempt")
 
 
 def begin_attempt(
-    ledger: Ledger, stream: str, *, start: datetime, end: datetime, launched_by: str
+    ledger: Ledger, stream: str, *, start: datetime, end: datetime, launched_by: str, identity: str = ""
 ) -> BackfillAttemptKey:
     """Record the next attempt at an interval, with its event. Attempts that did not report an end are lost: the caller
     has its `interval_lock`.
 
     Parameters
     ----------
-    launched_by: who asked, for people who read it.
+    launched_by: who asked, for people who read it. identity: under which it writes files.
     """
     same = and_(
         BackfillAttempt.stream == stream, BackfillAttempt.interval_start == start, BackfillAttempt.interval_end == end
@@ -103,7 +103,7 @@ def begin_attempt(
             select(func.coalesce(func.max(BackfillAttempt.attempt), 0)).where(same)
         ).scalar_one()
         key = BackfillAttemptKey(stream=stream, interval_start=start, interval_end=end, attempt=newest + 1)
-        add_event(connection, _event(key, launched_by))
+        add_event(connection, _event(key, launched_by, identity))
         connection.execute(
             insert(BackfillAttempt).values(
                 stream=stream,
@@ -180,7 +180,7 @@ def attempts_launched_by(ledger: Ledger, launched_by: str) -> tuple[BackfillAtte
     return tuple(record_of(BackfillAttemptObservation, row) for row in rows)
 
 
-def _event(key: BackfillAttemptKey, launched_by: str) -> Event:
+def _event(key: BackfillAttemptKey, launched_by: str, identity: str) -> Event:
     start, end = (f"{time:%Y-%m-%d %H:%M}" for time in (key.interval_start, key.interval_end))
     return Event(
         name=key.stream,
@@ -188,7 +188,7 @@ def _event(key: BackfillAttemptKey, launched_by: str) -> Event:
         action=EventAction.BACKFILL,
         reason=REQUESTED,
         explanation=f"The interval {start} to {end} UTC is computed again and replaced, attempt {key.attempt}.",
-        evidence={"attempt": key.attempt},
+        evidence={"attempt": key.attempt, WRITE: identity},
     )
 
 

@@ -63,6 +63,8 @@ class EventAction(StrEnum):
     ABANDON_OUTPUT = "abandon_output"
     CREATE_TABLE = "create_table"
     MAINTAIN_TABLE = "maintain_table"
+    REMOVE_ORPHANS = "remove_orphans"
+    RESTORE_ORPHANS = "restore_orphans"
     BACKFILL = "backfill"
     REPLAY = "replay"
     DISCARD = "discard"
@@ -133,6 +135,9 @@ class Event:
     evidence: Mapping[str, Any] = field(default_factory=dict, hash=False)
     occasion: str | None = None
 
+
+WRITE = "write"
+"""The key of the evidence with the identity under which the work that an event announces writes files."""
 
 REQUESTED = "requested"
 """The reason of an event that is the command of a person."""

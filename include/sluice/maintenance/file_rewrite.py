@@ -7,7 +7,8 @@ writer came first: one of its files is not live any more, or a delete file was a
 row that another writer has deleted meanwhile would come back otherwise, because the rewritten file does not have the
 name that a position delete refers to. The writer is never made to wait, and keeps what it wrote.
 
-A crash before the commit leaves files that no table refers to. They stay until somebody removes orphan files.
+A crash before the commit leaves files that no table refers to. `sluice table remove-orphans` finds them by the folder
+of the rewrite.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from sluice.publication.checked_commit import (
 )
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.file_preparation import merge_files, read_files
+from sluice.publication.write_folders import Writer, WriterKind
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.rewrite_limits import rewrite_limits
 
@@ -98,6 +100,7 @@ def rewrite_small_files(
     small_file_bytes: int,
     compared_bytes: int,
     now: datetime,
+    identity: str,
     reached: Reached = unnoticed,
 ) -> Mapping[str, Any]:
     """Put the small files of some partitions together, and commit that.
@@ -109,6 +112,7 @@ def rewrite_small_files(
     compared_bytes: up to so many bytes of rewritten files are read again and compared with their rows; of the others
         the rows are counted.
     now: the time, before anything is written.
+    identity: of this rewrite, as its event has it.
 
     Returns
     -------
@@ -122,9 +126,10 @@ def rewrite_small_files(
     LakehouseError: when the table, the catalog or the object store cannot be used.
     """
     table = committer.load(name)
+    writer = Writer(kind=WriterKind.REWRITE, identity=identity)
     with catalog_refusals(f"rewrite files of {name}"):
         groups = list(_groups(table, partitions, small_file_bytes))
-        rewritten = tuple(_rewritten(table, groups, compared_bytes))
+        rewritten = tuple(_rewritten(table, groups, compared_bytes, writer))
     reached(CrashPoint.COMPUTED)
     outcome = _commit(committer, table, name, rewritten, now=now, reached=reached)
     return {
@@ -171,10 +176,12 @@ def _packed(tasks: Sequence[FileScanTask], small_file_bytes: int) -> Iterator[li
     yield group
 
 
-def _rewritten(table: Table, groups: Sequence[Sequence[FileScanTask]], compared_bytes: int) -> Iterator[RewrittenGroup]:
+def _rewritten(
+    table: Table, groups: Sequence[Sequence[FileScanTask]], compared_bytes: int, writer: Writer
+) -> Iterator[RewrittenGroup]:
     left = compared_bytes
     for group in groups:
-        rows, new = merge_files(table, group)
+        rows, new = merge_files(table, group, writer=writer)
         _require_all_rows(table, group, rows, new)
         weight = sum(file.file_size_in_bytes for file in new)
         is_compared = weight <= left

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from sluice.ledger.events import Actor, Event, EventAction, EventSubject
+from sluice.ledger.events import WRITE, Actor, Event, EventAction, EventSubject
 from sluice.ledger.maintenance_runs import (
     KeptSnapshot,
     MaintenanceObservation,
@@ -76,8 +76,8 @@ def _kept(plan: MaintenancePlan) -> Iterator[KeptSnapshot]:
         )
 
 
-def step_event(step: StepDecision, plan: MaintenancePlan, *, launched_by: str) -> Event:
-    """A step that is due, as it is saved before it is carried out."""
+def step_event(step: StepDecision, plan: MaintenancePlan, *, launched_by: str, identity: str) -> Event:
+    """A step that is due, as it is saved before it is carried out. identity: under which it writes files."""
     pins = {"sets": [pin.tag for pin in plan.pins.to_set], "removes": list(plan.pins.to_remove)}
     return Event(
         subject=EventSubject.TABLE,
@@ -92,6 +92,7 @@ def step_event(step: StepDecision, plan: MaintenancePlan, *, launched_by: str) -
             "files": plan.seen.data_files,
             "manifests": plan.seen.manifests,
             "snapshots": len(plan.seen.snapshots),
+            WRITE: identity,
             **step.options,
             **(pins if step.step is MaintenanceStep.PIN_SNAPSHOTS else {}),
         },

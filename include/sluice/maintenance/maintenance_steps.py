@@ -92,6 +92,7 @@ class TableMaintainer:
     table: the table, loaded by pyiceberg.
     procedures: what needs an engine; unset for a plan that does not need one.
     before_step: called with each step that is due, before it is carried out; when it raises, nothing more is done.
+    identity: of the run, under which a rewrite without Spark writes.
     reached: called at the points of a rewrite without Spark.
     """
 
@@ -99,6 +100,7 @@ class TableMaintainer:
     table: Table
     procedures: TableProcedures | None
     before_step: Callable[[StepDecision], None]
+    identity: str
     reached: Reached = unnoticed
 
     def carry_out(self, plan: MaintenancePlan) -> tuple[StepObservation, ...]:
@@ -198,6 +200,7 @@ class TableMaintainer:
             small_file_bytes=plan.seen.small_file_bytes,
             compared_bytes=plan.content_check_bytes,
             now=plan.seen.observed_at,
+            identity=self.identity,
             reached=self.reached,
         )
 

@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from uuid import uuid4
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
@@ -212,13 +213,17 @@ class TableMaintenance:
     def _carry_out(
         self, plan: MaintenancePlan, table: Table, procedures: TableProcedures | None
     ) -> MaintenanceObservation:
+        identity = uuid4().hex
+
         def save(step: StepDecision) -> None:
             self.before_step()
-            record_event(self.ledger, step_event(step, plan, launched_by=self.launched_by))
+            record_event(self.ledger, step_event(step, plan, launched_by=self.launched_by, identity=identity))
 
         for note in note_sentences(plan):
             _log.warning("%s", note)
-        maintainer = TableMaintainer(name=plan.seen.table, table=table, procedures=procedures, before_step=save)
+        maintainer = TableMaintainer(
+            name=plan.seen.table, table=table, procedures=procedures, before_step=save, identity=identity
+        )
         operations = maintainer.carry_out(plan)
         after = plan.seen
         if plan.has_work:

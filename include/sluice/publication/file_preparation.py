@@ -30,6 +30,7 @@ from sluice.errors import StagedFilesMissingError, UnpublishableError
 from sluice.publication.present_files import absent_files, is_fresh, named
 from sluice.publication.staged_batch import StagedBatch
 from sluice.publication.staging_table import staged_files
+from sluice.publication.write_folders import Writer, folder_of
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.change_plan import is_wider
 from sluice.tables.rewrite_limits import sort_keys
@@ -161,14 +162,14 @@ class MergedFiles:
     superseded: tuple[str, ...]
 
 
-def merge_small_files(target: Table, files: Sequence[DataFile]) -> MergedFiles:
+def merge_small_files(target: Table, files: Sequence[DataFile], *, writer: Writer) -> MergedFiles:
     """Merge the small files of each partition into larger ones, so that the target gets no small files.
 
     Only files of the table's default spec are merged. The new files have the table's sort order.
 
     Parameters
     ----------
-    files: from `fit_files` for this target.
+    files: from `fit_files` for this target. writer: who merges.
 
     Raises
     ------
@@ -184,7 +185,7 @@ def merge_small_files(target: Table, files: Sequence[DataFile]) -> MergedFiles:
     merged: list[DataFile] = []
     with catalog_refusals(f"merge staged files for {'.'.join(target.name())}"):
         for group in together:
-            merged.extend(merge_files(target, [FileScanTask(file) for file in group])[1])
+            merged.extend(merge_files(target, [FileScanTask(file) for file in group], writer=writer)[1])
     gone = {file.file_path for group in together for file in group}
     kept = [file for file in files if file.file_path not in gone]
     return MergedFiles(files=(*kept, *merged), superseded=tuple(sorted(gone)))
@@ -203,12 +204,15 @@ def _groups(files: Iterable[DataFile], default_spec_id: int, target_bytes: int) 
         yield from packer.pack(group, lambda file: file.file_size_in_bytes)
 
 
-def merge_files(target: Table, tasks: Sequence[FileScanTask]) -> tuple[pa.Table, tuple[DataFile, ...]]:
+def merge_files(
+    target: Table, tasks: Sequence[FileScanTask], *, writer: Writer
+) -> tuple[pa.Table, tuple[DataFile, ...]]:
     """Write the rows of files of one partition into one new file, in the table's sort order.
 
     Parameters
     ----------
     tasks: the files, of the table's default spec, each with the position deletes that apply to it.
+    writer: who merges; the new file lies in its folder.
 
     Returns
     -------
@@ -221,8 +225,11 @@ def merge_files(target: Table, tasks: Sequence[FileScanTask]) -> tuple[pa.Table,
         every: list[Any] = list(keys)  # the stubs of PyArrow do not know the place of nulls
         rows = rows.take(pc.sort_indices(rows, options=pc.SortOptions(sort_keys=every)))
     # pyiceberg would split the group by the size of the rows in memory; one file is wanted.
-    in_one_piece = metadata.properties | {TableProperties.WRITE_TARGET_FILE_SIZE_BYTES: _ANY_SIZE}
-    uncut = metadata.model_copy(update={"properties": in_one_piece})
+    places = {
+        TableProperties.WRITE_TARGET_FILE_SIZE_BYTES: _ANY_SIZE,
+        TableProperties.WRITE_DATA_PATH: folder_of(metadata, writer),
+    }
+    uncut = metadata.model_copy(update={"properties": metadata.properties | places})
     written = tuple(write_files(uncut, target.io, rows)) if rows.num_rows else ()
     for file in written if keys and is_whole else ():
         file[_SORT_ORDER_PLACE] = metadata.default_sort_order_id

@@ -30,6 +30,7 @@ from sluice.publication.marks import read_target_state
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter, data_files_of
 from sluice.publication.staged_batch import StagedBatch, StagedOutput, publication_summary
 from sluice.publication.staging_table import load_staging_table, staged_files
+from sluice.publication.write_folders import Writer
 from sluice.tables.catalog import catalog_refusals
 
 
@@ -89,7 +90,7 @@ def publish_append(
     LakehouseError: when the catalog or the object store refuses.
     """
     staging = _load_complete_staging(catalog, output, batches, staging)
-    files = _AppendedFiles(staging=staging, merge_small=merge_small)
+    files = _AppendedFiles(staging=staging, writer=Writer.of_run(token), merge_small=merge_small)
     return _publish(catalog, output, batches, token=token, files_for=files.for_target, reached=reached, policy=policy)
 
 
@@ -206,6 +207,7 @@ class _AppendedFiles:
     """The files of batches as they are added to the target. A later attempt uses what an earlier one has merged."""
 
     staging: Table
+    writer: Writer
     merge_small: bool
     _merged: dict[tuple[int, ...], MergedFiles] = field(default_factory=dict)
     _staged: Mapping[int, tuple[DataFile, ...]] | None = None
@@ -228,7 +230,7 @@ class _AppendedFiles:
         layout = (metadata.default_spec_id, metadata.current_schema_id, metadata.default_sort_order_id)
         made_of = (*layout, *(batch.snapshot_id for batch in todo))
         if made_of not in self._merged:
-            self._merged[made_of] = merge_small_files(target, fitted)
+            self._merged[made_of] = merge_small_files(target, fitted, writer=self.writer)
         return self._merged[made_of]
 
 

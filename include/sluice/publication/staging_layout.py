@@ -29,6 +29,7 @@ from sluice.errors import UnpublishableError
 from sluice.publication.marks import refuse_unpublishable
 from sluice.publication.pyiceberg_committer import UNCERTAIN
 from sluice.publication.staged_batch import StagedOutput
+from sluice.publication.write_folders import Writer, folder_of
 from sluice.stored_keys import OPERATION_COLUMN, STAGING_TARGET, STAGING_TARGET_UUID
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.declared_tables import load_table, require_table
@@ -50,18 +51,23 @@ _DISTRIBUTION = "write.distribution-mode"
 
 _LAST_ADDED = -1
 
+_MOST_TRIES = 5
 
-def ensure_staging_table(catalog: Catalog, *, stream: str, output: str, target: str, is_merged: bool = False) -> str:
+
+def ensure_staging_table(
+    catalog: Catalog, *, stream: str, output: str, target: str, token: int, is_merged: bool = False
+) -> str:
     """Create the staging table of an output, or make it equal to its target again. Nothing happens when it is equal.
 
-    Field ids, partition spec, sort order and `write.*` properties are the target's. Files are written into the target's
-    data folder and stay there; `gc.enabled=false` keeps the maintenance of every engine from deleting them. Rows are
-    sorted within files and not over all files of a batch: for that Spark would compute the batch twice, the first time
-    for a sample.
+    Field ids, partition spec, sort order and `write.*` properties are the target's. Files are written into the folder
+    of the run below the target's data folder and stay there (`write_folders`); `gc.enabled=false` keeps the maintenance
+    of every engine from deleting them. Rows are sorted within files and not over all files of a batch: for that Spark
+    would compute the batch twice, the first time for a sample.
 
     Parameters
     ----------
     target: `<namespace>.<table>`; it must exist.
+    token: the fencing token of the run that stages.
     is_merged: whether Spark merges the staged rows; then the table has the column `OPERATION_COLUMN`.
 
     Returns
@@ -77,20 +83,22 @@ def ensure_staging_table(catalog: Catalog, *, stream: str, output: str, target: 
     names = StagedOutput(stream=stream, output=output, target=target)
     wanted = require_table(catalog, target)
     refuse_unpublishable(wanted)
-    staging = load_table(catalog, names.staging) or _create(catalog, names.staging, wanted)
+    folder = folder_of(wanted.metadata, Writer.of_run(token))
+    staging = load_table(catalog, names.staging) or _create(catalog, names.staging, wanted, folder)
     _refuse_anothers_batches(staging, wanted)
-    _make_equal(catalog, staging, wanted, schema=_with_operation(wanted) if is_merged else wanted.schema())
+    schema = _with_operation(wanted) if is_merged else wanted.schema()
+    _make_equal(catalog, staging, wanted, schema=schema, folder=folder)
     return names.staging
 
 
-def create_staging_copy(catalog: Catalog, name: str, *, target: str) -> str:
+def create_staging_copy(catalog: Catalog, name: str, *, target: str, writer: Writer) -> str:
     """Create an empty staging table of its own for a target, in place of one that an earlier attempt has left.
 
     The data files of the earlier attempt stay where they are: some of them may be live in the target.
 
     Parameters
     ----------
-    name: its identifier. target: `<namespace>.<table>`; it must exist.
+    name: its identifier. target: `<namespace>.<table>`; it must exist. writer: of the attempt.
 
     Raises
     ------
@@ -100,7 +108,8 @@ def create_staging_copy(catalog: Catalog, name: str, *, target: str) -> str:
     wanted = require_table(catalog, target)
     refuse_unpublishable(wanted)
     drop_staging_copy(catalog, name)
-    _make_equal(catalog, _create(catalog, name, wanted), wanted, schema=wanted.schema())
+    folder = folder_of(wanted.metadata, writer)
+    _make_equal(catalog, _create(catalog, name, wanted, folder), wanted, schema=wanted.schema(), folder=folder)
     return name
 
 
@@ -115,45 +124,39 @@ def drop_staging_copy(catalog: Catalog, name: str) -> None:
         catalog.drop_table(name)
 
 
-def _make_equal(catalog: Catalog, staging: Table, wanted: Table, *, schema: Schema) -> None:
-    target = ".".join(wanted.name())
-    updates = plan_staging_updates(staging.metadata, wanted.metadata, schema=schema)
-    if staging.properties.get(STAGING_TARGET) != target:
-        updates = (*updates, SetPropertiesUpdate(updates={STAGING_TARGET: target}))
-    if updates:
-        name = ".".join(staging.name())
+def _make_equal(catalog: Catalog, staging: Table, wanted: Table, *, schema: Schema, folder: str) -> None:
+    """Others may commit at the same time: a driver that this run has replaced still stages a batch."""
+    target, name = ".".join(wanted.name()), ".".join(staging.name())
+    for left in reversed(range(_MOST_TRIES)):
+        updates = plan_staging_updates(staging.metadata, wanted.metadata, schema=schema, folder=folder)
+        if staging.properties.get(STAGING_TARGET) != target:
+            updates = (*updates, SetPropertiesUpdate(updates={STAGING_TARGET: target}))
+        if not updates:
+            return
         with catalog_refusals(f"make {name} equal to {target}"):
             try:
                 catalog.commit_table(staging, (AssertTableUUID(uuid=staging.metadata.table_uuid),), updates)
+                return
             except UNCERTAIN:
-                now = catalog.load_table(name)
-                if plan_staging_updates(now.metadata, wanted.metadata, schema=schema):
+                if not left:
                     raise
+                staging = catalog.load_table(name)
 
 
-def data_folder(target: TableMetadata) -> str:
-    """Where engines put the data files of a table.
-
-    Source: https://iceberg.apache.org/docs/latest/configuration/#write-properties
-    """
-    properties = target.properties
-    named = properties.get("write.data.path")
-    if named is None and properties.get("write.object-storage.enabled", "false").lower() == "true":
-        named = properties.get("write.object-storage.path")
-    return (named or properties.get("write.folder-storage.path") or f"{target.location}/data").rstrip("/")
-
-
-def plan_staging_updates(staging: TableMetadata, target: TableMetadata, *, schema: Schema) -> tuple[TableUpdate, ...]:
-    """Plan the updates that make a staging table equal to its target, with a schema of its own; none when it is."""
+def plan_staging_updates(
+    staging: TableMetadata, target: TableMetadata, *, schema: Schema, folder: str
+) -> tuple[TableUpdate, ...]:
+    """Plan the updates that make a staging table equal to its target, with a schema and a folder of its own; none when
+    it is."""
     return (
         *_schema_updates(staging, schema),
         *_spec_updates(staging, target),
         *_sort_updates(staging, target),
-        *_property_updates(staging, target),
+        *_property_updates(staging, target, folder),
     )
 
 
-def _create(catalog: Catalog, name: str, target: Table) -> Table:
+def _create(catalog: Catalog, name: str, target: Table, folder: str) -> Table:
     """Create it with the columns alone: the catalog assigns new field ids, so the layout is set afterwards."""
     namespace = name.partition(".")[0]
     with catalog_refusals(f"create the table {name}"):
@@ -164,7 +167,10 @@ def _create(catalog: Catalog, name: str, target: Table) -> Table:
                 schema=target.schema(),
                 partition_spec=UNPARTITIONED_PARTITION_SPEC,
                 sort_order=UNSORTED_SORT_ORDER,
-                properties={"format-version": str(target.metadata.format_version), **_properties(target.metadata)},
+                properties={
+                    "format-version": str(target.metadata.format_version),
+                    **_properties(target.metadata, folder),
+                },
             )
         except TableAlreadyExistsError:  # another driver has created it meanwhile
             return catalog.load_table(name)
@@ -243,8 +249,8 @@ def _sort_updates(staging: TableMetadata, target: TableMetadata) -> tuple[TableU
     )
 
 
-def _property_updates(staging: TableMetadata, target: TableMetadata) -> tuple[TableUpdate, ...]:
-    wanted = _properties(target)
+def _property_updates(staging: TableMetadata, target: TableMetadata, folder: str) -> tuple[TableUpdate, ...]:
+    wanted = _properties(target, folder)
     changed = {name: value for name, value in wanted.items() if staging.properties.get(name) != value}
     gone = sorted(name for name in staging.properties if name.startswith("write.") and name not in wanted)
     updates: list[TableUpdate] = []
@@ -255,7 +261,7 @@ def _property_updates(staging: TableMetadata, target: TableMetadata) -> tuple[Ta
     return tuple(updates)
 
 
-def _properties(target: TableMetadata) -> dict[str, str]:
+def _properties(target: TableMetadata, folder: str) -> dict[str, str]:
     copied = {
         name: value
         for name, value in target.properties.items()
@@ -263,7 +269,7 @@ def _properties(target: TableMetadata) -> dict[str, str]:
     }
     return copied | {
         **({_DISTRIBUTION: "hash"} if _is_sorted_over_all_files(target) else {}),
-        "write.data.path": data_folder(target),
+        "write.data.path": folder,
         "gc.enabled": "false",
         STAGING_TARGET_UUID: str(target.table_uuid),
     }

@@ -19,7 +19,7 @@ from pyiceberg.table import Table
 
 from sluice.errors import UsageError
 from sluice.ledger.refreshes import RefreshObservation
-from sluice.publication.staging_layout import data_folder
+from sluice.publication.write_folders import data_folder
 from sluice.tables.catalog import catalog_refusals
 
 _AT_ONCE = 4

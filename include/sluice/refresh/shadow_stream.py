@@ -14,6 +14,7 @@ from sluice.ledger.refreshes import RefreshObservation
 from sluice.publication.marks import marked_outputs
 from sluice.publication.staged_batch import StagedOutput
 from sluice.publication.staging_layout import REFRESH_NAMESPACE, create_staging_copy, drop_staging_copy
+from sluice.publication.write_folders import Writer, WriterKind
 from sluice.refresh.observe_refresh import refreshed_outputs
 from sluice.tables.declared_tables import load_table, require_table
 
@@ -95,7 +96,9 @@ def ensure_shadow(catalog: Catalog, stream: LoadedStream, refresh: RefreshObserv
         built, target = one.built.target, one.output.target
         found = load_table(catalog, built)
         if found is None or not marked_outputs(found):
-            create_staging_copy(catalog, built, target=target)
+            create_staging_copy(
+                catalog, built, target=target, writer=Writer(kind=WriterKind.REFRESH, identity=refresh.label)
+            )
         elif found.schema() != require_table(catalog, target).schema():
             raise UnpublishableError(
                 f"The columns of {target} were changed since refresh {refresh.number} began.",

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
+from uuid import uuid4
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
@@ -88,9 +89,12 @@ class BackfillRun:
         divide(self.interval, backfill_of(self.stream).interval)
         start, end = self.interval.start, self.interval.end
         for number in range(MOST_ATTEMPTS):
-            key = begin_attempt(self.ledger, self.stream.name, start=start, end=end, launched_by=self.launched_by)
+            identity = uuid4().hex
+            key = begin_attempt(
+                self.ledger, self.stream.name, start=start, end=end, launched_by=self.launched_by, identity=identity
+            )
             try:
-                return self._attempt(key, is_first=number == 0)
+                return self._attempt(key, identity, is_first=number == 0)
             except IntervalChangedError as changed:
                 _log.info("%s It is computed again.", changed)
                 end_attempt(self.ledger, key, BackfillState.CHANGED_MEANWHILE, reason=changed.message)
@@ -103,7 +107,7 @@ class BackfillRun:
             next_step="Find who writes into this interval of the table or of its inputs, or try again later.",
         )
 
-    def _attempt(self, attempt: BackfillAttemptKey, *, is_first: bool) -> BackfillResult:
+    def _attempt(self, attempt: BackfillAttemptKey, identity: str, *, is_first: bool) -> BackfillResult:
         catalog = open_catalog(self.settings)
 
         def look() -> PlannedOn:
@@ -112,7 +116,7 @@ class BackfillRun:
 
         turn = self._turn if not is_first and replaces_rows(self.stream) else None
         with settled_plan(look, turn=turn, patience_seconds=self.patience_seconds) as planned:
-            result = self._compute_and_replace(catalog, planned, attempt)
+            result = self._compute_and_replace(catalog, planned, attempt, identity)
         end_attempt(self.ledger, attempt, result.state, rows=result.rows, snapshot_id=result.snapshot_id)
         self.reached(CrashPoint.RECORDED)
         return result
@@ -144,7 +148,9 @@ class BackfillRun:
         the interval each time, and an interval that takes longer to compute would never be replaced."""
         return PublicationLocks(ledger=self.ledger).acquire(backfilled_output(self.stream).target)
 
-    def _compute_and_replace(self, catalog: Catalog, planned: PlannedOn, attempt: BackfillAttemptKey) -> BackfillResult:
+    def _compute_and_replace(
+        self, catalog: Catalog, planned: PlannedOn, attempt: BackfillAttemptKey, identity: str
+    ) -> BackfillResult:
         seen = planned.plan.seen
         if seen.published is None:  # refused before
             raise UnpublishableError(f"Nothing is known of what {self.stream.name} has published.")
@@ -167,6 +173,7 @@ class BackfillRun:
                 planned=self.planned,
                 observe_sources=partial(self.observe_sources, catalog),
                 allows_fewer=self.allows_fewer,
+                identity=identity,
             )
             return replacing.replace(spark, computed, held)
         finally:

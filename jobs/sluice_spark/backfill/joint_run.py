@@ -9,6 +9,7 @@ import logging
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
+from uuid import uuid4
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFile
@@ -89,8 +90,10 @@ class JointRun:
             raise
 
     def _begin(self, run: BackfillRun, catalog: Catalog, seen: BackfillObservation, target: Table) -> IntervalReplacing:
-        start, end = run.interval.start, run.interval.end
-        key = begin_attempt(run.ledger, run.stream.name, start=start, end=end, launched_by=run.launched_by)
+        start, end, identity = run.interval.start, run.interval.end, uuid4().hex
+        key = begin_attempt(
+            run.ledger, run.stream.name, start=start, end=end, launched_by=run.launched_by, identity=identity
+        )
         offsets = seen.published.end_offsets if seen.published is not None else {}
         record_plan(run.ledger, key, planned_on=seen.head, upto=seen.upto, end_offsets=offsets)
         return IntervalReplacing(
@@ -103,6 +106,7 @@ class JointRun:
             planned=run.planned,
             observe_sources=partial(run.observe_sources, catalog),
             allows_fewer=run.allows_fewer,
+            identity=identity,
         )
 
     def _end(self, replacing: IntervalReplacing, error: Exception) -> None:

@@ -42,7 +42,7 @@ from sluice.errors import (
 from sluice.ledger.backfill_attempts import BackfillAttemptObservation, BackfillState, recent_attempts
 from sluice.ledger.batches import continued_generations
 from sluice.ledger.connection import Ledger, database_time
-from sluice.ledger.events import REQUESTED, Actor, Event, EventAction, record_event
+from sluice.ledger.events import REQUESTED, WRITE, Actor, Event, EventAction, record_event
 from sluice.ledger.generations import find_generation
 from sluice.ledger.locks import replay_lock
 from sluice.ledger.refreshes import OPEN_STATES, newest_refresh
@@ -51,6 +51,7 @@ from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.marks import load_target_state
 from sluice.publication.resolved_rejections import RejectedAt
 from sluice.publication.staging_layout import BACKFILL_NAMESPACE, drop_staging_copy
+from sluice.publication.write_folders import Writer
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
 from sluice_spark.backfill.interval_rows import blocking_rules, separated
@@ -198,12 +199,12 @@ class ReplayRun:
         head: int,
     ) -> ReplayEffect:
         staging = f"{BACKFILL_NAMESPACE}.{self.stream.name}__{lane.output.output}__replay"
+        record_event(self.ledger, self._event(effect))
         try:
             staged = stage_rows(catalog, [computed.rows], staging=staging, target=lane.output.target, key=effect.key)
             self.reached(CrashPoint.STAGED)
             if staged.rows != computed.count:
                 raise DeliveryError(f"{staged.rows} rows were staged for {effect.key}, and {computed.count} computed.")
-            record_event(self.ledger, self._event(effect))
             lane.claim(effect.key, resolved)
             self.reached(CrashPoint.QUARANTINED)
             snapshot_id = lane.publish(
@@ -343,7 +344,11 @@ class ReplayRun:
             action=EventAction.REPLAY,
             reason=REQUESTED,
             explanation=f"{effect.by_source + effect.by_stored} rejected records give {effect.rows} rows to publish.",
-            evidence={"key": effect.key, "rejected_again": sum(effect.rejected.values())},
+            evidence={
+                "key": effect.key,
+                WRITE: Writer.of_attempt(effect.key).identity,
+                "rejected_again": sum(effect.rejected.values()),
+            },
         )
 
 

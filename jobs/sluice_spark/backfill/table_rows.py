@@ -22,6 +22,7 @@ from sluice.errors import DeliveryError
 from sluice.publication.publish_batches import live_files
 from sluice.publication.replace_interval import TouchedFiles, value_bounds
 from sluice.publication.staging_layout import create_staging_copy
+from sluice.publication.write_folders import Writer
 from sluice.tables.declared_tables import require_table
 from sluice_spark.backfill.bounded_inputs import within
 from sluice_spark.session.columns import quoted, quoted_table
@@ -174,7 +175,7 @@ def stage_rows(catalog: Catalog, rows: Sequence[DataFrame], *, staging: str, tar
     ------
     DeliveryError, LakehouseError: when the staging table cannot be made.
     """
-    create_staging_copy(catalog, staging, target=target)
+    create_staging_copy(catalog, staging, target=target, writer=Writer.of_attempt(key))
     writer = reduce(DataFrame.unionByName, rows).writeTo(quoted_table(catalog.name, staging))
     writer.option("snapshot-property.sluice.publication-key", key).append()
     table = require_table(catalog, staging)

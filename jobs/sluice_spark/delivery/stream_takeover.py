@@ -49,7 +49,7 @@ def take_stream_over(
     for target in publisher.targets:
         _require_partitions(catalog, target)
         leave_generations_before(catalog, target.names, generation=generation, token=token)
-        _prepare_staging(catalog, target, with_operations=_waits_with_operations(catalog, target))
+        _prepare_staging(publisher, target, with_operations=_waits_with_operations(catalog, target))
         open_generation(
             catalog,
             target.names,
@@ -153,12 +153,13 @@ def _publish_what_exists(
     refuse_missing_files(sorted(missing, key=lambda one: one.batch.position))
 
 
-def _prepare_staging(catalog: Catalog, target: IcebergTarget, *, with_operations: bool) -> None:
+def _prepare_staging(publisher: Publisher, target: IcebergTarget, *, with_operations: bool) -> None:
     ensure_staging_table(
-        catalog,
+        publisher.catalog,
         stream=target.stream,
         output=target.output,
         target=target.declared.table,
+        token=publisher.token,
         is_merged=target.declared.mode == "merge" or with_operations,
     )
 
@@ -193,7 +194,7 @@ def _drop_operations(publisher: Publisher) -> None:
                 f"outputs are not staged yet; the output is declared with mode `{target.declared.mode}` now.",
                 next_step="Declare mode `merge` again, start the stream once, and change the mode then.",
             )
-        _prepare_staging(publisher.catalog, target, with_operations=False)
+        _prepare_staging(publisher, target, with_operations=False)
 
 
 def _refuse_newer_table(catalog: Catalog, target: IcebergTarget, checkpoint: CheckpointPosition) -> None:

@@ -13,6 +13,7 @@ from tests.fixtures.publication import COLUMNS, Workbench
 from sluice.errors import UnpublishableError
 from sluice.publication.staging_layout import ensure_staging_table
 from sluice.publication.staging_table import load_staging_table
+from sluice.publication.write_folders import Writer, folder_of
 from sluice.stored_keys import OPERATION_COLUMN
 
 SORTED = {"sort_order": [{"column": "id"}]}
@@ -34,7 +35,7 @@ def bench(new_bench: Callable[..., Workbench]) -> Workbench:
 def test_a_staging_table_is_equal_to_its_target(bench: Workbench) -> None:
     staging, target = staging_of(bench), bench.target()
     assert_equal_layout(staging, target)
-    assert staging.properties["write.data.path"] == f"{target.location()}/data"
+    assert staging.properties["write.data.path"] == folder_of(target.metadata, Writer.of_run(1))
     assert staging.properties["gc.enabled"] == "false"
     assert staging.properties["write.parquet.compression-codec"] == "zstd"
     assert "comment" not in staging.properties
@@ -164,7 +165,12 @@ def test_the_staging_table_of_a_merge_has_the_operation_and_its_empty_batches_go
 
     def ensure(*, is_merged: bool) -> None:
         ensure_staging_table(
-            bench.catalog, stream=names.stream, output=names.output, target=names.target, is_merged=is_merged
+            bench.catalog,
+            stream=names.stream,
+            output=names.output,
+            target=names.target,
+            token=bench.run,
+            is_merged=is_merged,
         )
 
     ensure(is_merged=True)

@@ -185,7 +185,7 @@ def test_the_staging_tables_are_made_equal_to_a_target_that_was_changed_by_hand(
     with bench.target().transaction() as transaction:
         transaction.set_properties({"write.target-file-size-bytes": "1000"})
     names = bench.output
-    ensure_staging_table(bench.catalog, stream=names.stream, output=names.output, target=names.target)
+    ensure_staging_table(bench.catalog, stream=names.stream, output=names.output, target=names.target, token=1)
     staging = bench.open_catalog().load_table(names.staging)
     assert staging.properties["write.target-file-size-bytes"] == "1000"
     assert staging.properties["gc.enabled"] == "false"

@@ -204,7 +204,9 @@ def test_names_that_must_not_reach_sql_or_paths_are_refused(name: str) -> None:
 
 def test_the_longest_names_have_a_staging_table(bench: Workbench) -> None:
     stream = (bench.output.stream + "x" * 63)[:63]
-    identifier = ensure_staging_table(bench.catalog, stream=stream, output="o" * 63, target=bench.output.target)
+    identifier = ensure_staging_table(
+        bench.catalog, stream=stream, output="o" * 63, target=bench.output.target, token=1
+    )
     assert bench.catalog.load_table(identifier).schema() == bench.target().schema()
 
 
@@ -218,7 +220,7 @@ def test_a_table_of_another_format_version_is_refused_with_the_reason(bench: Wor
     properties = {"format-version": str(version)}
     bench.catalog.create_table(name, schema=bench.target().schema(), properties=properties)
     with pytest.raises(UnpublishableError, match=rf"format version {version}; publication writes version 2\. Declare"):
-        ensure_staging_table(bench.catalog, stream=bench.output.stream, output="other", target=name)
+        ensure_staging_table(bench.catalog, stream=bench.output.stream, output="other", target=name, token=1)
     names = StagedOutput(stream=bench.output.stream, output="main", target=name)
     with pytest.raises(UnpublishableError):
         publish_append(bench.catalog, names, [bench.stage(0, [1])], token=1)

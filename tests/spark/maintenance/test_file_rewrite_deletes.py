@@ -49,6 +49,7 @@ def rewrite(workshop: Workshop, name: str, act: Callable[[], object] = lambda: N
         small_file_bytes=10**8,
         compared_bytes=10**9,
         now=datetime.now(UTC),
+        identity="a1",
         reached=reached,
     )
 

@@ -70,6 +70,7 @@ class Place:
             small_file_bytes=SMALL,
             compared_bytes=compared,
             now=datetime.now(UTC),
+            identity="a1",
             reached=reached,
         )
 
@@ -317,6 +318,7 @@ def test_partitions_of_one_path_are_told_apart(place: Place) -> None:
         small_file_bytes=SMALL,
         compared_bytes=10**9,
         now=datetime.now(UTC),
+        identity="a1",
     )
     assert (done["rewritten_data_files_count"], done["added_data_files_count"]) == (6, 2)
     rows = place.catalog.load_table("silver.words").scan().to_arrow().to_pylist()
@@ -333,6 +335,7 @@ def test_files_of_most_of_the_target_size_become_fewer(place: Place) -> None:
         small_file_bytes=max(sizes) + 1,
         compared_bytes=10**9,
         now=datetime.now(UTC),
+        identity="a1",
     )
     assert (done["rewritten_data_files_count"], done["added_data_files_count"]) == (12, 6)
 

@@ -108,7 +108,9 @@ def run(table: Table) -> Run:
     ) -> tuple[StepObservation, ...]:
         seen = observe_table(table.refresh(), name=NAME, small_file_bytes=1, now=NOW)
         plan = MaintenancePlan(seen=seen, pins=pins, steps=steps, content_check_bytes=10**9)
-        maintainer = TableMaintainer(name=NAME, table=table, procedures=procedures, before_step=before_step)
+        maintainer = TableMaintainer(
+            name=NAME, table=table, procedures=procedures, before_step=before_step, identity="a"
+        )
         return maintainer.carry_out(plan)
 
     return carry_out
