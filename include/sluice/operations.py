@@ -42,6 +42,8 @@ class OperationVerb(StrEnum):
     TAKE_BACK = "take-back"
     ABANDON_REFRESH = "abandon-refresh"
     MAINTAIN = "maintain"
+    REMOVE_ORPHANS = "remove-orphans"
+    RESTORE_ORPHANS = "restore-orphans"
     REPLAY = "replay"
     DISCARD = "discard"
 
@@ -73,6 +75,7 @@ class RefusalReason(StrEnum):
     READERS_REPEAT: streams that read the table get rows a second time.
     OTHER_REFRESH: an open refresh of the stream is of another kind, or of another declaration.
     BATCH_HELD: a staged batch of the stream waits for a person.
+    CATALOG_BEHIND: the catalog does not list snapshots of the table that the ledger knows.
     NOT_AT_REST: a run of the stream lives, or it is to run.
     NOT_PROVABLE: what has to be written back is not known from what is left.
     OTHER_REMEDY: something else has to be repaired first.
@@ -94,6 +97,7 @@ class RefusalReason(StrEnum):
     READERS_REPEAT = "readers_repeat"
     OTHER_REFRESH = "other_refresh"
     BATCH_HELD = "batch_held"
+    CATALOG_BEHIND = "catalog_behind"
     NOT_AT_REST = "not_at_rest"
     NOT_PROVABLE = "not_provable"
     OTHER_REMEDY = "other_remedy"

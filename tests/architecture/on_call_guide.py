@@ -133,7 +133,7 @@ records the batch as rejected, with no published rows and all its rows as refuse
 batch behind it is the next one. No sink beside the tables gets the batch. Its source is not read again, and a stateful
 stream keeps the changes of the batch in its state. When the command is interrupted after the record, the next start of
 the stream completes the rejection; typing the command again does it at once, and reports what was left to do. The
-rejected rows stay in files that no table refers to, until orphan removal deletes them.
+rejected rows stay in files that no table refers to, until `sluice table remove-orphans TABLE` moves them to a trash.
 
 ## A ledger that was replaced by an older copy
 

@@ -11,7 +11,7 @@ from pyiceberg.catalog import Catalog
 from rich.console import Console
 from rich.table import Table
 
-from sluice.cli import event_verbs, maintenance_verbs
+from sluice.cli import event_verbs, maintenance_verbs, orphan_verbs
 from sluice.cli.event_verbs import table_command
 from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, AsJson, DryRun, TableName, print_dry_run_note, print_json
 from sluice.declarations.load_declarations import load_declarations
@@ -159,6 +159,8 @@ app.command("plan")(maintenance_verbs.show_plan)
 app.command()(maintenance_verbs.status)
 app.command()(maintenance_verbs.history)
 app.command()(maintenance_verbs.maintain)
+app.command("remove-orphans")(orphan_verbs.remove_orphans)
+app.command("restore-orphans")(orphan_verbs.restore_orphans)
 app.command("events")(event_verbs.table_events)
 
 

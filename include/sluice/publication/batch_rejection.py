@@ -87,7 +87,7 @@ class Rejection:
         return (
             self.sentence(is_done=False),
             f"The ledger records it as rejected, and {', '.join(self.outputs)} continue behind it. Its rows stay in "
-            "files that no table refers to, until orphan removal deletes them. This cannot be undone.",
+            "files that no table refers to, until `sluice table remove-orphans`. This cannot be undone.",
             "Backfills leave its records of topics out; the plans of whatever else reads its input again name it.",
             "No driver can begin meanwhile; the next start of the stream publishes what waits behind it.",
         )

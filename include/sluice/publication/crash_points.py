@@ -1,4 +1,5 @@
-"""The named points at which tests kill the process: in the delivery of a batch, a backfill, a refresh, and a work item.
+"""The named points at which tests kill the process: in the delivery of a batch, a backfill, a refresh, a removal of
+leftovers, and a work item.
 
 After a crash between any two of them recovery must complete the work. Production code reports every point that it
 reaches to a `Reached`, which does nothing unless a test passes another one.
@@ -51,6 +52,11 @@ class CrashPoint(StrEnum):
     run starts from what is half written, and another repair completes it.
     BEGUN: the event is in the ledger. RECORDED: the ledger has the generation that it had forgotten.
     FILE_CHANGED: a file was removed or written.
+
+    In a removal of leftovers, for each file: BEGUN, COPIED, CLEARED.
+    BEGUN: the list of the files is in the trash.
+    COPIED: a file is where it lay and in the trash.
+    CLEARED: one of the two is deleted.
 
     Of a work item in an application; the points of what it asks for lie between ITEM_CLAIMED and ITEM_DONE.
     ITEM_CHOSEN: the application claims the item; the ledger does not have the claim yet.

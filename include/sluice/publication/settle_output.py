@@ -158,7 +158,7 @@ def abandon_output(
     requested_by: str,
     planned: str | None = None,
 ) -> OutputSettlement:
-    """Discard the batches that wait for an output. Their files stay until an orphan removal on the target.
+    """Discard the batches that wait for an output. Their files stay until `sluice table remove-orphans`.
 
     Parameters
     ----------

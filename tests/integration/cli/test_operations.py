@@ -190,11 +190,15 @@ def of_a_held_batch_with_a_rule(request: Any) -> Scene:
     return Scene(subject=deployment.stream, words=words, ledger=deployment.ledger)
 
 
-def of_a_table(request: Any) -> Scene:
-    """The maintenance of a table."""
-    copier: Copier = request.getfixturevalue("copier")
-    table = copier.bench.output.target
-    return Scene(subject=table, words=("table", "maintain", table), ledger=copier.ledger)
+def of_a_table(verb: str) -> Callable[[Any], Scene]:
+    """A command over a table with nothing to do."""
+
+    def scene(request: Any) -> Scene:
+        copier: Copier = request.getfixturevalue("copier")
+        table = copier.bench.output.target
+        return Scene(subject=table, words=("table", verb, table), ledger=copier.ledger)
+
+    return scene
 
 
 DAY = "--from 2013-01-05 --to 2013-01-06"
@@ -215,7 +219,9 @@ SCENES: dict[OperationVerb, tuple[Stake, Callable[[Any], Scene]]] = {
     OperationVerb.REFRESH: (Stake.ROWS, of_the_copier("stream", "refresh", "")),
     OperationVerb.TAKE_BACK: (Stake.ROWS, of_a_swapped_refresh),
     OperationVerb.ABANDON_REFRESH: (Stake.ROWS, of_an_open_refresh),
-    OperationVerb.MAINTAIN: (Stake.NOTHING, of_a_table),
+    OperationVerb.MAINTAIN: (Stake.NOTHING, of_a_table("maintain")),
+    OperationVerb.REMOVE_ORPHANS: (Stake.NOTHING, of_a_table("remove-orphans")),
+    OperationVerb.RESTORE_ORPHANS: (Stake.NOTHING, of_a_table("restore-orphans")),
 }
 
 

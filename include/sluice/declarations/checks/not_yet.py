@@ -40,7 +40,9 @@ NOT_YET: tuple[NotYetPart, ...] = (
     # tables
     NotYetPart(path="maintenance.compaction.strategy", reason="files are put together only", works=("binpack",)),
     NotYetPart(path="maintenance.compaction.leave_recent", reason="whole tables are compacted"),
-    NotYetPart(path="maintenance.orphan_removal", reason="files that nothing references are not removed"),
+    NotYetPart(
+        path="maintenance.orphan_removal", reason="what dead writers left is removed by a command of a person alone"
+    ),
 )
 
 
