@@ -33,6 +33,7 @@ def stream(workshop: Workshop) -> str:
     return declare_read_stream(workshop)
 
 
+@pytest.mark.full  # every run: `test_any_history.py`, the demo
 def test_a_stream_that_follows_is_replaced_in_the_same_run(workshop: Workshop, stream: str) -> None:
     reader = f"r{workshop.namespace}"
     days = workshop.declare_table("days", {"at": "timestamptz", "rows": "long"})

@@ -110,6 +110,7 @@ def test_corrupted_days_inside_files_are_replaced_and_the_others_stay(workshop: 
     assert [one["id"] for one in workshop.rows("target")].count(500) == 1
 
 
+@pytest.mark.full  # every run: `test_joint_backfills.py`, with the last of several days
 def test_what_was_rejected_is_resolved_once_all_of_it_is_published(workshop: Workshop, stream: str) -> None:
     """Rows of the days 2 and 6 were rejected; which of them a record becomes is not known."""
     path = workshop.folder / f"{stream}.py"
@@ -255,6 +256,7 @@ def test_rows_that_do_not_add_up_are_never_published(workshop: Workshop, stream:
     assert staging_tables(workshop, stream) == []
 
 
+@pytest.mark.full  # every run: `test_backfill_plan.py`
 def test_a_reader_that_would_stop_refuses_the_backfill(workshop: Workshop, stream: str) -> None:
     copy = workshop.declare_table("copy", COLUMNS)
     reading = {"table": workshop.table_name("target")}

@@ -66,6 +66,7 @@ def declare_counts(workshop: Workshop, source: str, **backfill: Any) -> tuple[st
     return name, target
 
 
+@pytest.mark.full  # every run: `test_plan_reach.py`
 def test_a_window_that_ends_behind_its_interval_is_never_published_twice(workshop: Workshop) -> None:
     """The window of the 5th and the 6th begins in the interval of the 5th."""
     source = workshop.declare_table("source", COLUMNS)
@@ -354,7 +355,8 @@ def declare_single_rows(workshop: Workshop, rows: list[dict[str, Any]], *, at: s
     return name
 
 
-@pytest.mark.parametrize("reads", [{}, pytest.param({"records": "at"}, marks=pytest.mark.full)], ids=["whole", "reads"])
+@pytest.mark.full  # every run: `test_any_history.py`
+@pytest.mark.parametrize("reads", [{}, {"records": "at"}], ids=["whole", "reads"])
 def test_a_row_that_gets_a_time_is_never_there_twice(workshop: Workshop, reads: dict[str, str]) -> None:
     """It lies in no interval as long as it has none, so that no backfill removes it. A refresh does."""
     known = [*rows_of_days(), row(900, day=5)]

@@ -88,6 +88,7 @@ def test_a_feed_that_is_appended_from_now_on_is_merged_as_it_was_staged(workshop
     assert ids(workshop) == [2, 2]
 
 
+@pytest.mark.full  # every run: the chain for another table below, `test_batch_commands.py`
 def test_a_renamed_output_gets_a_visible_batch_once(workshop: Workshop, stream: str) -> None:
     declare(workshop, stream)
     crash(workshop, stream, (1, "a"), at=CrashPoint.PUBLISHED)

@@ -187,7 +187,7 @@ UNDECIDED = [(None, CrashPoint.STAGED), (None, CrashPoint.HELD)]
 KILLED = [*UNDECIDED, *CASES]
 
 
-@pytest.mark.parametrize("case", sampled(KILLED, [UNDECIDED[1], HARDEST[0]], full=KILLED), ids=str)
+@pytest.mark.parametrize("case", sampled(KILLED, [HARDEST[0]], full=KILLED), ids=str)
 def test_a_reader_sees_no_row_of_a_held_batch_whenever_its_driver_is_killed(
     workshop: Workshop, services: Stack, case: tuple[HeldDecision | None, CrashPoint]
 ) -> None:

@@ -74,6 +74,7 @@ def test_catching_up_takes_batches_of_the_declared_size(workshop: Workshop, name
     assert ids(workshop) == list(range(8))
 
 
+@pytest.mark.full  # every run: `test_position_pins.py`, a drill
 def test_an_increment_survives_the_expiry_of_all_that_was_read(workshop: Workshop, name: str) -> None:
     declare_copying(workshop, name, max_files_per_batch=2)
     for turn in range(3):

@@ -182,6 +182,7 @@ def delta_settings(settings: Settings, tmp_path: Path) -> Settings:
     return settings.model_copy(update={"connections": {"lake": lake}})
 
 
+@pytest.mark.full  # every run: `test_matrix.py`, `test_static_inputs.py`
 def test_a_delta_table_is_a_stream_and_a_static_input(
     spark: SparkSession, delta_settings: Settings, tmp_path: Path
 ) -> None:
