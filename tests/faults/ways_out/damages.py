@@ -93,11 +93,6 @@ def state_gone(subject: Subject) -> None:
     shutil.rmtree(subject.checkpoint / "state")
 
 
-def records_removed(subject: Subject) -> None:
-    """What the topic holds of the four files is removed."""
-    subject.remove_records()
-
-
 def generation_forgotten(subject: Subject) -> None:
     """The ledger is that of an hour ago, when the newest generation was not open."""
     _forget(subject, "generation > 1")

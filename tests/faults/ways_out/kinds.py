@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-from confluent_kafka import OFFSET_END, Producer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from tests.fixtures.workshop import Workshop
@@ -154,11 +154,6 @@ class Subject:
         for row in (row for number in files for row in rows_of(number)):
             producer.produce(self.topic, value=json.dumps(row, default=str).encode(), partition=0)
         assert producer.flush(30) == 0
-
-    def remove_records(self) -> None:
-        """Remove every record that the topic holds."""
-        admin = AdminClient(self._client())
-        admin.delete_records([TopicPartition(self.topic, 0, OFFSET_END)]).popitem()[1].result()
 
     def run(self, **how: Any) -> None:
         """Run it over what is there, and record its batches as its driver does."""

@@ -72,9 +72,6 @@ def _cells() -> Iterator[Cell]:
     both = (*FORGOTTEN, *DAMAGED)
     yield from _each(STATELESS, "13", "ledger and checkpoint lost", damages.both_lost, found=both, **second)
     yield from _each(Kind, "17", "catalog of yesterday", found=AHEAD, around=_tables)
-    yield from _each(
-        [Kind.A], "17", "and records removed", damages.records_removed, found=AHEAD, around=_tables, **refused
-    )
 
 
 CELLS = tuple(_cells())
