@@ -193,7 +193,7 @@ def test_a_trash_to_whose_files_a_table_refers_is_not_deleted(yard: Yard) -> Non
     assert yard.trashed()
 
 
-def test_young_files_and_the_lock(yard: Yard) -> None:
+def test_a_young_file_stays(yard: Yard) -> None:
     left = left_by_a_dead_run(yard)
     assert yard.fates(after=timedelta(days=3))[left] is FileFate.YOUNG
     assert yard.fates(after=timedelta(days=4))[left] is FileFate.LEFT
