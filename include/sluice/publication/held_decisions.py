@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.rule_declaration import row_rules
+from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import UsageError
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import REQUESTED, Actor, Event, EventAction
@@ -105,8 +106,8 @@ def decide(ledger: Ledger, plan: OperationPlan[HeldBatch], *, requested_by: str,
 
 def _obstacles(loaded: LoadedStream, held: HeldBatch) -> Iterator[str]:
     """Why the rows that break a rule cannot be found again."""
-    if not loaded.declaration.quarantine:
-        yield "the stream has no quarantine"
+    if not loaded.declaration.quarantine or QUARANTINE_OUTPUT not in held.rows:
+        yield "the stream has no quarantine, or had none when it was staged"
     if not held.failed:
         yield "an earlier version has held it; the next start of the stream says by which rules"
     rules = row_rules(loaded.rules)

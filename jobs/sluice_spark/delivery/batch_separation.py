@@ -60,7 +60,7 @@ class BatchSeparation:
     run: DeliveringRun
 
     def whole(self, batch: StagedByOutput) -> StagedByOutput:
-        """A batch as it was staged first, whatever was staged again of it."""
+        """A batch as it was staged first, whatever was staged again of it; without outputs that are not declared."""
         if not any(staged.summary.is_separated for staged in batch.values()):
             return batch
         return self._first_of(batch)
@@ -78,6 +78,7 @@ class BatchSeparation:
         DeliveryError, LakehouseError: when it cannot be staged.
         """
         first = self._first_of(batch)
+        _require_all(batch, first)
         with ExitStack() as kept:
             splits = [
                 self._split(self._target(output), staged, kept)
@@ -95,7 +96,12 @@ class BatchSeparation:
         return {output: self._newest(self._target(output), staged.summary) for output, staged in first.items()}
 
     def _first_of(self, batch: StagedByOutput) -> StagedByOutput:
-        return {output: self._first(self._target(output), staged.summary) for output, staged in batch.items()}
+        declared = {target.output: target for target in self.staging.targets}
+        return {
+            output: self._first(declared[output], staged.summary)
+            for output, staged in batch.items()
+            if output in declared
+        }
 
     def _split(self, target: IcebergTarget, whole: StagedBatch, kept: ExitStack) -> _Split:
         found = whole.summary.rules
@@ -146,6 +152,14 @@ class BatchSeparation:
         table = load_staging_table(self.staging.catalog, target.names)
         staged = staged_batches(table, stream=target.stream, output=target.output)
         return [one for one in staged if not one.is_overtaken and batch.is_staged_as(one.summary)]
+
+
+def _require_all(batch: StagedByOutput, declared: StagedByOutput) -> None:
+    """Require that a batch has a quarantine, and all of its outputs are declared."""
+    if QUARANTINE_OUTPUT not in batch:
+        raise InseparableError("It was staged when the stream had no quarantine.")
+    if gone := batch.keys() - declared.keys():
+        raise InseparableError(f"{', '.join(sorted(gone))} is no output of the stream any more.")
 
 
 def _rejected(split: _Split) -> DataFrame:

@@ -184,7 +184,9 @@ def of_a_held_batch_with_a_rule(request: Any) -> Scene:
     rule = {"name": "named", "expression": "id > 0", "on_failure": "hold", "output": "main"}
     file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | {"quarantine": True, "rules": [rule]}))
     key = PublicationKey(stream=deployment.stream, generation=1, batch=0)
-    held = HeldBatch(key=key, reason="named by 1 of 2 rows", rows={"main": 2}, failed={"main": {"named": 1}})
+    held = HeldBatch(
+        key=key, reason="named by 1 of 2 rows", rows={"main": 2, "quarantine": 0}, failed={"main": {"named": 1}}
+    )
     hold_batch(deployment.ledger, held)
     words = ("batch", "release", deployment.stream, "0", "--without-failing")
     return Scene(subject=deployment.stream, words=words, ledger=deployment.ledger)

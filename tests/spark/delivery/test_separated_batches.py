@@ -15,13 +15,14 @@ from tests.spark.delivery.test_held_batches import COLUMNS, GOOD, RULE, _beside,
 
 from sluice.errors import UsageError
 from sluice.ledger.batches import recent_batches
-from sluice.ledger.events import EventSubject, recent_events
-from sluice.ledger.held_batches import find_held
+from sluice.ledger.events import Actor, Event, EventAction, EventSubject, recent_events
+from sluice.ledger.held_batches import HeldDecision, decide_held, find_held
 from sluice.operations import OperationVerb
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.held_decisions import plan_decision
 from sluice_spark.run.stop_request import StopReason, StopRequest
 
+EVENT = Event(name="s", actor=Actor.person("x"), action=EventAction.RELEASE_BATCH, reason="requested", explanation="")
 BAD, WORSE = {"id": 2, "price": -1}, {"id": 3, "price": None}
 SENTENCES = [
     ('{"id":2,"price":-1}', "rule", "the row breaks a rule: price_is_positive"),
@@ -29,7 +30,9 @@ SENTENCES = [
 ]
 
 
-def declare(workshop: Workshop, *, rules: list[dict[str, Any]] | None = None, **parts: Any) -> str:
+def declare(
+    workshop: Workshop, *, rules: list[dict[str, Any]] | None = None, quarantine: bool = True, **parts: Any
+) -> str:
     """A stream of a batch for each snapshot of its source, whose rules hold batches; its name."""
     source = workshop.declare_table("source", COLUMNS)
     target = workshop.declare_table("target", COLUMNS, rules=[RULE] if rules is None else rules)
@@ -37,14 +40,17 @@ def declare(workshop: Workshop, *, rules: list[dict[str, Any]] | None = None, **
     output = {"table": target} | parts.pop("output", {})
     workshop.declare_stream(
         stream,
-        python="""
+        python=f"""
             def transform(r):
+                if not {quarantine}:  # as many sources as with one, for the checkpoint
+                    return {{"main": r.where("id < 50").union(r.where("id >= 50"))}}
                 own = ["'own' reason", "CAST(NULL AS STRING) position", "CAST(id AS STRING) payload"]
-                return {"main": r.where("id < 100"), "quarantine": r.where("id >= 100").selectExpr(*own)}
+                return {{"main": r.where("id < 100"), "quarantine": r.where("id >= 100").selectExpr(*own)}}
         """,
         inputs={"r": {"stream": {"iceberg": {"table": source, "max_files_per_batch": 1}}}},
         outputs={"main": {"iceberg": output}},
-        **{"quarantine": True} | parts,
+        quarantine=quarantine,
+        **parts,
     )
     return stream
 
@@ -173,6 +179,25 @@ def test_a_batch_waits_again_when_the_rule_has_changed(workshop: Workshop, *, is
     workshop.run(stream, is_recorded=True)
     assert ids(workshop) == [1, 2, 3]
     assert rejected(workshop, stream) == []
+
+
+def test_a_batch_waits_again_when_its_quarantine_is_gone(workshop: Workshop) -> None:
+    stream = declare(workshop, quarantine=False)
+    workshop.append("source", [GOOD, BAD])
+    workshop.run(stream, is_recorded=True)
+    with pytest.raises(UsageError, match="the stream has no quarantine, or had none when it was staged"):
+        plan_decision(workshop.ledger, workshop.stream(stream), OperationVerb.SEPARATE_BATCH)
+    declare(workshop)
+    held = find_held(workshop.ledger, stream)
+    assert held is not None
+    decide_held(workshop.ledger, held.key, HeldDecision.SEPARATED, EVENT, by="an older program")
+
+    workshop.run(stream, is_recorded=True)
+
+    held = find_held(workshop.ledger, stream)
+    assert held is not None
+    assert held.decision is None
+    assert ids(workshop) == []
 
 
 @pytest.mark.parametrize(
