@@ -48,6 +48,7 @@ def test_one_task_asks_for_the_interval_of_its_run(folder: Path) -> None:
     allowed = "dag_run is defined and (dag_run.conf or {}).get('allow_fewer') is sameas true"
     assert task.fields == {
         "allow_fewer": f"{{{{ 'yes' if {allowed} else 'no' }}}}",
+        "agreed": "{{ (dag_run.conf or {}).get('agreed', '') if dag_run is defined else '' }}",
         "stream": "daily_flights",
         "start": "{{ data_interval_start.isoformat() if data_interval_start is defined else '' }}",
         "end": "{{ data_interval_end.isoformat() if data_interval_end is defined else '' }}",
