@@ -36,6 +36,7 @@ from sluice.publication.staged_batch import (
     read_summary,
     staged_outputs,
 )
+from sluice.publication.start_check import refuse_set_back
 from sluice.publication.undeclared_outputs import OutputTables, load_output_tables
 from sluice.settings import Settings
 from sluice.sources.source_identities import Replaced, find_replaced, observe_identities
@@ -47,7 +48,7 @@ STUCK_AFTER_TRIGGERS = 20
 SHORTEST_STUCK_SECONDS = 300.0
 """No batch counts as stuck before this: a short trigger does not limit how long a large batch may take."""
 
-_KNOWN_BATCHES = 128
+KNOWN_BATCHES = 128
 """How many batches of the ledger are looked at: a few more than Spark keeps in a checkpoint."""
 
 _MOST_PLACES = 16
@@ -97,7 +98,9 @@ def observe_position(
     generation, run = find_generation(ledger, stream), newest_run(ledger, stream)
     checkpoint = "" if generation is None else generation.checkpoint
     contents = _contents(checkpoint, settings, unknown, is_whole=is_whole)
-    outputs = _outputs(catalog, declaration, unknown)
+    known = recent_batches(ledger, stream, KNOWN_BATCHES)
+    number = 0 if generation is None else generation.generation
+    outputs = _outputs(catalog, declaration, unknown, generation=number, recorded=known)
     seen = StreamPosition(
         stream=stream,
         generation=generation,
@@ -115,7 +118,7 @@ def observe_position(
         checkpoint = checkpoint_of(stream, seen.number, checkpoints_root=settings.checkpoints) if seen.number else ""
         contents = _contents(checkpoint, settings, unknown, is_whole=is_whole)
         seen = replace(seen, checkpoint=checkpoint, contents=contents)
-    recorded = [one for one in recent_batches(ledger, stream, _KNOWN_BATCHES) if one.key.generation == seen.number]
+    recorded = [one for one in known if one.key.generation == seen.number]
     seen = replace(seen, batches=_batches(seen, outputs, recorded))
     seen = replace(seen, replaced=_replaced(catalog, declaration, settings, seen, unknown))
     return replace(seen, health=_health(declaration, seen, has_batches=bool(recorded), now=now))
@@ -148,24 +151,31 @@ def _contents(
 
 
 def _outputs(
-    catalog: Catalog | None, declaration: StreamDeclaration, unknown: dict[Witness, str]
+    catalog: Catalog | None,
+    declaration: StreamDeclaration,
+    unknown: dict[Witness, str],
+    *,
+    generation: int,
+    recorded: Sequence[BatchObservation],
 ) -> tuple[_Output, ...]:
     if catalog is None:
         unknown[Witness.MARK] = "the catalog does not answer"
         return ()
     try:
         loaded = [load_output_tables(catalog, output) for output in staged_outputs(declaration)]
-        return tuple(found for tables in loaded if (found := _output(tables)) is not None)
+        found = (_output(tables, generation=generation, recorded=recorded) for tables in loaded)
+        return tuple(one for one in found if one is not None)
     except LakehouseError as error:
         unknown[Witness.MARK] = str(error)
         return ()
 
 
-def _output(tables: OutputTables) -> _Output | None:
+def _output(tables: OutputTables, *, generation: int, recorded: Sequence[BatchObservation]) -> _Output | None:
     """An output; none while it is new: it has no table yet, or no mark and no trace of one."""
     if tables.target is None:
         return None
     try:
+        refuse_set_back([tables], generation=generation, recorded=recorded)
         state = read_target_state(tables.target, tables.names)
         at = state.position(tables.names) if state.mark is not None else find_lost_mark(tables.target, tables.names)
         if at is None:

@@ -102,7 +102,7 @@ class _Checkpoint:
         logs = {**self._offsets(stands, planned), **self._commits(stands)}
         removes = tuple(self._removes(stands, planned, written=logs))
         if removes or logs:
-            self._require_memory(is_first_again=stands < 0 <= done)
+            self._require_memory(stands, is_first_again=stands < 0 <= done)
         repeats = self.seen.committed > stands or stands < done
         return CheckpointRepair(
             stands_at=stands,
@@ -127,8 +127,14 @@ class _Checkpoint:
                 "one as it was planned"
             )
 
-    def _require_memory(self, *, is_first_again: bool) -> None:
+    def _require_memory(self, stands: int, *, is_first_again: bool) -> None:
         if any(one.path.startswith("sources/") for one in self.contents.files):
+            for name in self.seen.own_memory:
+                if not self._remembers(name, stands):
+                    raise _UnprovableError(
+                        f"what was read of the input {name} up to batch {stands} stood in the checkpoint alone, which "
+                        "is older than that"
+                    )
             return
         if self.seen.own_memory:
             raise _UnprovableError(
@@ -136,6 +142,18 @@ class _Checkpoint:
             )
         if is_first_again:
             raise _UnprovableError("where its first batch begins stood in the checkpoint alone, and is lost")
+
+    def _remembers(self, name: str, stands: int) -> bool:
+        """Whether what a source keeps in the checkpoint reaches to the end of a batch. A source of files has a log of
+        its own there; of another one it is known only while the checkpoint has planned the batch."""
+        ends = self._end_of(stands)
+        end = json.loads(ends).get(name) if ends is not None else None
+        if not isinstance(end, dict) or "logOffset" not in end or name not in self.seen.sources:
+            return stands <= self.seen.planned
+        log = f"sources/{self.seen.sources.index(name)}/"
+        names = (one.path.removeprefix(log) for one in self.contents.files if one.path.startswith(log))
+        numbers = (name.removesuffix(".compact") for name in names)
+        return max((int(one) for one in numbers if one.isdecimal()), default=-1) >= end["logOffset"]
 
     # Where it stands.
 
@@ -171,7 +189,9 @@ class _Checkpoint:
         """The batch whose plan has to be kept; none where Spark may plan the next one as it likes."""
         if stands < done or self.seen.newest_visible > done:
             return stands + 1
-        return stands + 1 if stands + 1 in self._good(OFFSETS) else None
+        good = self._good(OFFSETS)
+        follows = stands not in good or self._is_right(stands)  # otherwise it was planned behind another batch
+        return stands + 1 if stands + 1 in good and follows else None
 
     def _first_kept(self, newest: int) -> int:
         """The oldest entry that is connected to the newest one; 0 when all of them are."""

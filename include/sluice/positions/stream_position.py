@@ -159,7 +159,8 @@ class StreamPosition:
     @property
     def sources(self) -> tuple[str, ...]:
         """The sources of the query in Spark's order, as far as the ledger knows them; empty otherwise."""
-        known = "" if self.generation is None else self.generation.fingerprint.get(SOURCES, "")
+        is_newest = self.generation is not None and self.generation.generation == self.number
+        known = self.generation.fingerprint.get(SOURCES, "") if self.generation is not None and is_newest else ""
         return tuple(known.split(", ")) if known else ()
 
     @property

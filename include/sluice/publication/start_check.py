@@ -20,6 +20,7 @@ from pyiceberg.table import Table
 
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import DivergedError
+from sluice.ledger.batches import BatchObservation
 from sluice.publication.chain import CheckpointPosition, MarkPosition
 from sluice.publication.direct_history import direct_batches
 from sluice.publication.mark_moves import MarkMove
@@ -105,6 +106,15 @@ class StreamTables:
         """The outputs that the stream continued without, for a while."""
         staging = ((one.names, one.staging) for one in self.outputs)
         return tuple(names for names, table in staging if table is not None and STAGING_CLOSED_AT in table.properties)
+
+    def are_before(self, generation: int) -> bool:
+        """Whether an output is not open in a generation, and was in an earlier one."""
+        marks = (
+            read_mark(one.target, stream=one.names.stream, output=one.names.output)
+            for one in self.outputs
+            if one.target is not None
+        )
+        return any(mark is not None and mark.generation < generation for mark in marks)
 
     def forgotten(self, generation: int, *, recorded: Collection[int]) -> tuple[int, ...]:
         """The rejected batches of a generation, in order, that are still staged and of which the ledger has no record.
@@ -248,6 +258,36 @@ def refuse_newer_table(
             f"end offsets differ from those that the checkpoint has planned, {planned}.",
             next_step=_ways_out(output.stream),
         )
+
+
+def refuse_set_back(tables: Sequence[OutputTables], *, generation: int, recorded: Sequence[BatchObservation]) -> None:
+    """Refuse to open a generation in a table of which the ledger has its batches already: an older copy of the table
+    has replaced it, and opening would count as published what the checkpoint has committed.
+
+    Parameters
+    ----------
+    recorded: the newest batches of the stream, as the ledger has them.
+
+    Raises
+    ------
+    DivergedError: with the batch that is missing. MarkError: when a mark cannot be read.
+    """
+    own = sorted((one for one in recorded if one.key.generation == generation), key=lambda one: one.key.batch)
+    for one in tables:
+        names, target = one.names, one.target
+        mark = read_mark(target, stream=names.stream, output=names.output) if target is not None else None
+        published = [batch for batch in own if names.output in batch.snapshot_ids]
+        if target is None or mark is None or mark.generation >= generation or not published:
+            continue
+        newest = published[-1]
+        if target.snapshot_by_id(newest.snapshot_ids[names.output]) is None:
+            raise DivergedError(
+                f"{names.target} is at batch {mark.generation}:{mark.batch} of {names}, and the ledger has batches of "
+                f"generation {generation} in it up to {newest.key.batch}: an older copy has replaced the table, and "
+                "their rows are gone.",
+                next_step=f"Restore the table as it was, or choose: `sluice stream reset {names.stream} --dry-run` "
+                "shows what reading the inputs again repeats.",
+            )
 
 
 def refuse_missing_batches(position: MarkPosition, checkpoint: CheckpointPosition, *, output: StagedOutput) -> None:

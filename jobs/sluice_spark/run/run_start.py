@@ -33,7 +33,7 @@ from sluice.errors import (
     SluiceError,
 )
 from sluice.failure_reasons import FailureReason
-from sluice.ledger.batches import rejected_batches
+from sluice.ledger.batches import recent_batches, rejected_batches
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.generations import GenerationObservation
 from sluice.ledger.refreshes import unsettled_refresh
@@ -41,10 +41,10 @@ from sluice.ledger.run_values import RunObservation
 from sluice.maintenance.position_pins import pinned_tables
 from sluice.maintenance.reading_position import SourcePosition, observe_reading_position
 from sluice.positions.judge_position import disagreeing, judge_position
-from sluice.positions.observe_position import observe_position
+from sluice.positions.observe_position import KNOWN_BATCHES, observe_position
 from sluice.positions.stream_position import PositionFinding
 from sluice.publication.repair import repair
-from sluice.publication.start_check import disagreements, observe_tables
+from sluice.publication.start_check import disagreements, observe_tables, refuse_set_back
 from sluice.refresh.settle_refresh import settle_refresh
 from sluice.settings import ObjectStoreSettings, Settings
 from sluice.sources.changed_files import require_unchanged_files
@@ -197,6 +197,10 @@ def _agreed(
     """Compare the tables of a stream with its ledger, and repair them when they do not agree."""
     declaration, generation = checkpoint.stream.declaration, checkpoint.generation.generation
     tables = observe_tables(catalog, declaration)
+    if checkpoint.state.newest_committed >= 0 and tables.are_before(generation):
+        refuse_set_back(
+            tables.outputs, generation=generation, recorded=recent_batches(ledger, run.stream, KNOWN_BATCHES)
+        )
     recorded = rejected_batches(ledger, run.stream, generation=generation)
     unseen = run.token + 1 if is_again else run.token
     found = disagreements(tables, token=unseen, generation=generation, rejected=recorded)

@@ -324,6 +324,43 @@ def test_what_only_the_checkpoint_knew_is_refused() -> None:
     assert [isinstance(one, Refusal) for one in (files_alone, other_outputs, unknown)] == [True] * 3
 
 
+def test_what_a_source_remembers_has_to_reach_to_the_batch() -> None:
+    older = files(planned=3, committed=3) | {"sources/0/3": "v1"}
+    assert isinstance(decide_repair(position(older, visible=5, own_memory=("records",))), Refusal)
+
+    ended = {
+        number: KnownBatch(number=number, ends=json.dumps({"records": {"logOffset": number}})) for number in range(6)
+    }
+    of_files: dict[str, Any] = {"visible": 5, "own_memory": ("records",), "batches": ended}
+    lost = {"metadata": WHOLE["metadata"]}
+    for log in ("5", "5.compact", "9.compact"):
+        assert repair(position(lost | {f"sources/0/{log}": "v1"}, **of_files)).stands_at == 5
+    for log in ("4", "4.compact", "5.txt"):
+        assert isinstance(decide_repair(position(lost | {f"sources/0/{log}": "v1"}, **of_files)), Refusal)
+
+
+def test_a_plan_behind_another_batch_goes() -> None:
+    contents = files(planned=6, committed=5)
+    assert "offsets/6" not in repair(position(without(contents, "commits/5", "commits/4"), visible=5)).removes
+    other = contents | {"offsets/5": entry(7)}
+    seen = position(other, visible=5)
+    assert found(seen) == ["checkpoint diverged"]
+
+    done = repair(seen)
+
+    assert "offsets/6" in done.removes
+    assert applied(other, done)["offsets/5"].splitlines()[-1] == line(5)
+
+
+def test_the_sources_of_another_generation_are_not_those_of_the_newest_one() -> None:
+    known = position(WHOLE, visible=5)
+    (table,) = known.tables
+    assert table.position is not None
+    newer = replace(table, position=replace(table.position, generation=2))
+    assert known.sources == ("records",)
+    assert replace(known, tables=(newer,)).sources == ()
+
+
 def test_offsets_become_lines_in_the_order_of_the_sources() -> None:
     iceberg = {"position": 2, "scan_all_files": False, "snapshot_id": 7, "version": 1}
     known = json.dumps({"b": iceberg, "a": {"t": {"0": 5}}, "source 2": None})
