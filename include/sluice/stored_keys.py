@@ -103,8 +103,9 @@ WRITES_FOLDER_PREFIX = "sluice_writes_"
 """Folders of data files with this prefix, and the UUID of a table, hold what Sluice writes for it: a folder for each
 writer, `sluice_writes_<uuid>/run_<token>`."""
 
-TRASH_FOLDER_PREFIX = "sluice_trash_"
-"""Folders with this prefix, and the UUID of a table, hold the leftovers that were removed, until they are deleted."""
+TRASH_FOLDER_PREFIX = "_sluice_trash_"
+"""Folders with this prefix, and the UUID of a table, hold the leftovers that were removed, until they are deleted. Of a
+folder whose name begins so, Iceberg's `remove_orphan_files` takes nothing, and Spark reads nothing."""
 
 DELTA_APPLICATION_PREFIX = "sluice/"
 """Delta tables know each stream's output as an application, `sluice/<stream>/<generation>/<output>`, whose version is

@@ -1,6 +1,6 @@
 """Moves files of a table into a trash beside them, brings them back, and deletes them for good.
 
-    <data folder>/sluice_trash_<uuid of the table>/<removal>/list.parquet, 000000-<name>, …
+    <data folder>/_sluice_trash_<uuid of the table>/<removal>/list.parquet, 000000-<name>, …
 
 The list is Parquet, because a store that knows Iceberg's layout refuses other files there. It is written before the
 first file is moved, and deleted after the last one. A file is deleted only where a whole copy exists, and what is there
@@ -116,7 +116,8 @@ def restore_files(folder: StoredFolder, removals: Sequence[Removal], *, reached:
 
     Raises
     ------
-    LakehouseError: when a file is neither in its place nor in the trash, or cannot be copied. The removals stay.
+    LakehouseError: when a file is neither in its place nor in the trash, or cannot be copied. The removals stay, and
+        the other files are back.
     """
     files = {file.place: file.size for one in removals for file in one.files}
     missing = {place for place, size in files.items() if folder.size_of(place) != size}
@@ -126,15 +127,17 @@ def restore_files(folder: StoredFolder, removals: Sequence[Removal], *, reached:
         for file in one.files
         if file.place in missing and folder.size_of(one.copy_of(file)) == file.size
     }
-    if lost := sorted(missing - copies.keys()):
-        raise LakehouseError(
-            f"{len(lost)} removed files are not in the trash of {folder.location} any more, such as {lost[0]}. The "
-            "trash stays as it is.",
-            next_step="Look for them in the versions or a backup of the object store.",
-        )
     for place, copy in copies.items():
         folder.copy(copy, place)
         reached(CrashPoint.COPIED)
+    if lost := sorted(missing - copies.keys()):
+        raise LakehouseError(
+            f"{len(lost)} removed files are not in the trash of {folder.location} any more, such as {lost[0]}: a "
+            f"deletion was interrupted, or somebody else deleted them. {len(copies)} others are back. The trash stays "
+            "as it is.",
+            next_step="If one of them is needed, look for it in the versions or a backup of the object store. The next "
+            "`sluice table remove-orphans` after their time in the trash forgets them.",
+        )
     for one in removals:
         delete_removal(folder, one, reached=reached)
     return len(copies)

@@ -24,6 +24,7 @@ from pyiceberg.typedef import Identifier
 from sluice.errors import LakehouseError
 from sluice.publication.staged_batch import STAGING_NAMESPACE
 from sluice.publication.staging_layout import BACKFILL_NAMESPACE, REFRESH_NAMESPACE
+from sluice.stored_keys import STAGING_TARGET
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.declared_tables import load_table, require_table
 from sluice.tables.inspection import READERS
@@ -47,7 +48,7 @@ def find_needed_files(catalog: Catalog, names: Collection[str], *, target: str) 
     """Look for files in all snapshots of all tables of a catalog.
 
     The target is read last: what is published meanwhile leaves the other tables and arrives there. Of the target a file
-    counts that any listed snapshot has added or deleted, or one of a lost state of it.
+    counts that any listed snapshot has added or deleted, or one of a lost state of it or of its staging tables.
 
     Parameters
     ----------
@@ -62,9 +63,8 @@ def find_needed_files(catalog: Catalog, names: Collection[str], *, target: str) 
     while found := sorted(set(_tables_of(catalog)) - seen, key=_place):  # a table may get another name meanwhile
         seen.update(found)
         for identifier in found:
-            name = ".".join(identifier)
-            if name != target:
-                search.look_into_newest(catalog, name)
+            if ".".join(identifier) != target:
+                search.look_into_newest(catalog, identifier, target=target)
     newest = require_table(catalog, target)
     search.look_into(newest, with_deleted=True)
     for lost in _lost_states(newest):
@@ -97,13 +97,16 @@ def _tables_of(catalog: Catalog, within: Identifier = ()) -> Iterator[Identifier
             yield from _tables_of(catalog, namespace)
 
 
+_PRUNES = "write.metadata.delete-after-commit.enabled"
+
 _VERSION = re.compile(r"v?(\d+)(-.*)?(\.gz)?\.metadata\.json(\.gz)?")
 """The names that catalogs give the metadata files of a table: its line of commits has one file of each number."""
 
 
 def _lost_states(table: Table) -> Iterator[Table]:
     """The states in the folder of a table that are not of its line of commits: their number is higher than the newest,
-    or another file has it."""
+    or another file has it. A table that deletes its old metadata keeps none but its line, so every other file counts:
+    the one that had the same number may be gone."""
     properties = table.properties
     location = properties.get("write.metadata.path", f"{table.location()}/metadata").rstrip("/")
     numbers: dict[str, int] = {}
@@ -112,16 +115,20 @@ def _lost_states(table: Table) -> Iterator[Table]:
             numbers[file.place] = int(found[1])
     ours = {_name(table.metadata_location), *(_name(entry.metadata_file) for entry in table.metadata.metadata_log)}
     newest, count = numbers.get(_name(table.metadata_location)), Counter(numbers.values())
+    is_pruned = properties.get(_PRUNES, "false").lower() == "true"
     for name, number in numbers.items():
-        if name not in ours and (newest is None or number > newest or count[number] > 1):
+        if name not in ours and (is_pruned or newest is None or number > newest or count[number] > 1):
             try:
-                with catalog_refusals(f"read {location}/{name}"):
+                with catalog_refusals(f"read {location}/{name}", but_not=(FileNotFoundError,)):
                     metadata = FromInputFile.table_metadata(table.io.new_input(f"{location}/{name}"))
+            except FileNotFoundError:  # a commit deletes old ones
+                continue
             except ValueError as error:
                 raise LakehouseError(
                     f"{location}/{name} is outside the line of commits of the table and cannot be read, so nothing "
                     "shows which files it needs.",
-                    next_step="Delete it when that state of the table is not to come back.",
+                    next_step="Repeat the command: it may be written at this moment. Delete it only when it stays so, "
+                    "and that state of the table is not to come back.",
                 ) from error
             if metadata.table_uuid == table.metadata.table_uuid:
                 yield Table(table.name(), metadata, f"{location}/{name}", table.io, table.catalog)
@@ -140,14 +147,17 @@ class _Search:
     found: set[str] = field(default_factory=set)
     read: set[str] = field(default_factory=set)
 
-    def look_into_newest(self, catalog: Catalog, name: str) -> None:
+    def look_into_newest(self, catalog: Catalog, identifier: Identifier, *, target: str) -> None:
         """Look into a table, and again when its metadata went meanwhile: staging tables are cleared every second."""
         for left in reversed(range(_MOST_LOOKS)):
-            table = load_table(catalog, name)
+            table = load_table(catalog, identifier)
             if table is None:
                 return
             try:
                 self.look_into(table, with_deleted=False)
+                if table.properties.get(STAGING_TARGET) == target:
+                    for lost in _lost_states(table):
+                        self.look_into(lost, with_deleted=False, is_lost=True)
                 return
             except LakehouseError as error:
                 if not left or not isinstance(error.__cause__, FileNotFoundError):

@@ -26,6 +26,10 @@ CLOCK_MARGIN = timedelta(hours=1)
 """So much the clock of the object store, which dates files, and those of writers, which date snapshots, may differ.
 More than that is a machine whose certificates and tokens fail, too."""
 
+_SETTLED_AFTER = 2 * CLOCK_MARGIN
+"""Files are moved so long after the end of their writer: a copy that is brought back then is younger than that end by
+any clock, so that no later removal takes it."""
+
 GRACE = timedelta(days=3)
 """A younger file stays. A writer that is not over keeps its files however old they are."""
 
@@ -47,7 +51,7 @@ SENTENCES: Mapping[FileFate, str] = {
     FileFate.LEFT: "left behind by writers that have ended",
     FileFate.NEEDED: "referred to by a table of the catalog",
     FileFate.YOUNG: "younger than the grace",
-    FileFate.WRITER_LIVES: "of writers that have not ended; they are looked at again when these have",
+    FileFate.WRITER_LIVES: "of writers that live or ended within two hours; they are looked at again after that",
     FileFate.WRITER_UNKNOWN: "in folders of writers that the ledger does not know; look which deployment wrote them",
     FileFate.BROUGHT_BACK: "brought back since their writers ended; whoever did that may delete them",
     FileFate.HISTORY_EXPIRED: "older than the history of the table, so nothing shows whether they were visible; "
@@ -95,7 +99,7 @@ def decide_fates(
         if writer not in writers:
             return FileFate.WRITER_UNKNOWN
         ended_at = writers[writer]
-        if ended_at is None:
+        if ended_at is None or now <= ended_at + _SETTLED_AFTER:
             return FileFate.WRITER_LIVES
         if file.modified_at > ended_at + CLOCK_MARGIN:
             return FileFate.BROUGHT_BACK

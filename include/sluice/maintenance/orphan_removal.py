@@ -6,7 +6,7 @@ a later removal deletes what has been there for `KEPT_IN_TRASH`. What is judged 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
@@ -50,7 +50,8 @@ class FoundOrphans:
     """What was seen of a table.
 
     folder: its data folder. judged: its files, each with its fate. expired: the removals whose time in the trash is
-    over, and to whose files no table refers. kept: all other removals.
+    over, and that hold no missing file. kept: all other removals. missing: the names of files in the trash to which a
+    table refers, and which are not in their place.
     unknown_snapshots: those that the ledger saw on the table and the catalog does not list.
     """
 
@@ -59,6 +60,7 @@ class FoundOrphans:
     judged: tuple[JudgedFile, ...]
     expired: tuple[Removal, ...]
     kept: tuple[Removal, ...]
+    missing: frozenset[str]
     unknown_snapshots: tuple[int, ...]
 
     @property
@@ -101,7 +103,7 @@ class OrphanRemoval:
             subject=name,
             seen=found,
             steps=steps_of(*(steps or ("There is nothing to remove.",))),
-            refusals=tuple(_refusals(found)),
+            refusals=tuple(_refusals(name, found)),
             at_stake=Stake.ROWS if found.left or found.expired else Stake.NOTHING,
             evidence={
                 "files": len(found.left),
@@ -190,15 +192,15 @@ class OrphanRemoval:
             whole_since=since if needed.target.metadata.table_uuid == target.metadata.table_uuid else None,
             now=now,
         )
-        over = [
-            one for one in removals if _is_over(one, now) and needed.names.isdisjoint(_name(f.place) for f in one.files)
-        ]
+        missing = _missing(removals, files=[file for file, _ in files], needed=needed.names)
+        over = [one for one in removals if _is_over(one, now) and missing.isdisjoint(_name(f.place) for f in one.files)]
         return FoundOrphans(
             folder=folder,
             trash=trash,
             judged=judged,
             expired=tuple(over),
             kept=tuple(one for one in removals if one not in over),
+            missing=missing,
             unknown_snapshots=self._unknown(name, needed.target, since) if since is not None else (),
         )
 
@@ -258,7 +260,14 @@ class OrphanRemoval:
         )
 
 
-def _refusals(found: FoundOrphans) -> Iterator[Refusal]:
+def _refusals(name: str, found: FoundOrphans) -> Iterator[Refusal]:
+    if found.missing:
+        yield Refusal(
+            reason=RefusalReason.OTHER_REMEDY,
+            sentence=f"A table refers to {len(found.missing)} files in the trash, such as {min(found.missing)}: it "
+            "took them when they were moved, or a removal was interrupted.",
+            next_step=f"Bring them back: `sluice table restore-orphans {name}`.",
+        )
     if found.unknown_snapshots:
         some = ", ".join(str(one) for one in found.unknown_snapshots[:3])
         yield Refusal(
@@ -268,6 +277,12 @@ def _refusals(found: FoundOrphans) -> Iterator[Refusal]:
             "behind may belong to them.",
             next_step="Bring the newer metadata of the table back, or wait until its history begins after them.",
         )
+
+
+def _missing(removals: Sequence[Removal], *, files: Sequence[StoredFile], needed: Collection[str]) -> frozenset[str]:
+    present = {(file.place, file.size) for file in files}
+    removed = (file for one in removals for file in one.files if (file.place, file.size) not in present)
+    return frozenset(_name(file.place) for file in removed) & frozenset(needed)
 
 
 def _sentence(removal: Removal, verb: str) -> str:

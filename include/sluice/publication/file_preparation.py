@@ -300,6 +300,7 @@ def refuse_missing_files(missing: Sequence[MissingFiles]) -> None:
         f"{sum(file.record_count for file in gone)} staged rows cannot be published: {len(gone)} files of the batches "
         f"{keys} are gone: {named(gone)}. Later batches wait behind the first of them. An orphan removal on the target "
         "deletes staged files that are older than its limit.",
-        next_step="Restore the files from the versions or a backup of the object store and start the stream again; or "
+        next_step=f"Bring the files back, by `sluice table restore-orphans {first.mode.table}` or from the versions or "
+        "a backup of the object store, and start the stream again; or "
         f"give up the rows of the whole batch: `sluice batch reject {first.key.stream} {first.key.batch}`.",
     )

@@ -24,7 +24,8 @@ those of three days. About the files of earlier runs nothing is assumed."""
 _NAMED_FILES = 3
 
 _WAY_OUT = (
-    "Restore the files from the versions or a backup of the object store, and repeat it; or have them written again."
+    "Bring the files back, by `sluice table restore-orphans TABLE` or from the versions or a backup of the object "
+    "store, and repeat it; or have them written again."
 )
 
 

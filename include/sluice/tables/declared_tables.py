@@ -16,6 +16,7 @@ from pyiceberg.table.update import (
 )
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.transforms import IdentityTransform
+from pyiceberg.typedef import Identifier
 
 from sluice.declarations.table_declaration import SortField, TableDeclaration
 from sluice.errors import LakehouseError
@@ -49,14 +50,18 @@ from sluice.tables.table_schemas import (
 )
 
 
-def load_table(catalog: Catalog, name: str) -> Table | None:
+def load_table(catalog: Catalog, name: str | Identifier) -> Table | None:
     """The table of this name, freshly loaded; none when the catalog does not have it.
+
+    Parameters
+    ----------
+    name: `<namespace>.<table>`, or its parts: a table that is not declared may have a dot in one.
 
     Raises
     ------
     LakehouseError: when the catalog cannot be asked.
     """
-    with catalog_refusals(f"load the table {name}"):
+    with catalog_refusals(f"load the table {name if isinstance(name, str) else '.'.join(name)}"):
         try:
             return catalog.load_table(name)
         except NoSuchTableError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from sluice.errors import LakehouseError
 from sluice.maintenance.file_trash import Removal, delete_removal, move_files, removal_of, removals_in, restore_files
 
 CONTENT = {"w/run_1/kind=a/1.parquet": b"one", "w/run_1/2.parquet": b"three"}
-TRASH = "sluice_trash_u"
+TRASH = "_sluice_trash_u"
 POINTS = range(1, 6)
 """A move of two files passes five points: the list, and two for each file."""
 
@@ -105,3 +106,15 @@ def test_a_list_that_was_not_written_to_its_end_moved_nothing(tmp_path: Path, re
     (tmp_path / removal.folder).mkdir(parents=True)
     (tmp_path / removal.folder / "list.parquet").write_bytes(b"PAR1half")
     assert known(tmp_path) == []
+
+
+def test_a_deletion_that_was_killed_keeps_no_other_removal_in_the_trash(tmp_path: Path, removal: Removal) -> None:
+    folder = folder_at(str(tmp_path))
+    move_files(folder, replace(removal, files=removal.files[:1]))
+    second = replace(removal, identity="r2", folder=f"{TRASH}/r2", files=removal.files[1:])
+    move_files(folder, second)
+    die("delete", tmp_path, removal, 1)
+    with pytest.raises(LakehouseError, match="1 others are back"):
+        restore_files(folder, known(tmp_path))
+    last = removal.files[1].place
+    assert content(tmp_path)[last] == CONTENT[last]

@@ -189,7 +189,8 @@ def test_a_trash_to_whose_files_a_table_refers_is_not_deleted(yard: Yard) -> Non
     path.write_bytes(copy)
     refer_to(yard, path)
     path.unlink()
-    yard.removal(after=timedelta(days=30)).remove(yard.name)
+    with pytest.raises(UnpublishableError, match="refers to 1 files in the trash"):
+        yard.removal(after=timedelta(days=30)).remove(yard.name)
     assert yard.trashed()
 
 

@@ -12,8 +12,10 @@ from sluice.publication.file_preparation import write_files
 from sluice.publication.publish_batches import live_files
 from sluice.publication.staging_table import load_staging_table
 from sluice.publication.write_folders import Writer, data_folder, writer_of
-from sluice.stored_keys import WRITES_FOLDER_PREFIX
+from sluice.stored_keys import TRASH_FOLDER_PREFIX, WRITES_FOLDER_PREFIX
 from sluice.tables.stored_files import StoredFolder
+
+TRASH = f"{TRASH_FOLDER_PREFIX}x"
 
 
 def test_a_leftover_is_found_moved_and_brought_back(bench: Workbench) -> None:
@@ -33,11 +35,11 @@ def test_a_leftover_is_found_moved_and_brought_back(bench: Workbench) -> None:
     assert whole_since(needed.target.metadata) is not None
 
     (lost,) = (file for name, file in files.items() if name == left.file_path.rpartition("/")[2])
-    removal = removal_of([lost], identity="r1", trash="sluice_trash_x", now=datetime.now(UTC))
+    removal = removal_of([lost], identity="r1", trash=TRASH, now=datetime.now(UTC))
     move_files(folder, removal)
     assert folder.size_of(lost.place) is None
-    assert list(removals_in(folder, "sluice_trash_x")) == [removal]
+    assert list(removals_in(folder, TRASH)) == [removal]
     assert restore_files(folder, [removal]) == 1
     assert folder.size_of(lost.place) == lost.size
-    assert list(folder.below("sluice_trash_x")) == []
+    assert list(folder.below(TRASH)) == []
     assert bench.ids() == [0]

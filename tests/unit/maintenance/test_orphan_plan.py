@@ -36,6 +36,8 @@ MOMENT = timedelta(microseconds=1)
         ({"writers": {}}, FileFate.WRITER_UNKNOWN),
         ({"writers": {Writer(kind=WriterKind.REWRITE, identity="7"): NOW}}, FileFate.WRITER_UNKNOWN),
         ({"writers": {RUN: None}}, FileFate.WRITER_LIVES),
+        ({"writers": {RUN: NOW - 2 * CLOCK_MARGIN}}, FileFate.WRITER_LIVES),
+        ({"writers": {RUN: NOW - 2 * CLOCK_MARGIN - MOMENT}}, FileFate.LEFT),
         ({"writers": {RUN: WRITTEN - CLOCK_MARGIN}}, FileFate.LEFT),
         ({"writers": {RUN: WRITTEN - CLOCK_MARGIN - MOMENT}}, FileFate.BROUGHT_BACK),
         ({"whole_since": WRITTEN - CLOCK_MARGIN + MOMENT}, FileFate.HISTORY_EXPIRED),
