@@ -7,6 +7,8 @@ must be true: null breaks it.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
@@ -135,6 +137,13 @@ class RuleDeclaration(Declared):
         if "table" not in self.kwargs:
             return None
         return self.kwargs["table"], self.kwargs.get("table_column", self.kwargs["column"])
+
+    @property
+    def condition_digest(self) -> str:
+        """What tells its condition on a row from another one of the same name, whatever share of rows must meet it."""
+        arguments = {name: value for name, value in self.kwargs.items() if name != "mostly"}
+        content = json.dumps([self.expression, self.type, arguments], sort_keys=True, default=str)
+        return hashlib.sha256(content.encode()).hexdigest()[:16]
 
     @property
     def sentence(self) -> str:

@@ -24,6 +24,8 @@ class RuleCount:
     is_broken: whether fewer rows have met it than must.
     observed: of a rule about the batch as a whole, what it has found there; unset for one about single rows, where it
         found nothing, and where the column is masked.
+    condition: the digest of what had to be true of a row; unset of a rule about the batch as a whole, and where an
+        earlier version has counted.
     """
 
     counted: int
@@ -31,6 +33,7 @@ class RuleCount:
     on_failure: str
     is_broken: bool
     observed: str | None = None
+    condition: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

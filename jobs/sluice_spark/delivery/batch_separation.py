@@ -123,6 +123,10 @@ class BatchSeparation:
                     f"{name} is broken by {one.failed:,} of {one.counted:,} rows of {target.output} now, and held the "
                     f"batch by {held[name].failed:,} of {held[name].counted:,}: it has changed since."
                 )
+            if held[name].condition not in (None, one.condition):
+                raise InseparableError(
+                    f"{name} of {target.output} has another condition than when it held the batch: other rows break it."
+                )
         return _Split(target=target, whole=whole, rules=rules, marked=marked, passing=number - broken, failing=broken)
 
     def _stage_quarantine(self, whole: StagedBatch, splits: list[_Split]) -> None:

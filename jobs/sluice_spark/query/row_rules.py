@@ -90,7 +90,11 @@ def found_by_rules(
             failed, ignored = next(left), next(left)
             is_broken = rule.is_broken_by(counted=rows - ignored, failed=failed)
             counts[rule.name] = RuleCount(
-                counted=rows - ignored, failed=failed, on_failure=rule.on_failure, is_broken=is_broken
+                counted=rows - ignored,
+                failed=failed,
+                on_failure=rule.on_failure,
+                is_broken=is_broken,
+                condition=rule.condition_digest,
             )
         found[output] = rows, counts
     return found
