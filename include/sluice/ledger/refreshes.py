@@ -28,6 +28,8 @@ from sluice.ledger.generations import Generation
 from sluice.ledger.leases import Lease
 from sluice.ledger.ledger_table import LedgerTable, is_one_of
 from sluice.ledger.refreshed_generations import HandedOver, hand_over_generation
+from sluice.ledger.run_table import Run
+from sluice.ledger.run_values import LIVE_STATES
 from sluice.ledger.stored_values import record_of
 from sluice.stored_keys import REFRESH_TAG_PREFIX, shadow_name
 
@@ -322,6 +324,9 @@ def _locked(connection: Connection, number: int) -> RefreshObservation:
 
 
 def _lock(connection: Connection, stream: str) -> None:
+    """Keep runs and resets of a stream out. A heartbeat writes its run, then its lease: so this locks them in turn."""
+    is_live = Run.state.in_(sorted(LIVE_STATES))
+    connection.execute(select(Run.run_id).where(Run.stream == stream, is_live).with_for_update())
     connection.execute(select(Lease.stream).where(Lease.stream == stream).with_for_update())
 
 

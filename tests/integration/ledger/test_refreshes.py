@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import delete, text
+from tests.fixtures.drivers import await_condition
 
 from sluice.errors import UsageError
 from sluice.ledger.batches import BatchObservation, PublicationKey, newest_batch, record_batch, totals
@@ -14,6 +16,7 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.events import Actor, Event, EventAction
 from sluice.ledger.generations import current_generation, find_generation, record_identities, record_query_id
+from sluice.ledger.leases import renew
 from sluice.ledger.ledger_table import SCHEMA
 from sluice.ledger.next_generation import open_next_generation
 from sluice.ledger.refreshes import (
@@ -194,3 +197,22 @@ def test_runs_of_shadows_are_not_taken_for_undeclared_streams(running: Ledger) -
         admit_run(running, stream=stream, mode="incremental", declaration_digest="d", launched_by="a test")
     assert [run.stream for run in newest_runs(running)] == ["flights"]
     assert newest_refresh(running, "flights") == refresh
+
+
+def test_a_heartbeat_and_a_swap_do_not_wait_for_each_other(running: Ledger) -> None:
+    refresh = begin(running)
+    begin_swap(running, refresh.number, previous=PREVIOUS)
+    admit_run(running, stream="flights", mode="incremental", declaration_digest="d", launched_by="a test")
+    (run,) = newest_runs(running)
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        with running.transaction() as connection:  # the steps of a heartbeat: its run, then its lease
+            connection.execute(text("SELECT FROM sluice.runs WHERE run_id = :run FOR UPDATE"), {"run": run.run_id})
+            swapped = pool.submit(record_swap, running, refresh.number, batch=1, snapshot_ids={"main": 77}, rows=150)
+            await_condition(lambda: _waits_for_lock(running))
+            assert renew(connection, run_id=run.run_id)
+        assert swapped.result(timeout=60).state is RefreshState.SWAPPED
+
+
+def _waits_for_lock(ledger: Ledger) -> bool:
+    with ledger.transaction() as connection:
+        return bool(connection.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar_one())
