@@ -13,7 +13,7 @@ from sluice.ledger.locks import LockSpace
 
 DOCUMENT = (ROOT / "docs" / "keys-and-locks.md").read_text()
 
-KEY = re.compile(r"sluice\.[a-z.-]*|sluice/|sluice_[a-z_]*_|_sluice_operation")
+KEY = re.compile(r"sluice\.[a-z.-]*|sluice/|_sluice_trash_|sluice_[a-z_]*_|_sluice_operation")
 """The form of a key of Sluice in a literal; `sluice.ledger` has it too and is a module."""
 
 NOT_STORED = {

@@ -140,7 +140,7 @@ class RuleDeclaration(Declared):
 
     @property
     def condition_digest(self) -> str:
-        """What tells its condition on a row from another one of the same name, whatever share of rows must meet it."""
+        """A digest of its condition on a row, whatever share of rows must meet it."""
         arguments = {name: value for name, value in self.kwargs.items() if name != "mostly"}
         content = json.dumps([self.expression, self.type, arguments], sort_keys=True, default=str)
         return hashlib.sha256(content.encode()).hexdigest()[:16]

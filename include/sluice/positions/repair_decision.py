@@ -153,7 +153,7 @@ class _Checkpoint:
         log = f"sources/{self.seen.sources.index(name)}/"
         names = (one.path.removeprefix(log) for one in self.contents.files if one.path.startswith(log))
         numbers = (name.removesuffix(".compact") for name in names)
-        return max((int(one) for one in numbers if one.isdecimal()), default=-1) >= end["logOffset"]
+        return max((int(one) for one in numbers if one.isdecimal()), default=-1) >= int(end["logOffset"])
 
     # Where it stands.
 

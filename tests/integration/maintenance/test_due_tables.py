@@ -93,13 +93,14 @@ def delete_manifest_list(table: Table) -> None:
 
 @pytest.fixture
 def tables(services_environment: Stack, tmp_path: Path) -> Iterator[Tables]:
-    """No table yet."""
+    """No table yet. What a test has made unreadable is in nobody's way afterwards."""
     settings = services_environment.settings()
+    namespace, catalog = f"n{uuid4().hex[:12]}", open_catalog(settings)
     with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
-        namespace = f"n{uuid4().hex[:12]}"
-        yield Tables(
-            namespace=namespace, folder=tmp_path, settings=settings, catalog=open_catalog(settings), ledger=ledger
-        )
+        yield Tables(namespace=namespace, folder=tmp_path, settings=settings, catalog=catalog, ledger=ledger)
+    if catalog.namespace_exists(namespace):
+        for table in catalog.list_tables(namespace):
+            catalog.drop_table(table)
 
 
 def test_only_what_needs_spark_is_left(tables: Tables) -> None:
