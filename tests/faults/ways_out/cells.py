@@ -82,7 +82,7 @@ def _nothing(_: Subject) -> Iterator[None]:
     yield
 
 
-def told(cell: Cell, subject: Subject) -> Outcome:
+def outcome_of(cell: Cell, subject: Subject) -> Outcome:
     """Tell the story of a cell."""
     subject.declare()
     for _ in range(cell.generation - 1):
@@ -140,7 +140,7 @@ _twins: dict[Kind, Sequence[tuple[object, ...]]] = {}
 
 
 def undamaged(workshop: Workshop, kind: Kind) -> Sequence[tuple[object, ...]]:
-    """The rows of the twin of a kind, which is told once for all cells."""
+    """The rows of the twin of a kind, which is read once for all cells."""
     if kind not in _twins:
         twin = Subject(workshop=workshop, kind=kind, suffix="twin")
         twin.declare()

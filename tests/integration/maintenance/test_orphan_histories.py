@@ -176,10 +176,6 @@ def test_no_removal_moves_what_was_ever_visible(yard: Yard, seed: int) -> None:
     life = Life(yard=yard, chance=chance, elsewhere=elsewhere)
     for action in [*chance.choices(list(ACTIONS), list(ACTIONS.values()), k=STEPS), Life.remove]:
         life.see()
-        try:
+        with suppress(SluiceError, ValueError):  # a step that a state refuses; pyiceberg's own refusals are ValueErrors
             action(life)
-        except AssertionError:
-            raise
-        except Exception:  # noqa: BLE001, S110  # a step that a state refuses leaves it as it is
-            pass
     elsewhere.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.faults.ways_out.cells import Way, told
+from tests.faults.ways_out.cells import Way, outcome_of
 from tests.faults.ways_out.kinds import Subject
 from tests.faults.ways_out.matrix import CELLS, SAMPLE
 from tests.fixtures.drill import sampled
@@ -21,7 +21,7 @@ def test_each_cell_has_a_name_of_its_own() -> None:
 def test_a_damaged_stream_ends_as_its_twin_or_is_refused(name: str, workshop: Workshop) -> None:
     cell = BY_NAME[name]
 
-    outcome = told(cell, Subject(workshop=workshop, kind=cell.kind))
+    outcome = outcome_of(cell, Subject(workshop=workshop, kind=cell.kind))
 
     print(outcome.line)  # noqa: T201  # the matrix prints itself with `-rP`
     assert (outcome.found, outcome.way) == (cell.found, cell.way), outcome.plan
