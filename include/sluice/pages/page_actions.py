@@ -26,7 +26,7 @@ from sluice.supervision.control_plans import (
 )
 from sluice.supervision.stream_commands import request_restart, request_start, request_stop, reset_breaker
 from sluice.supervision.stream_reset import GenerationChange, plan_reset, reset_stream
-from sluice.supervision.stream_verdict import StreamState
+from sluice.supervision.stream_states import SETTLED_BY_START, StreamState
 from sluice.supervision.supervisor import Supervisor
 
 
@@ -119,7 +119,7 @@ def verbs_for(line: StreamLine, *, resets_need_another: bool) -> tuple[PageVerb,
     ----------
     resets_need_another: whether another person must approve a reset, whom a page cannot ask.
     """
-    if line.state is StreamState.ALL_REJECTED:  # a start settles it, also of a stream that runs or waits
+    if line.state in SETTLED_BY_START:  # a start settles it, also of a stream that runs or waits
         return (PageVerb.START, PageVerb.STOP)
     if line.has_live_run:
         live = (PageVerb.RESTART, PageVerb.STOP)

@@ -23,8 +23,8 @@ from sluice.pages.page_words import ShownTone
 from sluice.processes.driver_processes import observe_process
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 from sluice.supervision.orphaned_runs import find_orphaned_runs
+from sluice.supervision.stream_states import SETTLED_BY_START, StreamState, StreamVerdict
 from sluice.supervision.stream_status import JudgedStream, judge_streams
-from sluice.supervision.stream_verdict import StreamState, StreamVerdict
 
 HISTORY_HOURS, HISTORY_POINTS = 6, 24
 
@@ -97,7 +97,7 @@ class StreamLine:
     @property
     def likely_verb(self) -> str:
         """What a person most likely wants to do about it. An increment that failed is repaired by clearing its task."""
-        if self.state is StreamState.ALL_REJECTED:
+        if self.state in SETTLED_BY_START:
             return ""
         if not self.has_live_run:
             return "start" if self.mode == "continuous" or self.state is StreamState.STOPPED else ""

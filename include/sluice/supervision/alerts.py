@@ -6,7 +6,8 @@
 | undeclared, broken, of another mode than its run             | at once                          |
 | not reconciled in a pass, for an error or for want of time   | at once                          |
 | declared differently on several hosts                        | at once                          |
-| rejecting every row of its newest batch                      | at once                          |
+| rejecting every row of its newest batch, or beyond its limit | at once                          |
+| holding a batch                                              | at once                          |
 | running beside a DAG of which no person paused it            | at once                          |
 | stopped by a paused DAG whose newest run failed              | at once                          |
 | silent, unknown, without its driver, to be started           | after a minute                   |
@@ -31,12 +32,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.ledger.airflow_owner import DagObservation
 from sluice.ledger.connection import Ledger
 from sluice.ledger.increments import record_increment
 from sluice.ledger.stream_records import read_stream
 from sluice.ledger.stream_troubles import StreamTrouble, clear_trouble, record_report, record_trouble
-from sluice.supervision.stream_verdict import StreamState, StreamVerdict, with_rejections
+from sluice.supervision.row_verdicts import with_rows
+from sluice.supervision.stream_states import StreamState, StreamVerdict
+from sluice.supervision.supervisor import read_to_judge
 
 _AT_ONCE, _SOON, _LATER = timedelta(0), timedelta(minutes=1), timedelta(minutes=10)
 
@@ -120,12 +124,19 @@ def report_red_increment(ledger: Ledger, stream: str, *, sentence: str, by: str)
     return record_report(ledger, trouble, by=by, is_its_task=True)
 
 
-def report_good_increment(ledger: Ledger, stream: str, *, by: str) -> None:
-    """Record that an increment succeeded, with an event when the one before was red or this one was overdue; or that it
-    rejected all rows of its newest batch or of a file, which the reconciler alerts to."""
+def report_good_increment(ledger: Ledger, stream: str, *, by: str, wanted: LoadedStream | None = None) -> None:
+    """Record that an increment succeeded, with an event when the one before was red or this one was overdue; or what is
+    wrong with the rows of its batches, which the reconciler alerts to.
+
+    Parameters
+    ----------
+    wanted: the stream as it is declared, with its limit; unset when it cannot be read.
+    """
     record_increment(ledger, stream)
     done = StreamVerdict(state=StreamState.FINISHED, is_healthy=True, explanation="")
-    verdict = with_rejections(done, read_stream(ledger, stream))
+    limit = None if wanted is None else wanted.declaration.supervision.max_rejected
+    seen = read_stream(ledger, stream) if wanted is None else read_to_judge(ledger, [wanted])[stream]
+    verdict = with_rows(done, seen, limit)
     if verdict.is_healthy:
         clear_trouble(ledger, stream, by=by)
     else:

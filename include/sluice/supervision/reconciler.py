@@ -47,13 +47,14 @@ from sluice.supervision.orphaned_runs import OrphanedRun, find_orphaned_runs
 from sluice.supervision.platform_troubles import note_paused_dags, subjects_beside_streams
 from sluice.supervision.progress_decision import ProgressJudgement, judge_known
 from sluice.supervision.progress_watch import sample_increments, watch_progress
+from sluice.supervision.rejection_limit import stop_beyond_limit
+from sluice.supervision.row_verdicts import with_rows
 from sluice.supervision.stream_verdict import (
     StreamState,
     StreamVerdict,
     judge_increment,
     verdict_of,
     with_its_dag,
-    with_rejections,
 )
 from sluice.supervision.supervision_decision import SupervisionAction, SupervisionReason
 from sluice.supervision.supervisor import (
@@ -213,10 +214,13 @@ def _reconcile(supervisor: Supervisor, stream: LoadedStream, known: StreamRecord
     if progress is None:
         progress = judge_known(stream, _read(supervisor, stream) if done.acted else known)
     seen = done.supervised.seen
-    verdict = with_rejections(with_its_dag(verdict_of(decision, progress), seen, dag), seen)
+    limit = stream.declaration.supervision.max_rejected
+    verdict = with_rows(with_its_dag(verdict_of(decision, progress), seen, dag), seen, limit)
     if stream.name in looks.problems or (verdict.is_healthy and known.trouble is None):
         return None  # as nearly all streams in nearly all passes: there is nothing to record
-    return _alert_of(supervisor, stream.name, verdict, dag)
+    alert = _alert_of(supervisor, stream.name, verdict, dag)
+    stop_beyond_limit(supervisor, stream, verdict, seen)
+    return alert
 
 
 def _step(
@@ -245,11 +249,14 @@ def _look_at_increment(
     by_table = {table: writers.get(table, ()) for table in tables}
     new = None if since is None else rows_since(supervisor.ledger, by_table, since)
     seen = observe(known, supervisor.launcher)
-    verdict = with_rejections(judge_increment(seen, schedule=schedule, rows_since=new), seen)
+    limit = stream.declaration.supervision.max_rejected
+    verdict = with_rows(judge_increment(seen, schedule=schedule, rows_since=new), seen, limit)
     is_left_to_task = known.trouble is not None and is_of_increment(known.trouble) and known.trouble.by_its_task
     if stream.name in looks.problems or is_left_to_task or (verdict.is_healthy and known.trouble is None):
         return None
-    return _alert_of(supervisor, stream.name, verdict, looks.dags[stream.name])
+    alert = _alert_of(supervisor, stream.name, verdict, looks.dags[stream.name])
+    stop_beyond_limit(supervisor, stream, verdict, seen)
+    return alert
 
 
 def _read(supervisor: Supervisor, stream: LoadedStream) -> StreamRecords:

@@ -49,6 +49,13 @@ class StreamState(StrEnum):
     NOT_RECONCILED = "not reconciled"
 
 
+DOES_WELL = frozenset({StreamState.RUNNING, StreamState.IDLE, StreamState.FINISHED})
+"""The states of a stream that does well. What becomes of its rows may still be wrong."""
+
+SETTLED_BY_START = frozenset({StreamState.ALL_REJECTED, StreamState.MANY_REJECTED})
+"""What a person settles by asking for a start, also of a stream that runs or waits."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamVerdict:
     """The state of a stream. It is healthy when it has its desired state, or is on the way there.

@@ -15,17 +15,15 @@ from sluice.declarations.stream_declaration import ScheduleDeclaration
 from sluice.failure_reasons import describe_failure, next_step
 from sluice.failures.classification import failure_of_run
 from sluice.ledger.airflow_owner import DagObservation, PauseOrigin
-from sluice.ledger.batches import MOST_REJECTED_FILES, BatchObservation
 from sluice.ledger.desired_states import SuspensionCause
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
-from sluice.ledger.stream_records import StreamRecords
 from sluice.ledger.stream_troubles import StreamTrouble
 from sluice.processes.process_identity import ProcessState
 from sluice.supervision.decide_supervision import decide
 from sluice.supervision.increment_due import OverdueIncrement, find_overdue
 from sluice.supervision.orphaned_runs import OrphanedRun
 from sluice.supervision.progress_decision import ProgressJudgement, ProgressState, judge_known
-from sluice.supervision.row_verdicts import with_held, with_limit
+from sluice.supervision.row_verdicts import with_rows
 from sluice.supervision.stream_states import StreamState, StreamVerdict
 from sluice.supervision.supervision_decision import StreamObservation, SupervisionDecision, SupervisionReason
 from sluice.supervision.time_limits import AHEAD_AT_MOST, HEARD_WITHIN
@@ -36,10 +34,7 @@ __all__ = [
     "judge_increment",
     "judge_stream",
     "verdict_of",
-    "with_held",
     "with_its_dag",
-    "with_limit",
-    "with_rejections",
     "with_trouble",
     "with_unclear_pause",
 ]
@@ -87,7 +82,6 @@ _OF_THE_SOURCES = frozenset({StreamState.LATE, StreamState.STALLED, StreamState.
 
 _WAITS_FOR_ROWS = frozenset({StreamState.FINISHED, StreamState.NEVER_STARTED})
 _RUNS = frozenset({StreamState.RUNNING, StreamState.IDLE})
-_DOES_WELL = _RUNS | {StreamState.FINISHED}
 _NOT_SEEN_FROM_HERE = frozenset({StreamState.UNKNOWN, StreamState.SILENT, StreamState.STARTING})
 """States that another host, or a cluster, may know better than this process."""
 
@@ -117,10 +111,7 @@ def judge_stream(
         verdict = with_trouble(own, seen.trouble, is_stop_confirmed=not _is_stopped_by_pause(seen))
     if verdict.failure is not None:
         return replace(verdict, next_step=next_step(verdict.failure.reason, stream=seen.stream))
-    verdict = with_limit(
-        with_rejections(verdict, seen), seen, wanted.declaration.supervision.max_rejected, does_well=_DOES_WELL
-    )
-    return with_held(verdict, seen, does_well=_DOES_WELL)
+    return with_rows(verdict, seen, wanted.declaration.supervision.max_rejected)
 
 
 def _with_waiting_rows(verdict: StreamVerdict, wanted: LoadedStream, trouble: StreamTrouble | None) -> StreamVerdict:
@@ -154,67 +145,6 @@ def with_trouble(
     if is_of_sources or is_seen_elsewhere or is_queued or is_doubtful:
         return StreamVerdict(state=found, is_healthy=False, explanation=trouble.explanation, failure=verdict.failure)
     return verdict
-
-
-def with_rejections(verdict: StreamVerdict, seen: StreamRecords) -> StreamVerdict:
-    """The verdict, when every row of the newest batch with rows was rejected, or every one of a file: the stream does
-    well, and nothing of what is sent arrives. What a person rejected does not count; a batch without rows says nothing.
-    The next good file does not bring the rejected one back, so that one counts for as long as the ledger has its batch.
-
-    On a quiet topic one bad record would be the newest for ever: it is settled by a later request, as to start the
-    stream, or by a run of another declaration.
-    """
-    newest = next((batch for batch in seen.batches if batch.input_rows), None)
-    if verdict.state not in _DOES_WELL:
-        return verdict
-    if newest is not None and newest.is_all_refused and not _is_settled(newest, seen):
-        number = newest.key.number
-        text = f"It rejected all {newest.input_rows:,} rows of batch {number}, so nothing of what is sent arrives."
-    elif (refusing := _file_refused(seen)) is not None:
-        number, text = refusing.key.number, _rejected_files_text(refusing)
-    else:
-        return verdict
-    step = (
-        "See the reasons in its quarantine: has the sender changed its format, or is the declaration wrong? "
-        f"`sluice stream start {seen.stream}` settles it."
-    )
-    return StreamVerdict(
-        state=StreamState.ALL_REJECTED,
-        is_healthy=False,
-        explanation=text,
-        next_step=step,
-        occasion=_refused_since(number, seen),
-    )
-
-
-def _file_refused(seen: StreamRecords) -> BatchObservation | None:
-    """The newest batch with a file of which no record was good, while that counts: a reset reads the file again."""
-    batch = seen.refusing
-    if batch is None or batch.is_rejected or batch.key.generation != seen.generation or _is_settled(batch, seen):
-        return None
-    return batch
-
-
-def _rejected_files_text(batch: BatchObservation) -> str:
-    files, count = batch.rejected_files, len(batch.rejected_files)
-    more = "" if count == 1 else f", and of {count - 1}{' or more' if count == MOST_REJECTED_FILES else ''} other files"
-    return f"It rejected every record of the file {files[0]}{more}, in batch {batch.key.number}."
-
-
-def _refused_since(number: str, seen: StreamRecords) -> str:
-    """The batch with which it began: the next refused one of a stream that has a batch each second is no news."""
-    trouble, asked_at = seen.trouble, seen.desired.changed_at
-    if trouble is None or trouble.reason != StreamState.ALL_REJECTED or not trouble.occasion:
-        return number
-    return number if asked_at is not None and asked_at > trouble.since else trouble.occasion
-
-
-def _is_settled(refused: BatchObservation, seen: StreamRecords) -> bool:
-    """Whether a person has asked something of the stream since it refused a batch, or has changed its declaration."""
-    asked_at, digest = seen.desired.changed_at, seen.digest_of(refused.run_id)
-    if asked_at is not None and refused.recorded_at is not None and asked_at > refused.recorded_at:
-        return True
-    return digest is not None and seen.newest_run is not None and seen.newest_run.declaration_digest != digest
 
 
 def verdict_of(decision: SupervisionDecision, progress: ProgressJudgement | None = None) -> StreamVerdict:

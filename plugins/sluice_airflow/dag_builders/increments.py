@@ -113,8 +113,19 @@ class IncrementOperator(WorkOperator):
 
         if sentence:
             return report_red_increment(ledger, self.stream, sentence=sentence, by=self.asked_by)
-        report_good_increment(ledger, self.stream, by=self.asked_by)
+        report_good_increment(ledger, self.stream, by=self.asked_by, wanted=self._declared())
         return True
+
+    def _declared(self) -> LoadedStream | None:
+        """The stream as it is declared now; none when it cannot be read, which the reconciler reports."""
+        from sluice.declarations.load_declarations import load_declarations
+        from sluice_airflow.composition import load_deployment
+
+        try:
+            return load_declarations(load_deployment().settings.pipelines, only=self.stream).stream(self.stream)
+        except SluiceError as error:
+            self.log.warning("Whether %s rejects too much is unknown: %s", self.stream, error)
+            return None
 
     def _has_nothing_to_do(self) -> bool:
         """Whether it is known that there is nothing to do. What cannot be observed, the increment itself reports."""

@@ -30,7 +30,8 @@ from sluice.publication.batch_commands import observe_batches
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.held_decisions import decide, plan_decision
 from sluice.publication.settle_output import publish_output
-from sluice.supervision.stream_verdict import StreamState, StreamVerdict, with_held
+from sluice.supervision.row_verdicts import with_held
+from sluice.supervision.stream_verdict import StreamState, StreamVerdict
 from sluice.tables.catalog import open_catalog
 from sluice_spark.run.stop_request import StopReason, StopRequest
 
@@ -86,7 +87,7 @@ def test_a_held_batch_waits_for_a_person_with_those_behind_it(workshop: Workshop
     assert held is not None
     assert (held.reason, held.rows["main"], held.queued) == ("price_is_positive by 1 of 1 rows of main", 1, 1)
     healthy = StreamVerdict(state=StreamState.RUNNING, is_healthy=True, explanation="")
-    verdict = with_held(healthy, read_stream(workshop.ledger, stream), does_well={StreamState.RUNNING})
+    verdict = with_held(healthy, read_stream(workshop.ledger, stream))
     assert (verdict.state, verdict.is_healthy) == (StreamState.HELD, False)
     assert f"`sluice batch release {stream} 1`" in verdict.next_step
     workshop.run(stream, is_recorded=True)  # a restart publishes nothing of it

@@ -17,13 +17,12 @@ from sluice.ledger.stream_troubles import StreamTrouble
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 from sluice.supervision.control_plans import note_of_paused_dag
 from sluice.supervision.progress_decision import ProgressJudgement, ProgressState
+from sluice.supervision.row_verdicts import STOPPED_BY_LIMIT, with_limit, with_rejections
 from sluice.supervision.stream_verdict import (
     StreamState,
     StreamVerdict,
     judge_increment,
     verdict_of,
-    with_limit,
-    with_rejections,
     with_unclear_pause,
 )
 from sluice.supervision.supervision_decision import (
@@ -260,14 +259,38 @@ def test_a_stream_that_rejects_more_than_its_limit_is_unhealthy(
 ) -> None:
     found = RejectedSince(since=NOON - timedelta(hours=1), rows=rejected, read=1000)
     seen = replace(seen_with(()), rejected=found)
-    verdict = with_limit(
-        judge_increment(seen_with((GOOD,))),
-        seen,
-        RejectionLimit.model_validate(limit),
-        does_well={StreamState.FINISHED},
-    )
+    verdict = with_limit(judge_increment(seen_with((GOOD,))), seen, RejectionLimit.model_validate(limit))
     assert verdict.is_healthy is is_healthy
     assert is_healthy or f"It rejected {rejected} of 1,000 rows" in verdict.explanation
+
+
+def test_a_stream_that_was_stopped_for_its_rejected_rows_stays_unhealthy_until_a_person_asks_something() -> None:
+    limit = RejectionLimit(rows=10, action="stop")
+    beyond = replace(seen_with((BAD,)), rejected=RejectedSince(since=NOON, rows=30, read=30))
+    found = with_limit(with_rejections(judge_increment(beyond), beyond), beyond, limit)
+    assert found.state is StreamState.MANY_REJECTED, "the reason to stop counts, also where every row was rejected"
+    assert found.explanation.endswith("`max_rejected` is 10 rows, so it stops.")
+    assert "`sluice stream start weather` starts it again." in found.next_step
+    trouble = StreamTrouble(
+        stream="weather",
+        reason=found.state,
+        explanation=found.explanation,
+        since=NOON,
+        observed_at=NOON,
+        occasion=found.occasion,
+    )
+    desired = DesiredStateObservation(
+        stream="weather", desired_state=DesiredState.STOPPED, requested_by=STOPPED_BY_LIMIT, requested_at=NOON
+    )
+    stopped = replace(seen_with(()), desired=desired, trouble=trouble)
+
+    for one in (StreamState.STOPPED, StreamState.STOPPING):
+        healthy = StreamVerdict(state=one, is_healthy=True, explanation="It is stopped, as requested.")
+        assert with_limit(healthy, stopped, None) == found, "no new alert, and none that is over"
+        by_person = replace(stopped, desired=replace(desired, requested_by="ann"))
+        assert with_limit(healthy, by_person, limit) == healthy
+    failed = StreamVerdict(state=StreamState.FAILED, is_healthy=False, explanation="It failed.")
+    assert with_limit(failed, stopped, limit) == failed
 
 
 @pytest.mark.parametrize(("asked_after", "occasion"), [(None, "1:1"), (-MINUTE, "1:1"), (MINUTE, "1:2")])
