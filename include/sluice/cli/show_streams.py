@@ -20,6 +20,7 @@ from sluice.cli.stream_rendering import (
     row_json,
     rows_table,
     runs_table,
+    schemas_table,
     state_text,
 )
 from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, AsJson, StreamName, console, print_json
@@ -32,6 +33,7 @@ from sluice.ledger.events import EventObservation, EventSubject, recent_events
 from sluice.ledger.generations import GenerationObservation, find_generation
 from sluice.ledger.run_values import RunObservation
 from sluice.ledger.runs import find_run, newest_runs, recent_runs
+from sluice.ledger.source_schemas import source_schemas
 from sluice.ledger.undeclared_fields import undeclared_fields
 from sluice.supervision.orphaned_runs import find_orphaned_runs
 from sluice.supervision.platform_troubles import DAG_PAUSED, subjects_beside_streams, troubles_beside_streams
@@ -93,8 +95,8 @@ def show(
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many runs, batches and events, newest first.")] = 5,
     as_json: AsJson = False,
 ) -> None:
-    """Show one stream: its state and the reason, its checkpoint, its newest runs, batches and events, and the fields
-    that its senders send and no column takes."""
+    """Show one stream: its state and the reason, its checkpoint, its newest runs, batches and events, the schemas
+    that its inputs were last seen with, and the fields that its senders send and no column takes."""
     with open_cli_context() as ctx:
         stream = None if ctx.is_known_by_ledger_only(name) else ctx.declarations.stream(name)
         row = _observed(ctx, [name])[0]
@@ -103,6 +105,7 @@ def show(
         events = recent_events(ctx.ledger, EventSubject.STREAM, name, limit=limit)
         generation = find_generation(ctx.ledger, name)
         fields = undeclared_fields(ctx.ledger, name)
+        schemas = source_schemas(ctx.ledger, name)
     if as_json:
         document = {
             "declaration": None if stream is None else stream.declaration.model_dump(mode="json"),
@@ -112,14 +115,15 @@ def show(
             "batches": [json_value(batch) for batch in batches],
             "events": [json_value(event) for event in events],
             "undeclared_fields": [json_value(field) for field in fields],
+            "source_schemas": [json_value(schema) for schema in schemas],
         }
         print_json(row_json(row) | document)
         return
     _print_summary(stream, row, generation)
     _print_history(row, runs, batches, events)
-    if fields:
+    for table in [schemas_table(schemas)] * bool(schemas) + [fields_table(fields)] * bool(fields):
         typer.echo("")
-        console().print(fields_table(fields))
+        console().print(table)
 
 
 def _print_summary(stream: LoadedStream | None, row: StreamRow, generation: GenerationObservation | None) -> None:

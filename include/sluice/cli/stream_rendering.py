@@ -13,6 +13,7 @@ from sluice.failure_reasons import Failure, next_step
 from sluice.failures.classification import failure_of_run
 from sluice.ledger.batches import BatchObservation
 from sluice.ledger.run_values import RunObservation, RunState
+from sluice.ledger.source_schemas import SourceSchema, phrase_of
 from sluice.ledger.undeclared_fields import UndeclaredField
 from sluice.supervision.stream_status import StreamRow
 from sluice.supervision.stream_verdict import StreamState, StreamVerdict
@@ -157,6 +158,18 @@ def fields_table(fields: Sequence[UndeclaredField]) -> Table:
         seen = (f"{one.first_seen_at:%Y-%m-%d %H:%M:%S}", one.first_batch)
         again = (f"{one.last_seen_at:%Y-%m-%d %H:%M:%S}", one.last_batch)
         table.add_row(one.input, Text(one.field), f"{one.times:,}", *seen, *again)
+    return table
+
+
+def schemas_table(schemas: Sequence[SourceSchema]) -> Table:
+    """The schemas that inputs were last seen with."""
+    table = Table(title="Schemas of the inputs", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for heading in ("input", "source", "fields", "since", "what changed", "what the stream did"):
+        table.add_column(heading, justify="right" if heading == "fields" else "left", overflow="fold")
+    for one in schemas:
+        changes, answer = (phrase_of(one.changes), one.answer) if one.changes else ("nothing yet", "")
+        since = f"{one.seen_at:%Y-%m-%d %H:%M:%S}"
+        table.add_row(one.input, Text(one.source), f"{len(one.fields):,}", since, Text(changes), answer)
     return table
 
 

@@ -32,6 +32,7 @@ WRITES: Mapping[str, str] = {
     "generations": "INSERT, UPDATE",
     "events": "INSERT",
     "undeclared_fields": "INSERT, UPDATE",
+    "source_schemas": "INSERT, UPDATE",
     "driver_uis": "INSERT, UPDATE",
 }
 """What a driver may do beside reading, by table."""

@@ -84,6 +84,7 @@ class EventAction(StrEnum):
     HOLD_BATCH = "hold_batch"
     OPEN_GENERATION = "open_generation"
     SEE_FIELD = "see_field"
+    SEE_SCHEMA = "see_schema"
     FOLLOW_INPUT = "follow_input"
     ALERT = "alert"
     RECOVER = "recover"

@@ -98,6 +98,7 @@ KEPT: Mapping[str, str] = {
     "progress_samples": "two hours of each stream: each new sample removes what is older",
     "reconciler_passes": "one row",
     "refreshes": "a row for each refresh, which a person asks for",
+    "source_schemas": "a row for each input of a stream",
     "troubles": "a row for each unhealthy stream",
     "undeclared_fields": "a row for each field of a stream, which has a largest number",
 }

@@ -20,6 +20,7 @@ from sluice.ledger.events import EventObservation, EventSubject, recent_events
 from sluice.ledger.generations import GenerationObservation, find_generation
 from sluice.ledger.run_values import RunObservation
 from sluice.ledger.runs import recent_runs
+from sluice.ledger.source_schemas import SourceSchema, source_schemas
 from sluice.messages.redaction import redacted
 from sluice.pages.lineage_edges import edges_of
 from sluice.pages.lineage_graph import LineageGraph, graph_around
@@ -53,6 +54,7 @@ class StreamPage:
     batches: tuple[BatchObservation, ...]
     events: tuple[EventObservation, ...]
     generation: GenerationObservation | None
+    schemas: tuple[SourceSchema, ...]
     checkpoint_check: CheckpointObservation | None
     declaration: str
     file: str
@@ -88,6 +90,7 @@ def load_stream_page(
         batches=recent_batches(ledger, stream, limit=SHOWN_BATCHES),
         events=recent_events(ledger, EventSubject.STREAM, stream, limit=SHOWN_EVENTS),
         generation=find_generation(ledger, stream),
+        schemas=source_schemas(ledger, stream),
         checkpoint_check=newest_checkpoint_check(ledger, stream),
         declaration="" if declared is None else _text_of(declared.file),
         file="" if declared is None else f"{declared.folder.name}/{declared.file.name}",

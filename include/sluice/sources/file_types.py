@@ -71,6 +71,39 @@ def undeclared_columns(columns: Sequence[Column], found: pa.Schema) -> tuple[str
     return tuple(name for name in found.names if name.lower() not in declared)
 
 
+def described_columns(found: pa.Schema) -> dict[str, str]:
+    """The type of each column of a file in the words of its format, by its path; a field in another one has a path."""
+    fields = [found.field(index) for index in range(len(found.names))]
+    return dict(part for field in fields for part in _described(field.name, field.type))
+
+
+def answer_to(columns: Sequence[Column], found: pa.Schema, *, is_fit: bool) -> str:
+    """The sentence on what becomes of files with these columns."""
+    if not is_fit:
+        return "It does not fit what is declared, and stops the stream before the batch."
+    given = {name.lower() for name in found.names}
+    absent = [column.name for column in columns if column.name.lower() not in given]
+    others = undeclared_columns(columns, found)
+    parts = [f"null for {', '.join(absent)}"] * bool(absent) + [f"without {', '.join(others)}"] * bool(others)
+    return f"Its files are read{', ' if parts else ''}{', '.join(parts)}."
+
+
+def _described(path: str, kind: pa.DataType) -> Iterator[tuple[str, str]]:
+    if pa.types.is_struct(kind):
+        yield path, "struct"
+        for index in range(kind.num_fields):
+            yield from _described(f"{path}.{kind.field(index).name}", kind.field(index).type)
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        yield path, "list"
+        yield from _described(f"{path}.element", kind.value_type)
+    elif pa.types.is_map(kind):
+        yield path, "map"
+        yield from _described(f"{path}.key", kind.key_type)
+        yield from _described(f"{path}.value", kind.item_type)
+    else:
+        yield path, _words(kind)
+
+
 def _unfit_fields(
     declared: Sequence[tuple[str, ColumnType]],
     found: Sequence[pa.Field[Any]],

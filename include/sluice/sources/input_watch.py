@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from sluice.declarations.source_declarations import IcebergSource, KafkaSource
 from sluice.settings import KafkaConnection, Settings
+from sluice.sources.schema_sightings import SchemaSightings
 from sluice.sources.source_fields import SourceFields, changed_fields, fields_of
 from sluice.sources.source_identities import (
     Identities,
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 Rows = TypeVar("Rows")
 
+_WITHOUT_NEW = "What is new in it is read from the next start on."
+
 
 class InputChangedError(Exception):
     """An input is not what the plan of a run was made with. The run delivers no further batch and plans again."""
@@ -39,6 +42,7 @@ class InputWatch:
     declaration: the stream. settings: the connections and the catalog of the deployment.
     identities: the ids that the run has begun with.
     fields: of each Iceberg table that the plan reads as it is, by name.
+    sightings: keeps the schemas that are seen.
     """
 
     def __init__(
@@ -48,10 +52,12 @@ class InputWatch:
         *,
         identities: Identities,
         fields: Mapping[str, SourceFields],
+        sightings: SchemaSightings,
     ) -> None:
         self._settings = settings
         self._identities = identities
         self._fields = fields
+        self._sightings = sightings
         streamed = [one.declared_source.source for one in declaration.inputs.values() if one.is_stream]
         self._topics = [source for source in streamed if isinstance(source, KafkaSource)]
         tables = [source.table for source in streamed if isinstance(source, IcebergSource)]
@@ -94,7 +100,10 @@ class InputWatch:
         table = require_table(self._catalog, name)
         seen = {input_table_name(name): str(table.metadata.table_uuid)}
         replaced = [str(one) for one in find_replaced(self._identities, seen)]
-        changed = changed_fields(self._fields.get(name, {}), fields_of(table.schema()))
+        now = fields_of(table.schema())
+        changed = changed_fields(self._fields.get(name, {}), now)
+        answer = "The run plans again before its next batch." if changed or replaced else _WITHOUT_NEW
+        self._sightings.see_table(name, now, answer=answer)
         return [*replaced, *(f"{name}: {one}" for one in changed)]
 
     def _client(self, source: KafkaSource) -> KafkaTopics:

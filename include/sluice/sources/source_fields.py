@@ -46,6 +46,11 @@ def changed_fields(planned: SourceFields, now: SourceFields) -> tuple[str, ...]:
     )
 
 
+def described_fields(fields: SourceFields) -> dict[str, str]:
+    """The type of each field in words, by its path, with the id, by which two columns of one name differ."""
+    return {one.path: f"{one}, id {number}" for number, one in fields.items()}
+
+
 def _as_it_is(before: SourceField, now: SourceField | None) -> str:
     if now is None:
         return "gone"

@@ -146,6 +146,7 @@ class BatchDelivery:
             checkpoint=self.context.checkpoint,
             sources=plan.sources,
             ends_of=ends_of,
+            sightings=self.context.controls.sightings,
         )
 
     def stops_at_once(self, *, may_publish: bool) -> bool:

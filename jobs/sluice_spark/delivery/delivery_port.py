@@ -33,6 +33,7 @@ from sluice.positions.log_offsets import canonical_end
 from sluice.publication.crash_points import Reached
 from sluice.settings import Settings
 from sluice.sources.input_watch import InputWatch
+from sluice.sources.schema_sightings import SchemaSightings
 from sluice.sources.skipped_input_watch import SkippedInputWatch
 from sluice.supervision.held_lease import HeldLease
 from sluice_spark.delivery.batch_recording import Recording
@@ -170,7 +171,7 @@ class RunControls:
     """What decides whether a batch may begin and become visible.
 
     lease: is asked before each publication. skipped_input: looks at the sources before each batch.
-    inputs: compares them with the plan before each batch.
+    inputs: compares them with the plan before each batch. sightings: keeps the schemas of what is read.
     on_failure: asks the run to stop, because a publication outside the query failed.
     gate: every batch that Spark hands over passes it.
     """
@@ -178,6 +179,7 @@ class RunControls:
     lease: HeldLease
     skipped_input: SkippedInputWatch
     inputs: InputWatch
+    sightings: SchemaSightings
     on_failure: Callable[[], None]
     gate: BatchGate = field(default_factory=BatchGate)
 

@@ -10,6 +10,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from pyspark.sql import SparkSession
@@ -18,6 +19,7 @@ from sluice.declarations.source_declarations import FilesSource
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import CheckpointError
 from sluice.settings import FilesConnection, Settings
+from sluice.sources.schema_sightings import SchemaSightings
 from sluice.sources.unread_input import is_same_time
 from sluice_spark.session.checkpoint_metadata import find_log_text, log_names
 from sluice_spark.session.jvm import jvm_of
@@ -36,6 +38,7 @@ class FilesWatch:
 
     settings: the connections of the deployment. checkpoint: its folder.
     sources: the input of each source of the query, in Spark's order. ends_of: of a batch.
+    sightings: keeps the schemas of files.
     """
 
     spark: SparkSession
@@ -44,6 +47,7 @@ class FilesWatch:
     checkpoint: str
     sources: Sequence[str]
     ends_of: BatchEnds
+    sightings: SchemaSightings
 
     def ahead_of(self, deliver: Callable[[Rows, int], None]) -> Callable[[Rows, int], None]:
         """Wrap the delivery of batches; without an input of files `deliver` itself is returned.
@@ -58,7 +62,8 @@ class FilesWatch:
             for number, source in self._inputs():
                 name = self.sources[number]
                 paths = (path for path, _ in self.files_between(number, _entry(start, name), _entry(end, name)))
-                require_declared_columns(self.spark, source, paths)
+                see = partial(self.sightings.see_file, name.partition(" (")[0], source)
+                require_declared_columns(self.spark, source, paths, see=see)
                 if source.afterwards != "keep" and batch > 0:
                     before, _ = (json.loads(text) for text in self.ends_of(batch - 1))
                     self._put_away(source, self.files_between(number, _entry(before, name), _entry(start, name)))

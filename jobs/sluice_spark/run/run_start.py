@@ -22,6 +22,7 @@ from sluice.backfill.replay_lane import ReplayLane
 from sluice.backfill.replayable_rows import refusals_of, replayed_output
 from sluice.checkpoints.checkpoint_files import open_checkpoint_files
 from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.declarations.source_declarations import DeltaSource, JdbcSource
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import (
     CheckpointError,
@@ -51,6 +52,7 @@ from sluice.sources.changed_files import require_unchanged_files
 from sluice.sources.iceberg_positions import BEGINNING, StreamOffset, history_of
 from sluice.sources.input_branch import find_branch
 from sluice.sources.input_gap import find_gap
+from sluice.sources.schema_sightings import PLANNED, SchemaSightings, see_tables
 from sluice.sources.source_identities import Identities
 from sluice.sources.table_starts import observe_files
 from sluice.tables.catalog import open_catalog
@@ -97,6 +99,7 @@ class RunStart:
 
     run: with a token that its tables admit. checkpoint: as it was before the query starts.
     tables: what the tables have shown. identities: the ids of what it reads and writes.
+    sightings: keeps the schemas of what it reads.
     """
 
     settings: Settings
@@ -106,6 +109,7 @@ class RunStart:
     checkpoint: RunCheckpoint
     tables: TablesAtStart
     identities: Identities
+    sightings: SchemaSightings
 
     def require_unbroken_input(self) -> None:
         """Require that no snapshot is expired that the stream has not read. What earlier runs have staged is published
@@ -144,6 +148,7 @@ def start_run(
     stream: LoadedStream,
     run: RunObservation,
     *,
+    sightings: SchemaSightings,
     is_again: bool = False,
     until: Mapping[str, StreamOffset] | None = None,
 ) -> RunStart:
@@ -151,6 +156,7 @@ def start_run(
 
     Parameters
     ----------
+    sightings: keeps the schemas of the inputs, before what they do not fit refuses the start.
     is_again: whether the run has taken the tables already and plans again, so that they have seen its token.
     until: how far a new checkpoint may read its tables, by input; unset: as far as they go.
 
@@ -171,7 +177,9 @@ def start_run(
     found = observe_checkpoint(spark, ledger, stream, run_id=run.run_id, checkpoints_root=settings.checkpoints)
     checked = check_identities(found, settings, catalog)
     require_unchanged_files(stream.declaration, settings, checkpoint=found.location)
+    see_tables(sightings, stream.declaration, catalog)
     plan = plan_stream(spark, stream, settings, checkpoint=found.location)
+    _see_columns(sightings, plan)
     found.bind(plan)
     found = keep_identities(spark, plan, found, checked, settings, catalog)
     require_reachable_starts(spark, found, settings)
@@ -188,7 +196,18 @@ def start_run(
         checkpoint=checkpoint,
         tables=tables,
         identities=checked.seen,
+        sightings=sightings,
     )
+
+
+def _see_columns(sightings: SchemaSightings, plan: StreamPlan) -> None:
+    """Take the columns of tables of Delta and of databases as the plan reads them."""
+    for name, rows in plan.inputs.items():
+        match plan.declaration.inputs[name].declared_source.source:
+            case DeltaSource(path=place) | JdbcSource(table=place):
+                kind = plan.declaration.inputs[name].declared_source.kind
+                columns = {field.name: field.dataType.simpleString() for field in rows.schema}
+                sightings.see_columns(name, f"{kind} table {place}", columns, answer=PLANNED)
 
 
 def _agreed(

@@ -20,6 +20,7 @@ from sluice.publication.crash_points import Reached, unnoticed
 from sluice.settings import Settings
 from sluice.sources.iceberg_positions import StreamOffset
 from sluice.sources.input_watch import InputChangedError, InputWatch
+from sluice.sources.schema_sightings import SchemaSightings
 from sluice.sources.skipped_input_watch import SkippedInputWatch
 from sluice.supervision.held_lease import HeldLease
 from sluice_spark.delivery.batch_recording import HandOver, LedgerWriter, Recording
@@ -174,7 +175,10 @@ class SupervisedRun:
         """The start of the run, and whether a batch is planned for it."""
         until = self.planned.until if self.planned is not None else None
         run = replace(self.run, token=token)
-        start = start_run(spark, self.settings, self.ledger, self.stream, run, is_again=is_again, until=until)
+        sightings = SchemaSightings(self.stream.declaration, None if self.rejected_as is not None else self.ledger)
+        start = start_run(
+            spark, self.settings, self.ledger, self.stream, run, sightings=sightings, is_again=is_again, until=until
+        )
         if self.planned is None or not self.planned.plan_next(spark, start):
             return start, False
         return start.observed_again(spark), True
@@ -198,8 +202,13 @@ class SupervisedRun:
                     self.stream.declaration, self.settings, checkpoint=checkpoint.location, inputs=plan.sources
                 ),
                 inputs=InputWatch(
-                    self.stream.declaration, self.settings, identities=start.identities, fields=plan.fields
+                    self.stream.declaration,
+                    self.settings,
+                    identities=start.identities,
+                    fields=plan.fields,
+                    sightings=start.sightings,
                 ),
+                sightings=start.sightings,
                 on_failure=lambda: stop.make(StopReason.UNPUBLISHED),
             ),
             recording=Recording(hand_over, awaits_publication=bool(plan.targets), reached=self.reached),

@@ -5,9 +5,10 @@ Source of the options: https://spark.apache.org/docs/4.1.0/streaming/apis-on-dat
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from urllib.parse import unquote
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 from pyspark.sql.types import StructType
@@ -74,12 +75,19 @@ def read_these(spark: SparkSession, source: FilesSource, paths: Sequence[str]) -
     return _with_required_values(rows, source)
 
 
-def require_declared_columns(spark: SparkSession, source: FilesSource, uris: Iterable[str]) -> None:
+def require_declared_columns(
+    spark: SparkSession,
+    source: FilesSource,
+    uris: Iterable[str],
+    *,
+    see: Callable[[pa.Schema, bool], None] | None = None,
+) -> None:
     """Require that files of parquet, orc or avro have the declared columns, with types that fit.
 
     Parameters
     ----------
     uris: of the files, percent-encoded.
+    see: takes the columns of each file, and whether they fit.
 
     Raises
     ------
@@ -97,7 +105,10 @@ def require_declared_columns(spark: SparkSession, source: FilesSource, uris: Ite
                 differences=(),
                 next_step="Repair the file, or move it out of the folder.",
             ) from error
-        if differences := unfit_columns(source.columns, found, file_format=source.format):
+        differences = unfit_columns(source.columns, found, file_format=source.format)
+        if see is not None:
+            see(found, not differences)
+        if differences:
             others = undeclared_columns(source.columns, found)
             has = f" (it has {', '.join(others)}, not declared)" if others else ""
             raise SchemaError(

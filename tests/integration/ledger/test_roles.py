@@ -27,6 +27,7 @@ from sluice.ledger.migrations import observe_version, upgrade
 from sluice.ledger.retention import Retention, apply_retention
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import admit_run, beat, newest_run, record_end, record_process
+from sluice.ledger.source_schemas import SeenSchema, record_seen_schema
 from sluice.processes.process_identity import ProcessIdentity
 from sluice.publication.repair import raise_token
 
@@ -132,6 +133,8 @@ def test_a_driver_does_what_it_does_in_its_life(driving: Ledger) -> None:
     )
     assert record_batch(driving, batch)
     assert not record_batch(driving, batch)
+    for kind in ("int", "long"):
+        record_seen_schema(driving, "clicks", SeenSchema(input="r", source="table a.b", fields={"n": kind}, answer=""))
     ui = DriverUi(run_id=run.run_id, port=1, application="a", key="k")
     record_driver_ui(driving, "clicks", ui)
     assert find_driver_ui(driving, "clicks") == ui
@@ -210,7 +213,9 @@ def test_every_row_that_a_driver_can_change_is_one_of_its_own(driving: Ledger, w
             undeclared_fields={"rows": {"colour": 1}},
         )
         assert record_batch(working, batch)
-    for table in ("runs", "leases", "generations", "batch_totals", "undeclared_fields", "driver_uis"):
+        record_seen_schema(working, stream, SeenSchema(input="r", source="table a.b", fields={"n": "int"}, answer=""))
+    own = ("runs", "leases", "generations", "batch_totals", "undeclared_fields", "source_schemas", "driver_uis")
+    for table in own:
         with driving.transaction() as connection:
             changed = connection.execute(text(f"UPDATE sluice.{table} SET stream = stream RETURNING stream"))  # noqa: S608
             assert changed.scalars().all() == ["clicks"], table

@@ -51,6 +51,7 @@ NO_SIGNS = {
     "rule_results": {"recorded_at"},
     "quality_results": {"checked_at", "recorded_at", "snapshot_committed_at"},
     "refreshes": {"began_at", "ended_at", "keeps_until"},
+    "source_schemas": {"seen_at"},
     "undeclared_fields": {"first_seen_at", "last_seen_at"},
     "work_items": {"not_before", "waits_until", "ended_at"},
 }

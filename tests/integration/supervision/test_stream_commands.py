@@ -23,6 +23,7 @@ from sluice.ledger.desired_states import SuspensionCause, find_desired_state, se
 from sluice.ledger.migrations import observe_version
 from sluice.ledger.run_values import DesiredState, RunState
 from sluice.ledger.runs import admit_run, find_run, newest_run, recent_runs, record_end
+from sluice.ledger.source_schemas import SeenSchema, record_seen_schema
 
 
 def test_a_stream_is_started_adopted_and_stopped(sluice: Sluice, ledger: Ledger) -> None:
@@ -107,6 +108,18 @@ def test_a_stream_without_its_declaration_is_shown_and_stopped_by_name(
     assert sluice("stream", "show", "never_heard_of")[0] == 2
     file.write_text(kept)
     assert find_desired_state(ledger, "flights").desired_state is DesiredState.STOPPED
+
+
+def test_what_a_sender_changed_is_shown_by_name(sluice: Sluice, ledger: Ledger) -> None:
+    for kind in ("int", "long"):
+        seen = SeenSchema(input="r", source="table a.b", fields={"n": kind}, answer="It plans again.")
+        record_seen_schema(ledger, "flights", seen)
+
+    (schema,) = document(sluice("stream", "show", "flights", "--json"))["source_schemas"]
+
+    assert (schema["fields"], schema["answer"]) == ({"n": "long"}, "It plans again.")
+    assert schema["changes"] == [{"field": "n", "was": "int", "now": "long"}]
+    assert "Schemas of the inputs" in sluice("stream", "show", "flights")[1]
 
 
 def test_a_failure_count_is_reset_by_name(sluice: Sluice, ledger: Ledger, tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from tests.fixtures.workshop import Workshop
 
 from sluice.errors import SchemaError
 from sluice.ledger.batches import BatchObservation
+from sluice.ledger.events import EventSubject, recent_events
+from sluice.ledger.source_schemas import FieldChange, source_schemas
 
 COLUMNS = {"id": "long", "n": "int", "d": "decimal(9, 2)", "f": "float"}
 FIRST = {"id": 1, "n": 5, "d": Decimal("1.50"), "f": 0.5}
@@ -56,6 +58,33 @@ class Evolving:
         return self.workshop.rows(self.target)
 
 
+def changes_seen(workshop: Workshop, stream: str) -> list[str]:
+    """What the stream did about each change of a schema, newest first."""
+    events = recent_events(workshop.ledger, EventSubject.STREAM, stream, limit=50)
+    return [event.evidence["answer"] for event in events if event.action == "see_schema"]
+
+
+def test_a_change_between_two_runs_is_an_event_of_the_next_start_and_an_added_column_is_one(
+    workshop: Workshop,
+) -> None:
+    evolving = Evolving(workshop)
+
+    def add(table: Table) -> None:
+        with table.update_schema() as update:
+            update.add_column("colour", LongType())
+
+    second = FIRST | {"id": 2}
+    assert evolving.run(add, second) == [FIRST, second]
+    _optional(workshop.table(evolving.source))
+    evolving.append(FIRST | {"id": 3, "n": None})
+    workshop.run(evolving.stream, stop_when=lambda batch: batch.input_rows > 0)
+
+    assert changes_seen(workshop, evolving.stream) == [
+        "A run that starts now is planned with it, and stops if it does not fit.",
+        "What is new in it is read from the next start on.",
+    ]
+
+
 def _optional(table: Table) -> None:
     with table.update_schema() as update:
         update.make_column_optional("n")
@@ -80,7 +109,13 @@ def _wide_integer(table: Table) -> None:
 
 def test_a_column_that_becomes_optional_gives_null_and_not_zero(workshop: Workshop) -> None:
     second = {"id": 2, "n": None, "d": Decimal("1.50"), "f": 0.5}
-    assert Evolving(workshop).run(_optional, second) == [FIRST, second]
+    evolving = Evolving(workshop)
+    assert evolving.run(_optional, second) == [FIRST, second]
+
+    (seen,) = source_schemas(workshop.ledger, evolving.stream)
+    change = FieldChange(field="n", was="required int, id 2", now="optional int, id 2")
+    assert (seen.source, seen.changes) == (f"table {evolving.source}", (change,))
+    assert changes_seen(workshop, evolving.stream) == ["The run plans again before its next batch."]
 
 
 @pytest.mark.full  # one question for each kind; every run asks the first one

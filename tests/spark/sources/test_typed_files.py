@@ -13,6 +13,7 @@ from pyarrow import orc, parquet
 from tests.fixtures.workshop import Workshop
 
 from sluice.errors import SchemaError
+from sluice.ledger.source_schemas import source_schemas
 from sluice.settings import FilesConnection
 from sluice_spark.query.stream_preview import preview
 
@@ -76,6 +77,9 @@ def test_a_file_without_a_declared_column_is_refused(workshop: Workshop, tmp_pat
 
     assert "amount: declared double, got nothing" in seen.value.message
     assert folder.rows() == [{"id": 0.0, "amount": 1.5}]
+    (schema,) = source_schemas(workshop.ledger, folder.stream)
+    assert {one.field for one in schema.changes} == {"amount", "amount_eur"}
+    assert schema.answer == "It does not fit what is declared, and stops the stream before the batch."
 
 
 @pytest.mark.parametrize("kind", ["parquet", "orc", "avro"])

@@ -8,6 +8,7 @@ from typing import Any
 from tests.unit.pages.test_line_selection import LINES, NOON
 from tests.unit.pages.test_page_templates import HOSTILE
 
+from sluice.ledger.source_schemas import FieldChange, SourceSchema
 from sluice.pages.page_actions import MEANINGS, PageVerb, verbs_for
 from sluice.pages.page_templates import render
 from sluice.pages.page_words import DONE_SENTENCES, DoneWord, without_long_ids
@@ -22,6 +23,7 @@ PAGE = StreamPage(
     batches=(),
     events=(),
     generation=None,
+    schemas=(),
     checkpoint_check=None,
     declaration=HOSTILE,
     file="clicks.stream.yaml",
@@ -135,3 +137,22 @@ def test_hostile_words_stay_words() -> None:
 
     assert "<img" not in page
     assert " style=" not in page
+
+
+def test_the_schema_that_was_seen_last_is_shown_with_what_changed() -> None:
+    schema = SourceSchema(
+        stream="clicks",
+        input="orders",
+        source="table bronze.orders",
+        fields={"n": "optional long, id 3"},
+        answer="The run plans again before its next batch.",
+        seen_at=NOON,
+        changes=(FieldChange(field="n", was="required int, id 3", now="optional long, id 3"),),
+    )
+
+    page = page_of(page=replace(PAGE, schemas=(schema,)))
+
+    assert "table bronze.orders" in page
+    assert "was required int, id 3 and is optional long, id 3" in page
+    assert "The run plans again before its next batch." in page
+    assert "Schemas of the inputs" not in page_of()

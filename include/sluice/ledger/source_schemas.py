@@ -1,0 +1,188 @@
+"""The schema that each input of a stream was last seen with, since when, and what of it had changed.
+
+A sender that changes is seen with both sides: what the schema was, what it is, and what the stream did about it. The
+newest of each input is kept here; every change is an event, which has those before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from hashlib import sha256
+
+from pydantic import TypeAdapter
+from sqlalchemy import Connection, func, select
+from sqlalchemy.dialects.postgresql import insert
+
+from sluice.ledger.connection import Ledger
+from sluice.ledger.event_evidence import stored_text
+from sluice.ledger.events import Actor, Event, EventAction, add_event
+from sluice.ledger.ledger_table import LedgerTable
+from sluice.ledger.stored_values import record_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenSchema:
+    """The schema of an input as it was just seen.
+
+    source: what has it, such as `table bronze.orders`. fields: the type of each field, by its path.
+    answer: the sentence that says what the stream does about it.
+    is_one_of_many: whether the source has several at a time, as a folder of files of two senders: one that was seen
+        before is no change then.
+    """
+
+    input: str
+    source: str
+    fields: Mapping[str, str] = field(hash=False)
+    answer: str
+    is_one_of_many: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldChange:
+    """What changed of a field. was, now: its type; empty where there is none."""
+
+    field: str
+    was: str = ""
+    now: str = ""
+
+    def __str__(self) -> str:
+        if not self.was:
+            return f"`{self.field}` is new: {self.now}"
+        return f"`{self.field}` was {self.was} and is {self.now or 'gone'}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSchema:
+    """The schema that an input was last seen with.
+
+    source, fields, answer: as `SeenSchema` has them. seen_at: since when it is the last one.
+    source_before: what had the one before it; empty for the first. changes: against that one.
+    known: digests of those that were seen of a source that has several at a time.
+    """
+
+    stream: str
+    input: str
+    source: str
+    fields: Mapping[str, str] = field(hash=False)
+    answer: str
+    seen_at: datetime
+    source_before: str = ""
+    changes: tuple[FieldChange, ...] = ()
+    known: tuple[str, ...] = ()
+
+
+MOST_FIELDS = 1_000
+"""Of a schema; the others are left out. A table has hundreds of columns at most, a sender's keys may be data."""
+
+_MOST_KNOWN = 200
+"""Schemas of one input that are known again. More are an event each, as often as they come."""
+
+_NAMED_CHANGES = 5
+"""How many the sentence of an event names; its evidence has all."""
+
+_DRIVER = Actor.component("driver")
+_CHANGES = TypeAdapter(tuple[FieldChange, ...])
+
+
+class LastSchema(LedgerTable, record=SourceSchema, key=("stream", "input"), now=("seen_at",)):
+    """A row for each input whose schema was seen."""
+
+    __tablename__ = "source_schemas"
+
+
+def changed_fields(was: Mapping[str, str], now: Mapping[str, str]) -> tuple[FieldChange, ...]:
+    """What changed from one schema to another, by field: first what is another or gone, then what is new."""
+    names = [*was, *(name for name in now if name not in was)]
+    both = (FieldChange(field=name, was=was.get(name, ""), now=now.get(name, "")) for name in names)
+    return tuple(one for one in both if one.was != one.now)
+
+
+def record_seen_schema(ledger: Ledger, stream: str, seen: SeenSchema) -> bool:
+    """Keep the schema that an input was just seen with, in a transaction of its own; see `add_seen_schema`."""
+    with ledger.transaction() as connection:
+        return add_seen_schema(connection, stream, seen)
+
+
+def add_seen_schema(connection: Connection, stream: str, seen: SeenSchema) -> bool:
+    """Keep the schema that an input was just seen with; one that differs from the last one is an event.
+
+    Returns
+    -------
+    Whether it is a change.
+    """
+    seen = _storable(seen)
+    last = _last(connection, stream, seen.input)
+    digest = _digest(seen.fields)
+    if last is not None and last.fields == seen.fields:
+        return False
+    known = () if last is None else last.known
+    values = {
+        "source": seen.source,
+        "fields": dict(seen.fields),
+        "answer": seen.answer,
+        "source_before": "" if last is None else last.source,
+        "changes": [] if last is None else _CHANGES.dump_python(changed_fields(last.fields, seen.fields)),
+        "known": [*(one for one in known if one != digest), digest][-_MOST_KNOWN:] if seen.is_one_of_many else [],
+    }
+    row = insert(LastSchema).values(stream=stream, input=seen.input, **values)
+    change = {**values, "seen_at": func.now()}
+    connection.execute(row.on_conflict_do_update(index_elements=["stream", "input"], set_=change))
+    is_change = last is not None and digest not in known
+    if last is not None and is_change:
+        add_event(connection, _changed(stream, last, seen))
+    return is_change
+
+
+def source_schemas(ledger: Ledger, stream: str) -> tuple[SourceSchema, ...]:
+    """The schemas that the inputs of a stream were last seen with, by input."""
+    query = select(*LastSchema.columns()).where(LastSchema.stream == stream).order_by(LastSchema.input)
+    with ledger.transaction() as connection:
+        return tuple(record_of(SourceSchema, row) for row in connection.execute(query).all())
+
+
+def _last(connection: Connection, stream: str, name: str) -> SourceSchema | None:
+    query = select(*LastSchema.columns()).where(LastSchema.stream == stream, LastSchema.input == name)
+    row = connection.execute(query.with_for_update()).one_or_none()
+    return None if row is None else record_of(SourceSchema, row)
+
+
+def _storable(seen: SeenSchema) -> SeenSchema:
+    fields = {stored_text(name): stored_text(kind) for name, kind in list(seen.fields.items())[:MOST_FIELDS]}
+    return SeenSchema(
+        input=seen.input,
+        source=stored_text(seen.source),
+        fields=fields,
+        answer=stored_text(seen.answer),
+        is_one_of_many=seen.is_one_of_many,
+    )
+
+
+def _digest(fields: Mapping[str, str]) -> str:
+    return sha256("\n".join(f"{name}\t{kind}" for name, kind in sorted(fields.items())).encode()).hexdigest()[:16]
+
+
+def _changed(stream: str, last: SourceSchema, seen: SeenSchema) -> Event:
+    changes = changed_fields(last.fields, seen.fields)
+    evidence = {
+        "input": seen.input,
+        "was": last.source,
+        "now": seen.source,
+        "changes": _CHANGES.dump_python(changes),
+        "answer": seen.answer,
+    }
+    return Event(
+        name=stream,
+        actor=_DRIVER,
+        action=EventAction.SEE_SCHEMA,
+        reason="source_schema_changed",
+        explanation=f"The schema of the input {seen.input} changed, {seen.source}: {phrase_of(changes)}. {seen.answer}",
+        evidence=evidence,
+    )
+
+
+def phrase_of(changes: Sequence[FieldChange]) -> str:
+    """Changes in words; those beyond the first few are counted."""
+    named = "; ".join(map(str, changes[:_NAMED_CHANGES]))
+    return named if len(changes) <= _NAMED_CHANGES else f"{named}; and {len(changes) - _NAMED_CHANGES} more"
