@@ -29,7 +29,7 @@ from sluice.declarations.scalar_types import (
     wrong,
 )
 from sluice.declarations.source_declarations import IcebergSource
-from sluice.declarations.supervision_declaration import SupervisionDeclaration
+from sluice.declarations.supervision_declaration import RejectionLimit, SupervisionDeclaration
 from sluice.declarations.transformation_declaration import BackfillDeclaration, TransformationDeclaration
 from sluice.stored_keys import is_shadow_name
 
@@ -218,6 +218,21 @@ class StreamDeclaration(Declared):
         return self
 
     @model_validator(mode="after")
+    def _rejected_rows_hold_what_is_staged(self) -> Self:
+        if self.rejections_held_beyond is None:
+            return self
+        place = ("supervision", "max_rejected", "action")
+        if not self.quarantine:
+            raise wrong(
+                "`hold` counts the rows of the quarantine, and the stream has none: write `quarantine: true`", *place
+            )
+        if any(declared.iceberg is None for declared in self.outputs.values()):
+            raise wrong("`hold` keeps batches in their staging tables, and an output is no table: write `stop`", *place)
+        if self.publish_every is not None:
+            raise wrong("`hold` holds batches one by one, and `publish_every` publishes several together", *place)
+        return self
+
+    @model_validator(mode="after")
     def _query_has_one_result(self) -> Self:
         if self.transformation.sql is not None and len(self.outputs) > 1:
             raise wrong("a query has one result: several outputs need a Python function", "transformation", "sql")
@@ -270,6 +285,12 @@ class StreamDeclaration(Declared):
         """The output that Iceberg's own sink writes; none when batches are handed over."""
         tables = ((name, declared.iceberg) for name, declared in self.outputs.items())
         return next((name for name, table in tables if table is not None and table.is_direct), None)
+
+    @property
+    def rejections_held_beyond(self) -> RejectionLimit | None:
+        """The limit of rejected rows beyond which a batch is held; unset when none is held for that."""
+        limit = self.supervision.max_rejected
+        return limit if limit is not None and limit.action == "hold" else None
 
     @property
     def publish_every(self) -> timedelta | None:

@@ -68,7 +68,11 @@ class RejectionLimit(Declared):
     rows: WholeNumber | None = Field(None, gt=0, le=LARGEST_LONG, description="at most this many rows in the window")
     share: float | None = Field(None, gt=0, lt=1, description="at most this share of the rows that were read in it")
     window: Duration = Field(timedelta(hours=1), description="the time in which rows are counted, up to now")
-    action: Literal["warn", "hold", "stop"] = Field("warn", description="what to do beyond the limit: `warn` alerts")
+    action: Literal["warn", "hold", "stop"] = Field(
+        "warn",
+        description="what to do beyond the limit: `warn` alerts; `hold` also lets the batch with which it is exceeded "
+        "wait for a person before it is visible; `stop` also stops the stream until a person starts it",
+    )
 
     @model_validator(mode="after")
     def _by_something(self) -> Self:

@@ -14,6 +14,9 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.ledger_table import LedgerTable
 from sluice.ledger.stored_values import record_of, values_of
 
+MAX_REJECTED = "max_rejected"
+"""The rule of a quarantine by which a batch is held: more rows were rejected than the stream may reject."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleCount:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Index, Row, Select, and_, func, not_, or_, select, text
+from sqlalchemy import Index, Row, Select, or_, select, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -273,28 +273,6 @@ def all_totals(ledger: Ledger, streams: Sequence[str]) -> Mapping[str, StreamTot
         for row in connection.execute(select(*BatchTotals.columns()).where(is_asked)):
             found[row.stream].append(row)
     return {stream: _sum_of(stream, rows) for stream, rows in found.items()}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RejectedSince:
-    """How many rows a stream has read and rejected since a moment."""
-
-    since: datetime
-    rows: int
-    read: int
-
-
-def rejected_since(ledger: Ledger, since: Mapping[str, datetime]) -> Mapping[str, RejectedSince]:
-    """What each of these streams has rejected since its moment; what a person rejected does not count."""
-    asked = or_(*(and_(Batch.stream == stream, Batch.recorded_at > at) for stream, at in since.items()))
-    sums = (func.sum(Batch.refused_rows).label("rows"), func.sum(Batch.input_rows).label("read"))
-    query = select(Batch.stream, *sums).where(asked, not_(Batch.is_rejected)).group_by(Batch.stream)
-    with ledger.transaction() as connection:
-        found = {row.stream: row for row in connection.execute(query)} if since else {}
-    return {
-        stream: RejectedSince(since=since[stream], rows=int(row.rows), read=int(row.read))
-        for stream, row in found.items()
-    }
 
 
 def _sum_of(stream: str, rows: Sequence[Row[Any]]) -> StreamTotals:

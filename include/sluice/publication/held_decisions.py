@@ -112,6 +112,9 @@ def _obstacles(loaded: LoadedStream, held: HeldBatch) -> Iterator[str]:
         yield "an earlier version has held it; the next start of the stream says by which rules"
     rules = row_rules(loaded.rules)
     for output, failed in held.failed.items():
+        if output == QUARANTINE_OUTPUT:
+            yield "the rows that it rejects are in its quarantine already"
+            continue
         known = {rule.name for rule in rules.get(output, ())}
         declared = loaded.declaration.outputs.get(output)
         if declared is None or declared.iceberg is None or declared.iceberg.mode == "merge":

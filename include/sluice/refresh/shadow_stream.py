@@ -67,6 +67,7 @@ def shadow_of(stream: LoadedStream, refresh: RefreshObservation) -> LoadedStream
         "trigger": None,
         "schedule": None,
         "backfill": None,
+        "supervision": declaration.supervision.model_copy(update={"max_rejected": None}),
         "outputs": {output.output: declared.model_copy(update={"iceberg": table})},
     }
     return replace(stream, declaration=declaration.model_copy(update=shadow), rules=_failing(stream))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from sluice.declarations.supervision_declaration import RejectionLimit
-from sluice.ledger.batches import MOST_REJECTED_FILES, BatchObservation, RejectedSince
+from sluice.ledger.batch_rules import MAX_REJECTED
+from sluice.ledger.batches import MOST_REJECTED_FILES, BatchObservation
 from sluice.ledger.desired_states import DesiredStateObservation
+from sluice.ledger.recent_rejections import RejectedSince
 from sluice.ledger.run_values import DesiredState
 from sluice.ledger.stream_records import StreamRecords
 from sluice.supervision.stream_states import DOES_WELL, StreamState, StreamVerdict
 
-STOPPED_BY_LIMIT = "max_rejected"
+STOPPED_BY_LIMIT = MAX_REJECTED
 """Who asks that a stream stops which has rejected too many rows, where the ledger names a person otherwise."""
 
 _MAY_HOLD = DOES_WELL | {

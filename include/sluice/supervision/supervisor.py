@@ -20,7 +20,7 @@ import os
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 
 from sluice.declarations.loaded_declarations import LoadedStream
@@ -29,9 +29,9 @@ from sluice.failures.classification import classify
 from sluice.failures.error_chains import chain_of
 from sluice.launching.driver_records import read_exit_note
 from sluice.launching.launcher_port import Launcher, LaunchRequest
-from sluice.ledger.batches import rejected_since
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import record_event
+from sluice.ledger.recent_rejections import rejected_within
 from sluice.ledger.run_values import DesiredState, DriverExit, RunObservation, RunState
 from sluice.ledger.runs import admit_run, ask_to_end, find_run, record_end, starting_on, take_over
 from sluice.ledger.stream_records import StreamRecords, read_streams
@@ -200,17 +200,10 @@ def read_to_judge(
 def _with_rejected(
     ledger: Ledger, declared: Mapping[str, LoadedStream], known: Mapping[str, StreamRecords]
 ) -> Mapping[str, StreamRecords]:
-    """The records, with what streams that have a limit have rejected in its window, or since a person asked something
-    of them, who has then seen it."""
+    """The records, with what streams that have a limit have rejected of late."""
     limits = {name: wanted.declaration.supervision.max_rejected for name, wanted in declared.items()}
-    since = {
-        name: max(
-            known[name].observed_at - limit.window, known[name].desired.changed_at or datetime.min.replace(tzinfo=UTC)
-        )
-        for name, limit in limits.items()
-        if limit is not None
-    }
-    found = rejected_since(ledger, since) if since else {}
+    windows = {name: limit.window for name, limit in limits.items() if limit is not None}
+    found = rejected_within(ledger, windows)
     return {name: replace(one, rejected=found.get(name)) if name in found else one for name, one in known.items()}
 
 

@@ -19,6 +19,7 @@ from pyspark.sql import functions as fn
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import DeliveryError
 from sluice.failure_reasons import FailureReason
+from sluice.ledger.batch_rules import RuleResult
 from sluice.ledger.batches import PublicationKey
 from sluice.publication.chain import counting_twin
 from sluice.publication.checked_commit import NothingToCommit, TableChange, commit_checked
@@ -27,6 +28,7 @@ from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.publication.staged_batch import BatchSummary, PlannedBatch, StagedBatch, StagedOutput
 from sluice.publication.staging_table import load_staging_table, staged_batches
 from sluice_spark.delivery.batch_audit import BatchAudit, Results, require_unbroken
+from sluice_spark.delivery.rejection_hold import RejectionHold
 from sluice_spark.query.rejected_records import RejectedRecords
 from sluice_spark.query.stream_outputs import part, row_counts, unite
 from sluice_spark.session.columns import REJECTED_ROW
@@ -80,7 +82,7 @@ class BatchStaging:
         are known once it is computed.
     is_computed_once: whether a batch is kept while it is written: because it has several outputs or rules, or because
         computing it a second time would move its state twice.
-    audit: the rules of the outputs.
+    audit: the rules of the outputs. hold: holds a batch that rejects too many rows; unset where none is held for that.
     is_apart: whether rows with text that is not UTF-8 were separated already.
     now: the time that rejected rows carry. rejected_as: the stream and the generation; unset: those of the batch.
     """
@@ -91,6 +93,7 @@ class BatchStaging:
     rejected: RejectedRecords | None
     is_computed_once: bool
     audit: BatchAudit = field(default_factory=BatchAudit)
+    hold: RejectionHold | None = None
     is_apart: bool = False
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     reached: Reached = unnoticed
@@ -133,7 +136,7 @@ class BatchStaging:
                 return self._stage_apart(rows, batch, missing)
             if others:
                 self.reached(CrashPoint.FIRST_OUTPUT_STAGED)
-            return BatchCounts(rows=self._stage_rejected(others, batch) if self.rejected is not None else {})
+            return BatchCounts(rows=self._stage_rejected(others, batch, self._undecoded()))
         return self._stage_kept(rows, carried, others, batch)
 
     def _joins_rejected(self, target: IcebergTarget) -> bool:
@@ -165,6 +168,9 @@ class BatchStaging:
                 return self._stage_apart(kept, batch, [*carried, *others], rules=rules)
             rules = self.audit.of_batch(kept, batch.key, carried, rows=counted, found=rules, now=self.now())
             require_unbroken(rules, batch.key)
+            undecoded = self._undecoded()
+            if carried or others:
+                rules = {**rules, **self._beyond_limit(batch.key, counted, undecoded)}
             for number, target in enumerate(carried):
                 name = target.output
                 summary = batch.staged_as(name, target.mode, rows=counted[name], rules=rules.get(name))
@@ -175,7 +181,8 @@ class BatchStaging:
                 return BatchCounts(rows=counted, rules=rules)
             own_rows = counted.get(QUARANTINE_OUTPUT, 0)
             own = part(kept, QUARANTINE_OUTPUT) if own_rows else None
-            rejected = self._stage_rejected(others, batch, own=own, own_rows=own_rows)
+            beyond = rules.get(QUARANTINE_OUTPUT)
+            rejected = self._stage_rejected(others, batch, undecoded, own=own, own_rows=own_rows, rules=beyond)
             return BatchCounts(rows={**counted, **rejected}, rules=rules)
         finally:
             kept.unpersist()
@@ -230,16 +237,40 @@ class BatchStaging:
         finally:
             base.unpersist()
 
+    def _undecoded(self) -> tuple[int, DataFrame | None]:
+        """The records of the batch that was just computed which could not be decoded: how many, and which."""
+        return self.rejected.of_computed_batch() if self.rejected is not None else (0, None)
+
+    def _beyond_limit(
+        self, key: PublicationKey, counted: Mapping[str, int], undecoded: tuple[int, DataFrame | None]
+    ) -> Results:
+        """What holds a batch that rejects too many rows; nothing where it does not."""
+        if self.hold is None:
+            return {}
+        written = sum(rows for output, rows in counted.items() if output != QUARANTINE_OUTPUT)
+        rejected = counted.get(QUARANTINE_OUTPUT, 0) + undecoded[0]
+        found = self.hold.judge(key, rejected=rejected, written=written)
+        return {} if found is None else {QUARANTINE_OUTPUT: found}
+
     def _stage_rejected(
-        self, missing: Sequence[IcebergTarget], batch: PlannedBatch, *, own: DataFrame | None = None, own_rows: int = 0
+        self,
+        missing: Sequence[IcebergTarget],
+        batch: PlannedBatch,
+        undecoded: tuple[int, DataFrame | None],
+        *,
+        own: DataFrame | None = None,
+        own_rows: int = 0,
+        rules: RuleResult | None = None,
     ) -> Mapping[str, int]:
         """Stage the quarantine of a computed batch: the records that could not be decoded, and the rows that the
-        transformation itself rejects. Returns their number.
+        transformation itself rejects. Returns their number; nothing where no input is decoded.
         """
-        count, rejected = self.rejected.of_computed_batch() if self.rejected is not None else (0, None)
+        if self.rejected is None:
+            return {}
+        count, rejected = undecoded
         found = [rows for rows in (own, rejected) if rows is not None]
         for target in missing:
-            summary = batch.staged_as(target.output, target.mode, rows=count + own_rows)
+            summary = batch.staged_as(target.output, target.mode, rows=count + own_rows, rules=rules)
             if found:
                 self._write(self.with_origin(reduce(DataFrame.unionByName, found), batch.key), target, summary)
             else:

@@ -30,6 +30,7 @@ from sluice_spark.delivery.batch_staging import BatchCounts, BatchStaging, Stagi
 from sluice_spark.delivery.delivery_port import DeliveredBatch, DeliveryContext, OffsetLog
 from sluice_spark.delivery.fenced_merge import FencedMerge
 from sluice_spark.delivery.publisher import Publisher, StagedByOutput
+from sluice_spark.delivery.rejection_hold import RejectionHold
 from sluice_spark.delivery.staged_publication import PublicationRhythm, StagedPublication
 from sluice_spark.delivery.stream_takeover import (
     complete_rejections,
@@ -211,6 +212,7 @@ def open_staged_delivery(plan: StreamPlan, context: DeliveryContext) -> StagedDe
         rejected=plan.rejected,
         is_computed_once=not plan.writes_directly,
         audit=BatchAudit(rules=plan.rules, masked=plan.declaration.masked_names),
+        hold=_hold(plan, context),
         reached=context.reached,
         rejected_as=context.run.rejected_as,
     )
@@ -235,6 +237,20 @@ def open_staged_delivery(plan: StreamPlan, context: DeliveryContext) -> StagedDe
         publication=publication,
         held=held,
         offsets=OffsetLog(spark=plan.rows.sparkSession, query_name=plan.declaration.stream, sources=plan.sources),
+    )
+
+
+def _hold(plan: StreamPlan, context: DeliveryContext) -> RejectionHold | None:
+    """What holds the batches of a stream beyond its limit of rejected rows; none where the limit holds none."""
+    limit = plan.declaration.rejections_held_beyond
+    if limit is None:
+        return None
+    return RejectionHold(
+        spark=plan.rows.sparkSession,
+        query_name=plan.declaration.stream,
+        ledger=context.ledger,
+        limit=limit,
+        quarantine=plan.declaration.quarantine_table,
     )
 
 

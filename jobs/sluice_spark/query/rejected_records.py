@@ -18,10 +18,10 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.types import LongType, StructField, StructType
 
 from sluice.errors import DeliveryError
-from sluice_spark.query.logical_plan import analyzed_plan, children_of
+from sluice_spark.query.logical_plan import analyzed_plan, children_of, python_list
 from sluice_spark.session.columns import REJECTED_ROW
 from sluice_spark.session.jvm import jvm_of
-from sluice_spark.sources.input_decoding import REJECTED_METRIC, rejected_of
+from sluice_spark.sources.input_decoding import INPUT_METRIC, REJECTED_METRIC, rejected_of
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
@@ -77,8 +77,7 @@ class RejectedRecords:
         ------
         DeliveryError: when the records that are read again are not those that were rejected.
         """
-        query = next(query for query in self.spark.streams.active if query.name == self.query_name)
-        execution: JavaObject = query._jsq.streamingQuery().lastExecution()
+        execution = _newest_execution(self.spark, self.query_name)
         parts = [self._of_input(execution, metric) for metric in self.metrics]
         found = [rows for _, rows in parts if rows is not None]
         return sum(count for count, _ in parts), reduce(DataFrame.unionByName, found) if found else None
@@ -118,6 +117,23 @@ class RejectedRecords:
         computed = again._jdf.queryExecution().toRdd()
         rows = self.spark._jsparkSession.internalCreateDataFrame(computed, again._jdf.schema(), False)
         return ClassicDataFrame(rows, self.spark)
+
+
+def rows_read(spark: SparkSession, query_name: str) -> int | None:
+    """The rows that the inputs of a query have counted in the batch that was just computed; none where they count none,
+    or an operator above them has ended before it took all rows."""
+    metrics = python_list(_newest_execution(spark, query_name).observedMetrics().toSeq())
+    counts = [
+        int(metric._2().getAs("rows"))
+        for metric in metrics
+        if str(metric._1()).startswith((INPUT_METRIC, REJECTED_METRIC)) and "rows" in metric._2().schema().names()
+    ]
+    return sum(counts) if counts else None
+
+
+def _newest_execution(spark: SparkSession, query_name: str) -> JavaObject:
+    query = next(query for query in spark.streams.active if query.name == query_name)
+    return query._jsq.streamingQuery().lastExecution()
 
 
 def rejected_records(rows: DataFrame, query_name: str, metrics: Sequence[str]) -> RejectedRecords | None:

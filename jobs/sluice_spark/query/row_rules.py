@@ -22,8 +22,9 @@ from pyspark.sql.types import NumericType, StringType
 from sluice.declarations.iceberg_output import IcebergOutput, OperationsDeclaration
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.rule_declaration import RuleDeclaration, row_rules
+from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import DeclarationError
-from sluice.ledger.batch_rules import RuleCount
+from sluice.ledger.batch_rules import MAX_REJECTED, RuleCount
 from sluice.record_values.rejection import RejectionKind
 from sluice_spark.query.logical_plan import analyzed_plan, python_list
 from sluice_spark.query.query_reach import problem_of
@@ -103,13 +104,19 @@ def found_by_rules(
 def broken_rules(found: Mapping[str, Mapping[str, RuleCount]], *actions: str) -> str:
     """The rules with one of these actions that are broken, with their counts, for a sentence; empty without any."""
     return "; ".join(
-        f"{name} by {one.failed:,} of {one.counted:,} rows of {output}"
-        if one.failed
-        else f"{name} with {one.counted:,} rows of {output}"
+        _broken(name, one, output)
         for output, rules in found.items()
         for name, one in rules.items()
         if one.is_broken and one.on_failure in actions
     )
+
+
+def _broken(name: str, found: RuleCount, output: str) -> str:
+    if name == MAX_REJECTED and output == QUARANTINE_OUTPUT:
+        return f"{name} by {found.failed:,} rejected rows of {found.counted:,} {found.observed}"
+    if found.failed:
+        return f"{name} by {found.failed:,} of {found.counted:,} rows of {output}"
+    return f"{name} with {found.counted:,} rows of {output}"
 
 
 def rejects(rules: Sequence[RuleDeclaration]) -> bool:

@@ -80,10 +80,11 @@ class StreamPlan:
 
     @property
     def writes_directly(self) -> bool:
-        """Whether a batch may be written into its tables while it is computed: one output that is appended, no state
-        and no rules, whose result is staged with the batch; or it is kept for the sake of other outputs, so that
-        nothing is computed twice."""
-        is_safe = not self.rules and (not self.is_stateful or bool(self.sinks))
+        """Whether a batch may be written into its tables while it is computed: one output that is appended, no state,
+        no rules and no limit that holds it, whose result is staged with the batch; or it is kept for the sake of other
+        outputs, so that nothing is computed twice."""
+        is_judged = bool(self.rules) or self.declaration.rejections_held_beyond is not None
+        is_safe = not is_judged and (not self.is_stateful or bool(self.sinks))
         written = [target for target in self.targets if target.output in self.carried]
         return is_safe and len(written) == 1 and written[0].declared.mode in _APPENDED
 
@@ -131,7 +132,8 @@ def plan_stream(
         return replace(opened, rows=with_copies(declaration.inputs, opened.rows, copies, checkpoint=checkpoint))
 
     may_be_counted = not declaration.hands_on_records
-    are_counted = may_be_counted and cannot_be_counted_by_spark(inputs.values())
+    is_limited = declaration.rejections_held_beyond is not None
+    are_counted = may_be_counted and (is_limited or cannot_be_counted_by_spark(inputs.values()))
     opened = opened_inputs(are_counted=are_counted)
     outputs = transform(spark, stream, opened.rows)
     # Only the described outputs show how often a source is read; to describe them a second time computes nothing.

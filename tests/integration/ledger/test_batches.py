@@ -18,7 +18,6 @@ from sluice.ledger.batches import (
     newest_batch,
     recent_batches,
     record_batch,
-    rejected_since,
     totals,
 )
 from sluice.ledger.connection import Ledger, open_ledger
@@ -148,15 +147,3 @@ def test_undeclared_fields_without_end_have_one_sum(ledger: Ledger) -> None:
     found = {one.field: one.times for one in undeclared_fields(ledger, "flights")}
 
     assert (len(found), found[OTHERS], found["id0000"]) == (MOST_FIELDS + 1, 10, 2)
-
-
-def test_what_was_rejected_is_summed_since_a_moment_of_each_stream(ledger: Ledger) -> None:
-    for number in range(3):
-        record_batch(ledger, a_batch(number))
-    record_batch(ledger, replace(a_batch(3), is_rejected=True, refused_rows=100))
-    record_batch(ledger, a_batch(0, stream="others"))
-    long_ago, ahead = datetime(2020, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
-
-    found = rejected_since(ledger, {"flights": long_ago, "others": ahead})
-
-    assert {name: (one.rows, one.read) for name, one in found.items()} == {"flights": (12, 300)}

@@ -139,7 +139,7 @@ _WORKS_BELOW = {
     "supervision.restart.": ("attempts", "first_delay", "longest_delay", "stable_after"),
     "supervision.": ("stall_after", "on_stall"),
     "supervision.max_lag.": ("rows", "duration", "action"),
-    "supervision.max_rejected.": ("rows", "share", "window"),
+    "supervision.max_rejected.": ("rows", "share", "window", "action"),
     "supervision.breaker.": ("failures", "window"),
     "engine.": (
         "connection",

@@ -35,7 +35,6 @@ NOT_YET: tuple[NotYetPart, ...] = (
     # outputs
     NotYetPart(path="outputs.*.hudi", reason="no Hudi bundle exists for Spark 4", instead=_ICEBERG_ONLY),
     # running
-    NotYetPart(path="supervision.max_rejected.action", reason="rejected rows hold no batch", works=("warn", "stop")),
     NotYetPart(path="state.backup_every", reason="checkpoints are not copied"),
     # tables
     NotYetPart(path="maintenance.compaction.strategy", reason="files are put together only", works=("binpack",)),

@@ -1,0 +1,110 @@
+"""A batch with which a stream rejects more rows than `max_rejected` waits for a person before it is visible."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.fixtures.workshop import Workshop
+from tests.spark.decoding.test_malformed_lines import with_folder
+
+from sluice.errors import UsageError
+from sluice.ledger.held_batches import HeldBatch, find_held
+from sluice.operations import OperationVerb
+from sluice.publication.held_decisions import decide, plan_decision
+from sluice_spark.run.stop_request import StopReason
+
+COLUMNS = {"id": "long", "price": "long"}
+RULE = {"name": "price_is_positive", "expression": "price > 0", "on_failure": "quarantine"}
+
+
+def declare(workshop: Workshop, limit: dict[str, Any]) -> str:
+    """A stream of a batch for each snapshot of its source, which rejects rows and has a limit; its name."""
+    workshop.declare_table("source", COLUMNS)
+    workshop.declare_table("target", COLUMNS, rules=[RULE])
+    stream = f"s{workshop.namespace}"
+    workshop.declare_stream(
+        stream,
+        python="def transform(r):\n    return {'main': r.where('id < 90')}",
+        inputs={"r": {"stream": {"iceberg": {"table": workshop.table_name("source"), "max_rows_per_batch": 3}}}},
+        outputs={"main": {"iceberg": {"table": workshop.table_name("target")}}},
+        quarantine=True,
+        supervision={"max_rejected": limit},
+    )
+    return stream
+
+
+def append(workshop: Workshop, *prices: int, first: int) -> None:
+    """A snapshot of rows with these prices."""
+    workshop.append("source", [{"id": first + place, "price": price} for place, price in enumerate(prices)])
+
+
+def ids(workshop: Workshop) -> list[int]:
+    return sorted(row["id"] for row in workshop.rows("target"))
+
+
+def held_of(workshop: Workshop, stream: str) -> HeldBatch:
+    held = find_held(workshop.ledger, stream)
+    assert held is not None
+    return held
+
+
+def test_the_batch_beyond_the_limit_is_held_and_what_a_person_releases_counts_no_more(workshop: Workshop) -> None:
+    stream = declare(workshop, {"rows": 1, "action": "hold"})
+    append(workshop, 5, 6, -1, first=1)
+    assert workshop.run(stream, is_recorded=True).reason is StopReason.EXHAUSTED
+    assert (ids(workshop), find_held(workshop.ledger, stream)) == ([1, 2], None), "one is within the limit"
+    append(workshop, 7, -2, -3, first=4)
+    append(workshop, 8, 9, 10, first=7)
+
+    workshop.run(stream, is_recorded=True)
+
+    held = held_of(workshop, stream)
+    assert held.reason.startswith("max_rejected by 3 rejected rows of 6 since ")
+    assert (held.key.batch, held.rows, held.queued) == (1, {"main": 1, "quarantine": 2}, 1)
+    assert ids(workshop) == [1, 2], "nothing of it is visible, and nothing behind it"
+    assert len(workshop.rows(f"quarantine.{stream}")) == 1
+    with pytest.raises(UsageError, match="the rows that it rejects are in its quarantine already"):
+        plan_decision(workshop.ledger, workshop.stream(stream), OperationVerb.SEPARATE_BATCH)
+
+    plan = plan_decision(workshop.ledger, workshop.stream(stream), OperationVerb.RELEASE_BATCH)
+    decide(workshop.ledger, plan, requested_by="a test", planned=plan.digest)
+    workshop.run(stream, is_recorded=True)
+
+    assert ids(workshop) == [1, 2, 4, 7, 8, 9]
+    assert len(workshop.rows(f"quarantine.{stream}")) == 3
+    append(workshop, 11, -4, 12, first=10)
+    workshop.run(stream, is_recorded=True)
+    assert (ids(workshop)[-2:], find_held(workshop.ledger, stream)) == ([10, 12], None), "the count began again"
+
+
+@pytest.mark.full
+def test_the_share_is_that_of_the_rows_that_were_read(workshop: Workshop, tmp_path: Path) -> None:
+    """The transformation leaves most of them out, so that what is written says nothing; a file without a good record is
+    held as well."""
+    workshop = with_folder(workshop, tmp_path)
+    workshop.declare_table("target", COLUMNS)
+    stream = f"s{workshop.namespace}"
+    columns = [{"name": "id", "type": "long", "required": True}, {"name": "price", "type": "long"}]
+    source = {"connection": "folder", "path": "in", "format": "json", "columns": columns, "on_malformed": "quarantine"}
+    workshop.declare_stream(
+        stream,
+        sql="SELECT id, price FROM r WHERE id < 2",
+        inputs={"r": {"stream": {"files": source}}},
+        outputs={"main": {"iceberg": {"table": workshop.table_name("target")}}},
+        quarantine=True,
+        supervision={"max_rejected": {"share": 0.3, "action": "hold"}},
+    )
+    (tmp_path / "in").mkdir()
+    records = [f'{{"id": {number}}}' for number in range(1, 10)]
+    (tmp_path / "in" / "good.json").write_text("\n".join([*records, "cut", "cut"]))
+    workshop.run(stream, is_recorded=True)
+    assert (ids(workshop), find_held(workshop.ledger, stream)) == ([1], None), "2 of 11, and not 2 of 3"
+
+    (tmp_path / "in" / "bad.json").write_text("cut\n" * 4)
+    workshop.run(stream, is_recorded=True)
+
+    held = held_of(workshop, stream)
+    assert held.reason.startswith("max_rejected by 6 rejected rows of 15 since ")
+    assert (held.rows, len(workshop.rows(f"quarantine.{stream}"))) == ({"main": 0, "quarantine": 4}, 2)
