@@ -71,8 +71,8 @@ drill: setup ## Race publishers, freeze drivers and kill them at every point, fo
 	$(BIN)/python -m tests.faults.table_starts
 	$(PYTEST) -m drill tests/integration --timeout=1200
 	$(PYTEST) -m drill tests/spark --timeout=1200
-	TZ=Europe/Berlin $(PYTEST) -m drill tests/spark/backfill/test_any_history.py --timeout=1200
-	TZ=America/St_Johns $(PYTEST) -m drill tests/spark/backfill/test_any_history.py --timeout=1200
+	TZ=Europe/Berlin SLUICE_TEST_SEEDS=170:335 $(PYTEST) tests/spark/backfill/test_any_history.py --timeout=1200
+	TZ=America/St_Johns SLUICE_TEST_SEEDS=335:500 $(PYTEST) tests/spark/backfill/test_any_history.py --timeout=1200
 	$(PYTEST) -m drill tests/orchestration --timeout=1200
 	SLUICE_TEST_REPEATED_DEMO=1 $(PYTEST) tests/end_to_end/test_demo.py
 	$(BIN)/python -m tests.faults.supervision_sequences

@@ -33,7 +33,7 @@ def differences(workshop: Workshop, case: Case) -> list[str]:
     """Run a case; what differs from the oracle, one line each."""
     folder = workshop.folder.parent
     running = _Running(case=case, workshop=replace(workshop, settings=with_files(workshop.settings, folder)))
-    with engine_of(workshop.spark, case):
+    with engine_of(workshop.spark, case.seed):
         running.declare()
         for turn, rows in enumerate(case.turns):
             if not running.take(turn, rows):

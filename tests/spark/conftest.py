@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.differential.engine import engine_of
 from tests.fixtures.loading import load_fixtures
 from tests.fixtures.spark_submit import SMALL_PAGES, submit_arguments
 from tests.fixtures.stack import SERVICES, Stack, stack_in
@@ -98,3 +99,10 @@ def workshop(spark: SparkSession, settings: Settings, ring_ledger: Ledger, tmp_p
     pipelines.mkdir()
     own = settings.model_copy(update={"pipelines": pipelines, "checkpoints": (tmp_path / "checkpoints").as_uri()})
     return Workshop(spark=spark, settings=own, ledger=ring_ledger, namespace=f"n{uuid4().hex[:12]}")
+
+
+@pytest.fixture
+def engine(spark: SparkSession, seed: int) -> Iterator[None]:
+    """The session as the case of a seed runs with it, for tests of random cases."""
+    with engine_of(spark, seed):
+        yield

@@ -18,10 +18,12 @@ from typing import Any
 import duckdb
 import pytest
 from tests.fixtures.backfills import FIRST_DAY, backfill, delete_days, search_gaps
-from tests.fixtures.drill import sampled
+from tests.fixtures.drill import seeded
 from tests.fixtures.workshop import Workshop
 
 from sluice.errors import UnpublishableError, VerificationError
+
+pytestmark = pytest.mark.usefixtures("engine")
 
 _PARTS, _ROWS = 3, 40
 PARTS = _PARTS + 1
@@ -324,10 +326,7 @@ def of_whole_days(rows: Counter[Row], days: set[int], place: int) -> Counter[Row
     return Counter({row: times for row, times in rows.items() if row[place] is None or row[place].day not in days})
 
 
-SEEDS = range(500)
-
-
-@pytest.mark.parametrize("seed", sampled(SEEDS, [4], full=[0, 1, 2, 3, 5]))
+@pytest.mark.parametrize("seed", seeded(500, [4], full=[0, 1, 2, 3, 5]))
 def test_backfills_in_any_order_give_what_the_stream_gives(seed: int, workshop: Workshop) -> None:
     case = case_of(workshop, seed)
     whole, place = case.held(), list(case.kind.columns).index("at")
@@ -352,7 +351,7 @@ def test_backfills_in_any_order_give_what_the_stream_gives(seed: int, workshop: 
 
 
 @pytest.mark.full  # every run moves a row in `test_right_rows.py`
-@pytest.mark.parametrize("seed", sampled(range(100), [1]))
+@pytest.mark.parametrize("seed", seeded(100, [1]))
 def test_rows_that_a_correction_moves_are_lost_in_no_order(seed: int, workshop: Workshop) -> None:
     """A day that loses rows to another one fails until that one has them. The newest days are never blocked."""
     case = case_of(workshop, seed * len(KINDS), days=4)

@@ -295,13 +295,19 @@ def declare_topic_stream(
 
 
 def send(workshop: Workshop, topic: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Send rows, each a while after its time, to two partitions in turn."""
-    producer = Producer(dict(_clients(workshop)))
+    """Send rows, each a while after its time, to two partitions in turn. Compacted topics take none without a key."""
+    producer, refused = Producer(dict(_clients(workshop))), list[object]()
     for number, one in enumerate(rows):
-        at = one["at"] or FIRST_DAY
-        value = json.dumps({**one, "at": one["at"] and one["at"].isoformat()})
-        producer.produce(topic, value=value, partition=number % 2, timestamp=_milliseconds(at + SENT_AFTER))
+        producer.produce(
+            topic,
+            key=str(one["id"]),
+            value=json.dumps({**one, "at": one["at"] and one["at"].isoformat()}),
+            partition=number % 2,
+            timestamp=_milliseconds((one["at"] or FIRST_DAY) + SENT_AFTER),
+            on_delivery=lambda error, _: refused.append(error) if error is not None else None,
+        )
     producer.flush()
+    assert not refused, refused
 
 
 def send_bytes(workshop: Workshop, topic: str, value: bytes, *, at: datetime) -> None:
