@@ -56,7 +56,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "sluice.tables": ("sluice.settings", *_VALUES),
     "sluice.checkpoints": ("sluice.settings", *_VALUES),
     "sluice.record_values": ("sluice.errors", "sluice.settings", "sluice.declarations"),
-    "sluice.sources": ("sluice.settings", *_VALUES, "sluice.tables", "sluice.checkpoints"),
+    "sluice.sources": ("sluice.settings", *_VALUES, "sluice.tables", "sluice.checkpoints", "sluice.record_values"),
     "sluice.publication": (*_VALUES, "sluice.tables"),
     "sluice.backfill": (
         "sluice.settings",

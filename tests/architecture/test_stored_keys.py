@@ -29,7 +29,7 @@ NOT_STORED = {
     "sluice.late-watermark.": "a metric of Spark",
     "sluice.input.": "a metric of Spark",
     "sluice.rejected.": "a metric of Spark",
-    "sluice.undeclared.": "a metric of Spark",
+    "sluice.facts.": "a metric of Spark",
 }
 """Literals that look like keys, and what they are; nothing of it is written onto a table."""
 

@@ -43,6 +43,9 @@ _MOST_IMPORTS = 100
 _TRANSIENT = frozenset((408, 429, 500, 502, 503, 504))
 _SCHEMAS_KEPT = 1024
 
+_WHOLE = "(schema)"
+"""Stands for the fields of a schema that has no columns."""
+
 
 @lru_cache(maxsize=_SCHEMAS_KEPT)
 def schema_of_id(connection: SchemaRegistryConnection, schema_id: int) -> RegisteredSchema | None:
@@ -75,6 +78,27 @@ def schema_of_subject(
             next_step="Correct `subject` and `version`, or register the schema.",
         )
     return _schema(connection, answer, name=name)
+
+
+def described_schema(connection: SchemaRegistryConnection, schema_id: int, *, message: str | None) -> dict[str, str]:
+    """The type of each field of a schema in words, by its name; of one that has no columns, why.
+
+    Parameters
+    ----------
+    message: of a schema of Protobuf; unset: its first.
+
+    Raises
+    ------
+    RegistryError, RegistryUnreachableError: as `schema_of_id` raises them.
+    """
+    found = schema_of_id(connection, schema_id)
+    if found is None:
+        return {_WHOLE: "the registry does not have it"}
+    try:
+        columns = _columns_of(found, message)
+    except ValueError as error:
+        return {_WHOLE: f"{found.format}, {str(error).splitlines()[0]}"}
+    return {one.name: f"{'required' if one.required else 'optional'} {one.type}" for one in columns}
 
 
 def _path_of_version(subject: str, version: int | str) -> str:
@@ -259,16 +283,20 @@ def _of_subject(
 
 
 def _columns(value: ValueDeclaration, schema: SchemaText) -> tuple[Column, ...]:
-    if value.format == "protobuf":
+    columns = _columns_of(RegisteredSchema(format=value.format, schema=schema), value.message)
+    if RECORD_COLUMN in (column.name for column in columns):
+        raise ValueError(f"it has a field `{RECORD_COLUMN}`, the name of the column of the record itself")
+    return columns
+
+
+def _columns_of(registered: RegisteredSchema, message: str | None) -> tuple[Column, ...]:
+    schema = registered.schema
+    if registered.format == "protobuf":
         from sluice.declarations.schemas.protobuf_schemas import (  # few need protoc
             compiled,
             message_columns,
             message_of,
         )
 
-        columns = message_columns(message_of(compiled(schema.text, schema.imports), value.message))
-    else:
-        columns = avro_columns(schema.text, schema.imports) if value.format == "avro" else columns_of_json(schema.text)
-    if RECORD_COLUMN in (column.name for column in columns):
-        raise ValueError(f"it has a field `{RECORD_COLUMN}`, the name of the column of the record itself")
-    return columns
+        return message_columns(message_of(compiled(schema.text, schema.imports), message))
+    return avro_columns(schema.text, schema.imports) if registered.format == "avro" else columns_of_json(schema.text)

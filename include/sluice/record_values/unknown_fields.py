@@ -8,7 +8,6 @@ block doubtful.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, chain
@@ -101,19 +100,6 @@ def bounded_counts(counts: Counter[str]) -> dict[str, int]:
     kept = {name[:_LONGEST_NAME]: times for name, times in counts.most_common(_MOST_NAMES)}
     left = counts.total() - sum(kept.values())
     return kept | ({OTHERS: left} if left else {})
-
-
-def counts_text(counts: Mapping[str, int]) -> str | None:
-    """Counts as the text that a Spark column holds; None when there are none."""
-    return json.dumps(bounded_counts(Counter(counts))) if counts else None
-
-
-def counts_of_texts(texts: Iterable[str]) -> dict[str, int]:
-    """The sum of such texts."""
-    total: Counter[str] = Counter()
-    for text in texts:
-        total.update(json.loads(text))
-    return dict(total)
 
 
 _MOST_FIELDS = 100

@@ -15,17 +15,17 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.source_declarations import IcebergSource
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.ledger.batches import MOST_REJECTED_FILES
-from sluice.record_values.unknown_fields import counts_of_texts
+from sluice.record_values.block_facts import BlockFacts, WrittenAs, facts_of_texts
 from sluice.settings import Settings
 from sluice.sources.source_fields import SourceFields, fields_of
 from sluice_spark.query.logical_plan import analyzed_plan, leaves_of, python_list
 from sluice_spark.session.jvm import jvm_of
 from sluice_spark.sources import read_input, with_watermark
 from sluice_spark.sources.input_decoding import (
+    FACTS_METRIC,
     GOOD_FILES,
     REJECTED_FILES,
     REJECTED_METRIC,
-    UNDECLARED_METRIC,
     decode,
 )
 
@@ -146,12 +146,21 @@ def are_counted_by_spark(outputs: Iterable[DataFrame], inputs: Iterable[DataFram
     return are_new and sorted(sources) == sorted(_reading(leaf) for leaf in read)
 
 
-def undeclared_fields(progress: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+def undeclared_fields(progress: Mapping[str, Any]) -> dict[str, Mapping[str, int]]:
     """How often each field was sent that no column takes, by input. progress: Spark's report of a batch."""
+    return {name: facts.undeclared for name, facts in _facts(progress).items() if facts.undeclared}
+
+
+def written_as(progress: Mapping[str, Any]) -> dict[str, WrittenAs]:
+    """What the values of a batch were written as, by input. progress: Spark's report of the batch."""
+    return {name: facts.written_as for name, facts in _facts(progress).items() if facts.written_as}
+
+
+def _facts(progress: Mapping[str, Any]) -> dict[str, BlockFacts]:
     return {
-        name.removeprefix(REJECTED_METRIC).removeprefix(UNDECLARED_METRIC): counts_of_texts(metric["undeclared"])
+        name.removeprefix(REJECTED_METRIC).removeprefix(FACTS_METRIC): facts_of_texts(metric["facts"])
         for name, metric in progress.get("observedMetrics", {}).items()
-        if name.startswith((REJECTED_METRIC, UNDECLARED_METRIC)) and metric.get("undeclared")
+        if name.startswith((REJECTED_METRIC, FACTS_METRIC)) and metric.get("facts")
     }
 
 

@@ -23,9 +23,10 @@ from pyspark.sql.streaming.listener import (
 
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.ledger.batches import BatchObservation
+from sluice.record_values.block_facts import WrittenAs
 from sluice_spark.delivery.delivery_port import DeliveredBatch, DeliveringRun
 from sluice_spark.query.lateness import AGGREGATIONS, LATE_METRIC
-from sluice_spark.query.stream_inputs import rejected_files, undeclared_fields
+from sluice_spark.query.stream_inputs import rejected_files, undeclared_fields, written_as
 from sluice_spark.session.item_context import in_this_context
 from sluice_spark.session.jvm import jvm_of
 from sluice_spark.sources.input_decoding import INPUT_METRIC, REJECTED_METRIC
@@ -119,6 +120,7 @@ class ProgressListener(StreamingQueryListener):
     origin: whose batches they are.
     take_delivered: returns what the delivery counted of a batch; none for a progress report without a batch.
     hand_over: takes an observation, at once.
+    see_written: takes what the values of a batch were written as, by input, and the number of the batch.
     """
 
     def __init__(
@@ -128,12 +130,14 @@ class ProgressListener(StreamingQueryListener):
         *,
         take_delivered: Callable[[int], DeliveredBatch | None],
         hand_over: Callable[[BatchObservation], None],
+        see_written: Callable[[Mapping[str, WrittenAs], str], None],
     ) -> None:
         self._spark = spark
         self._origin = origin
         self._take_delivered = take_delivered
         self._observe = in_this_context(self._observe_progress)  # Spark calls it on a thread of its own
         self._hand_over = hand_over
+        self._see_written = see_written
         self.terminated = threading.Event()
 
     @cached_property
@@ -165,6 +169,7 @@ class ProgressListener(StreamingQueryListener):
             batch = observe_batch(progress, delivered, self._origin)
             _log.info("%s", batch_line(batch))
             self._hand_over(batch)
+            self._see_written(written_as(progress), batch.key.number)
         except Exception:  # noqa: BLE001  # a defect here must not reach Spark's thread; the data is safe without this record
             _log.exception("a batch could not be observed")
 

@@ -141,6 +141,7 @@ class QueryRun:
             ),
             take_delivered=self.delivery.take,
             hand_over=hand_over,
+            see_written=self.context.controls.sightings.see_written,
         )
 
     def _start_and_watch(self, trigger: Mapping[str, Any]) -> None:

@@ -175,7 +175,9 @@ class SupervisedRun:
         """The start of the run, and whether a batch is planned for it."""
         until = self.planned.until if self.planned is not None else None
         run = replace(self.run, token=token)
-        sightings = SchemaSightings(self.stream.declaration, None if self.rejected_as is not None else self.ledger)
+        sightings = SchemaSightings(
+            self.stream.declaration, self.settings, None if self.rejected_as is not None else self.ledger
+        )
         start = start_run(
             spark, self.settings, self.ledger, self.stream, run, sightings=sightings, is_again=is_again, until=until
         )

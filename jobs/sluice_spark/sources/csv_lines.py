@@ -22,14 +22,15 @@ from pyspark.sql.types import BinaryType, BooleanType, LongType, StringType, Str
 from sluice.declarations.source_declarations import FilesSource
 from sluice.declarations.value_declaration import Column
 from sluice.record_values.arrow_columns import DecodedBlock
+from sluice.record_values.block_facts import BlockFacts, WrittenAs, written_by_header
 from sluice.record_values.csv_decoding import CsvBlockDecoder, CsvHeader, lines_of, read_header, split_line
 from sluice.record_values.rejection import Rejection, RejectionKind
-from sluice.record_values.unknown_fields import counts_text
 from sluice_spark.session.columns import REJECTION_ROW, spark_schema
 from sluice_spark.sources.value_decoding import (
+    BLOCK_FACTS,
     NUMBER,
     REJECTION,
-    UNDECLARED_COUNTS,
+    facts_column,
     kept_numbers,
     rejection_column,
     task_number,
@@ -97,7 +98,7 @@ def decoded_csv(rows: DataFrame, source: FilesSource, *, value: str, with_texts:
 
 def _struct_of(columns: Sequence[Column]) -> StructType:
     decoded = spark_schema(columns).add(REJECTION, REJECTION_ROW).add(NUMBER, LongType())
-    decoded.add(UNDECLARED_COUNTS, StringType())
+    decoded.add(BLOCK_FACTS, StringType())
     return decoded.add(_LINE, BinaryType()).add(_IS_HEADER, BooleanType())
 
 
@@ -115,6 +116,7 @@ class _Lines:
         self._with_texts = with_texts
         self._file: int | None = None
         names = self._decoder.names
+        self._given: list[str | None] | None = None
         self._header: CsvHeader | Rejection = CsvHeader(width=len(names), places=tuple(range(len(names))))
 
     def decoded(self, columns: Sequence[Any], kind: pa.DataType, *, first: int) -> Any:
@@ -139,6 +141,8 @@ class _Lines:
         whole = part[-2][0].as_py()
         header = split_line(whole) if whole is not None else [text[0].as_py() for text in part[:-2]]
         decoder = self._decoder
+        is_header = any(name in decoder.names for name in header)  # otherwise it may be a line of data
+        self._given = header if is_header else None
         return read_header(
             header, decoder.names, required=decoder.required, rejects_undeclared=self._rejects_undeclared
         )
@@ -146,16 +150,17 @@ class _Lines:
     def _decoded(self, texts: list[Any], unfit: Any, kind: pa.DataType, *, first: int) -> Any:
         block, length = self._block(texts, unfit), len(unfit)
         numbers, whole = pa.nulls(length, pa.int64()), pa.nulls(length, pa.binary())
-        undeclared: Any = pa.nulls(length, pa.string())
         if block.rejections or self._with_texts:
             whole = _whole(texts, unfit)
         if block.rejections:
             numbers = pa.array(kept_numbers(whole.to_pylist(), block.rejections, first=first), pa.int64())
-        if length and block.undeclared:
-            undeclared = pa.array([counts_text(block.undeclared), *[None] * (length - 1)], pa.string())
+        written_as: WrittenAs = {}
+        if self._given is not None:
+            written_as = written_by_header(self._given, values=length, rejected=len(block.rejections))
+        facts = facts_column(BlockFacts(undeclared=block.undeclared, written_as=written_as), length)
         are_headers = pa.repeat(pa.scalar(value=False), length)
         rejections = rejection_column(block.rejections, length)
-        return _struct([*block.columns, rejections, numbers, undeclared, whole, are_headers], kind)
+        return _struct([*block.columns, rejections, numbers, facts, whole, are_headers], kind)
 
     def _block(self, texts: list[Any], unfit: Any) -> DecodedBlock:
         length, header = len(unfit), self._header

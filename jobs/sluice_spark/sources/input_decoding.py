@@ -24,13 +24,13 @@ from sluice.record_values.schemas import MAGIC_BYTE, PREFIX_BYTES, ValueSchema
 from sluice.settings import Settings
 from sluice_spark.session.columns import REJECTION_ROW, quoted, rejected_row, rejection_of
 from sluice_spark.sources.csv_lines import decoded_csv
-from sluice_spark.sources.value_decoding import NUMBER, REJECTION, UNDECLARED_COUNTS, decoding_of
+from sluice_spark.sources.value_decoding import BLOCK_FACTS, NUMBER, REJECTION, decoding_of
 
 _VALUE, _FILE = "_sluice_value", "file"
 REJECTED = "_sluice_rejected"
 """The column of a rejected record as a row of the quarantine; null for a decoded one."""
 
-_REASON, _KEPT, _UNDECLARED = "_sluice_reason", "_sluice_kept", "_sluice_undeclared_counts"
+_REASON, _KEPT, _FACTS = "_sluice_reason", "_sluice_kept", "_sluice_block_facts"
 
 INPUT_METRIC = "sluice.input."
 """The prefix of the observed metric that counts an input's rows, as `rows`. Spark's own `numInputRows` counts a source
@@ -39,14 +39,14 @@ row would only cost time. An input with a metric of rejected records has this co
 
 REJECTED_METRIC = "sluice.rejected."
 """The prefix of the observed metric of an input's rejected records: `count`, and as `records` those that are kept; with
-`undeclared` as below, if its values are decoded, and with `rows`, if the rows are counted."""
+`facts` as below, if its values are decoded, and with `rows`, if the rows are counted."""
 
 REJECTED_FILES, GOOD_FILES = "rejected_files", "good_files"
 """What the metric of an input of lines has besides: the files with a rejected record, and those with a good one."""
 
-UNDECLARED_METRIC = "sluice.undeclared."
-"""The prefix of the observed metric of an input that rejects nothing: as `undeclared` the fields that no column takes,
-with their numbers, of each block of values."""
+FACTS_METRIC = "sluice.facts."
+"""The prefix of the observed metric of an input that rejects nothing: as `facts` what is known of each block of values
+beside its columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class _Metric:
 
     def of(self, judged: DataFrame, *, file: Column | None = None) -> DataFrame:
         """The rows with this metric. file: the name of the file of each row, where files are judged."""
-        counts = [_undeclared(fn.col(_UNDECLARED))] if _UNDECLARED in judged.columns else []
+        counts = [_facts(fn.col(_FACTS))] if _FACTS in judged.columns else []
         if file is not None:
             is_good = fn.col(_REASON).isNull()
             counts += [
@@ -157,8 +157,8 @@ def decode(
     if of_lines is not None:
         lines = _tried_lines(rows, of_lines)
         if observed_as is not None:
-            counts = fn.col(f"{_VALUE}.{UNDECLARED_COUNTS}")
-            lines = lines.observe(f"{UNDECLARED_METRIC}{observed_as}", _undeclared(counts))
+            counts = fn.col(f"{_VALUE}.{BLOCK_FACTS}")
+            lines = lines.observe(f"{FACTS_METRIC}{observed_as}", _facts(counts))
         rows = _failing(lines, of_lines.columns)
     if declared.watermark is None:
         return DecodedInput(rows=rows)
@@ -237,7 +237,7 @@ def _split(
         reason.alias(_REASON),
         fn.when(reason.isNotNull(), fn.struct(*shown)).alias(REJECTED),
         fn.when(number.isNotNull(), fn.struct(number.alias("number"), *shown)).alias(_KEPT),
-        fn.col(f"{_VALUE}.{UNDECLARED_COUNTS}").alias(_UNDECLARED),
+        fn.col(f"{_VALUE}.{BLOCK_FACTS}").alias(_FACTS),
     )
     file = fn.col(f"{RECORD_COLUMN}.{_FILE}") if form.position == (_FILE,) else None
     observed = judged if metric is None else metric.of(judged, file=file)
@@ -286,9 +286,9 @@ def rejected_of(judged: DataFrame) -> DataFrame:
     return judged.where(fn.col(REJECTED).isNotNull()).select(f"{REJECTED}.*")
 
 
-def _undeclared(counts: Column) -> Column:
-    """What is observed of the fields that no column takes. counts: those of each block of values."""
-    return fn.collect_list(counts).alias("undeclared")
+def _facts(facts: Column) -> Column:
+    """What is observed of values beside their columns. facts: those of each block of values."""
+    return fn.collect_list(facts).alias("facts")
 
 
 def _tried(rows: DataFrame, schema: ValueSchema, form: _Form) -> DataFrame:

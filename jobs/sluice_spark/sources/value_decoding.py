@@ -18,13 +18,13 @@ from pyspark.sql.types import LongType, StringType, StructType
 from sluice.declarations.value_declaration import as_sent
 from sluice.record_values.arrow_columns import DecodedBlock
 from sluice.record_values.block_decoding import BinaryBlockDecoder
+from sluice.record_values.block_facts import BlockFacts, facts_text, written_by_id
 from sluice.record_values.decoding_apart import Decode, Values, decode_apart, decode_within
 from sluice.record_values.json_columnar import ColumnarJson, is_columnar
 from sluice.record_values.json_decoding import JsonBlockDecoder
 from sluice.record_values.registry import RegistryLookup
 from sluice.record_values.rejection import DecodingLimits, Rejection, rejection_row
 from sluice.record_values.schemas import MAGIC_BYTE, NO_SCHEMA_ID, PREFIX_BYTES, ValueSchema
-from sluice.record_values.unknown_fields import counts_text
 from sluice_spark.session.columns import REJECTION_ROW, spark_schema
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ REJECTION, NUMBER = "_sluice_rejection", "_sluice_number"
 decoded one; and the number of a rejected record that is kept in the driver's memory until the batch is staged, null for
 all others. A partition that is computed twice gives the same numbers."""
 
-UNDECLARED_COUNTS = "_sluice_undeclared"
-"""The last field of a decoded struct: in the first of each block how often each field was sent in the block that no
-column takes, as `counts_text` writes it; null in all others."""
+BLOCK_FACTS = "_sluice_facts"
+"""The last field of a decoded struct: in the first of each block what is known of its values beside their columns, as
+`facts_text` writes it; null in all others."""
 
 _MOST_KEPT, _MOST_KEPT_BYTES = 200, 2**18
 """Of each block, which has 10,000 values by default. A batch of a million values keeps at most 20,000 rejected records
@@ -65,8 +65,7 @@ def decoding_of(schema: ValueSchema) -> Callable[[Column], Column]:
             decoded = None if decode_bounded is decode_apart else block_at_once(schema, block)
             if decoded is None:
                 decoded = decode_bounded(partial(judged, schema), block.to_pylist(), schema.limits)
-            values = block.to_pylist() if decoded.rejections else ()
-            yield _structs(schema, values, decoded, length=len(block), first=first)
+            yield _structs(schema, block, decoded, first=first)
             first += len(block)
 
     # Otherwise Spark evaluates it a second time in the condition that separates decoded from rejected rows, and a
@@ -92,18 +91,23 @@ def judged(schema: ValueSchema, values: Values) -> DecodedBlock:
     return _json_block(schema, values) if schema.format == "json" else _binary_decoder(schema).decode(values)
 
 
-def _structs(schema: ValueSchema, values: Values, block: DecodedBlock, *, length: int, first: int) -> Block:
-    """A decoded block as structs. values: needed when some are rejected. first: the number of the first value."""
-    fields = _fields_of(schema)
+def _structs(schema: ValueSchema, values: Block, block: DecodedBlock, *, first: int) -> Block:
+    """A decoded block as structs. values: that were decoded. first: the number of the first of them."""
+    fields, length = _fields_of(schema), len(values)
     rejections, numbers = rejection_column(block.rejections, length), pa.nulls(length, pa.int64())
     if block.rejections:
-        numbers = pa.array(kept_numbers(values, block.rejections, first=first), pa.int64())
-    undeclared = pa.nulls(length, pa.string())
-    if block.undeclared:
-        undeclared = pa.array([counts_text(block.undeclared), *[None] * (length - 1)], pa.string())
-    columns = [*block.columns, rejections, numbers, undeclared]
+        numbers = pa.array(kept_numbers(values.to_pylist(), block.rejections, first=first), pa.int64())
+    written_as = written_by_id(values, block.rejections) if schema.registry is not None else {}
+    facts = facts_column(BlockFacts(undeclared=block.undeclared, written_as=written_as), length)
+    columns = [*block.columns, rejections, numbers, facts]
     same = [one if one.type == to.type else one.cast(to.type) for one, to in zip(columns, fields, strict=True)]
     return pa.StructArray.from_arrays(same, fields=fields)
+
+
+def facts_column(facts: BlockFacts, length: int) -> Any:
+    """The facts of a block at its first row."""
+    text = facts_text(facts) if length else None
+    return pa.nulls(length, pa.string()) if text is None else pa.array([text, *[None] * (length - 1)], pa.string())
 
 
 def block_at_once(schema: ValueSchema, block: Block) -> DecodedBlock | None:
@@ -183,7 +187,7 @@ def _fields_of(schema: ValueSchema) -> list[pa.Field[Any]]:
 
 def _struct_of(schema: ValueSchema) -> StructType:
     decoded = spark_schema(schema.columns).add(REJECTION, REJECTION_ROW).add(NUMBER, LongType())
-    return decoded.add(UNDECLARED_COUNTS, StringType())
+    return decoded.add(BLOCK_FACTS, StringType())
 
 
 @lru_cache(maxsize=_DECODERS_KEPT)

@@ -24,6 +24,8 @@ from tests.unit.record_values.test_protobuf_values import written as protobuf
 from sluice.failure_reasons import FailureReason
 from sluice.failures.classification import classify
 from sluice.failures.error_chains import chain_of
+from sluice.ledger.events import EventSubject, recent_events
+from sluice.ledger.source_schemas import FieldChange, source_schemas
 from sluice.settings import KafkaConnection
 from sluice.sources.kafka_clients import client_settings
 
@@ -93,6 +95,16 @@ def test_avro_of_a_registry_goes_on_with_a_newer_schema(registered: Workshop, re
     newer = framed(new, avro(NEW, {"id": 2, "word": None, "more": 0.5}))
     sent(registered, [newer, framed(other, avro(OTHER, {"id": "x"})), framed(new, b"\x02")], topic)
     assert [batch.refused_rows for batch in registered.run(stream).batches] == [2]
+    events = recent_events(registered.ledger, EventSubject.STREAM, stream, limit=50)
+    seen = [(one.evidence["now"], one.evidence["answer"]) for one in events if one.action == "see_schema"]
+    assert seen == [
+        (f"schema {other} of registry", "0 of the 1 values with it in batch 1:1 are decoded, the others are rejected."),
+        (f"schema {new} of registry", "1 of the 2 values with it in batch 1:1 are decoded, the others are rejected."),
+        ("schema 99999 of registry", "0 of the 1 values with it in batch 1:0 are decoded, the others are rejected."),
+    ]
+    (last,) = source_schemas(registered.ledger, stream)
+    assert (last.source, last.source_before) == (f"schema {other} of registry", f"schema {new} of registry")
+    assert FieldChange(field="id", was="required long", now="required string") in last.changes
 
     assert registered.rows(stream) == [{"id": 1, "word": "one", "offset": 0}, {"id": 2, "word": None, "offset": 4}]
     found = refused(registered, stream)

@@ -13,6 +13,7 @@ from pyarrow import orc, parquet
 from tests.fixtures.workshop import Workshop
 
 from sluice.errors import SchemaError
+from sluice.ledger.events import EventSubject, recent_events
 from sluice.ledger.source_schemas import source_schemas
 from sluice.settings import FilesConnection
 from sluice_spark.query.stream_preview import preview
@@ -21,7 +22,9 @@ from sluice_spark.query.stream_preview import preview
 class Folder:
     """A folder of files, and the stream that appends their rows."""
 
-    def __init__(self, workshop: Workshop, place: Path, columns: dict[str, str], **source: Any) -> None:
+    def __init__(
+        self, workshop: Workshop, place: Path, columns: dict[str, str], *, quarantine: bool = False, **source: Any
+    ) -> None:
         self.path, self.stream = place / "in", f"s{workshop.namespace}"
         self.path.mkdir()
         connections = {
@@ -39,6 +42,7 @@ class Folder:
             python="def transform(f):\n    return f\n",
             inputs={"f": {"stream": {"files": {"connection": "here", "columns": declared} | source}}},
             outputs={"main": {"iceberg": {"table": self.target}}},
+            quarantine=quarantine,
         )
 
     def write(self, name: str, rows: pa.Table) -> None:
@@ -143,3 +147,22 @@ def test_files_that_fit_are_read(workshop: Workshop, tmp_path: Path) -> None:
     )
     folder.run()
     assert [(row["id"], row["at"], str(row["d"])) for row in folder.rows()] == [(4_000_000_000, at, "1.0000")]
+
+
+def test_the_first_lines_of_csv_are_seen_and_a_line_of_data_is_not_kept_as_one(
+    workshop: Workshop, tmp_path: Path
+) -> None:
+    columns = {"id": "long", "amount": "double"}
+    folder = Folder(workshop, tmp_path, columns, quarantine=True, format="csv", on_malformed="quarantine")
+    files = ("id,amount\n1,1.5\n", "id,amount,colour\n2,2.5,red\n", "secret,3.5\n3,x\n", "id,amount\n4,4.5\n")
+    for number, text in enumerate(files):
+        (folder.path / f"{number}.csv").write_text(text)
+        folder.run()
+
+    assert sorted(row["id"] for row in folder.rows()) == [1, 2, 4]
+    (schema,) = source_schemas(workshop.ledger, folder.stream)
+    assert (schema.source, dict(schema.fields)) == ("csv files in the folder of here", {"id": "text", "amount": "text"})
+    events = recent_events(workshop.ledger, EventSubject.STREAM, folder.stream, limit=50)
+    (change,) = [one for one in events if one.action == "see_schema"]
+    assert change.evidence["changes"] == [{"field": "colour", "was": "", "now": "text"}]
+    assert change.evidence["answer"] == "1 of the 1 values with it in batch 1:1 are decoded."

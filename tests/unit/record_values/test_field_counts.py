@@ -15,8 +15,9 @@ from tests.unit.record_values.test_protobuf_values import written as message
 from sluice.declarations.value_declaration import ValueColumn
 from sluice.ledger.undeclared_fields import OTHERS as OTHERS_IN_THE_LEDGER
 from sluice.record_values.block_decoding import ValueDecoder
+from sluice.record_values.block_facts import BlockFacts, facts_of_texts, facts_text
 from sluice.record_values.json_decoding import JsonBlockDecoder
-from sluice.record_values.unknown_fields import OTHERS, counts_of_texts, counts_text
+from sluice.record_values.unknown_fields import OTHERS
 
 COLUMNS = (
     ValueColumn(name="id", type="long"),
@@ -118,11 +119,11 @@ def test_fields_of_protobuf_are_numbers_that_the_message_does_not_have() -> None
 
 
 def test_counts_are_bounded_whatever_is_sent() -> None:
-    text = counts_text({f"{number:03}{'x' * 500}": number + 1 for number in range(60)})
+    text = facts_text(BlockFacts(undeclared={f"{number:03}{'x' * 500}": number + 1 for number in range(60)}))
     assert text is not None
     assert len(text) < 20_000
-    counts = counts_of_texts([text, text])
+    counts = facts_of_texts([text, text]).undeclared
     assert counts[OTHERS] == 2 * sum(range(1, 11))
     assert sum(counts.values()) == 2 * sum(range(1, 61))
-    assert counts_text({}) is None
+    assert facts_text(BlockFacts()) is None
     assert OTHERS == OTHERS_IN_THE_LEDGER
