@@ -1,4 +1,5 @@
-"""What a page asks Airflow to run for a person: the maintenance of a table, backfills, the rejection of a batch.
+"""What a page asks Airflow to run for a person: the maintenance of a table, backfills, what is decided about a
+batch.
 
 The plans are those of the command line. A page looks at a table for such a plan only, when a person asks for it, and
 within a bound.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 from pyiceberg.table import Table
@@ -19,11 +21,13 @@ from sluice.backfill.observe_backfill import backfill_of, plan_with_followers
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.events import REQUESTED, Actor, Event, EventAction, EventSubject, record_event
+from sluice.ledger.held_batches import HeldBatch
 from sluice.maintenance.maintained_tables import find_declaration, plan_table_maintenance
 from sluice.maintenance.maintenance_plan import MaintenancePlan
 from sluice.maintenance.maintenance_records import maintenance_operation
 from sluice.operations import OperationPlan, OperationVerb, steps_of
-from sluice.publication.batch_rejection import Rejection, plan_rejection
+from sluice.publication.batch_plans import plan_about_batch
+from sluice.publication.batch_rejection import Rejection
 from sluice.publication.staged_batch import staged_outputs
 from sluice.settings import Settings
 from sluice.supervision.platform_dags import MAINTENANCE_DAG
@@ -204,38 +208,62 @@ def can_stage(stream: LoadedStream) -> bool:
     return next(staged_outputs(stream.declaration), None) is not None
 
 
-def plan_page_rejection(ledger: Ledger, settings: Settings, stream: LoadedStream) -> OperationPlan[Rejection]:
-    """What the rejection of the next waiting batch would do now. Nothing is changed.
+BATCH_WORDS: Mapping[OperationVerb, tuple[str, str]] = {
+    OperationVerb.RELEASE_BATCH: (
+        "Release batch",
+        "Publish the held batch as it is, although it breaks a rule, and those behind it.",
+    ),
+    OperationVerb.SEPARATE_BATCH: (
+        "Release batch without failing rows",
+        "Publish the held batch without the rows that break its rules, which go to the quarantine.",
+    ),
+    OperationVerb.REJECT_BATCH: (
+        "Reject batch",
+        "Discard the batch that waits for good: none of its rows ever becomes visible.",
+    ),
+}
+"""What a person may decide about a batch that waits: the label of the button, and what it does."""
+
+_BATCH_ACTIONS = {
+    OperationVerb.RELEASE_BATCH: (EventAction.RELEASE_BATCH, "released"),
+    OperationVerb.SEPARATE_BATCH: (EventAction.RELEASE_BATCH, "released without the rows that break its rules"),
+    OperationVerb.REJECT_BATCH: (EventAction.REJECT_BATCH, "rejected"),
+}
+
+
+def plan_batch_run(
+    ledger: Ledger, settings: Settings, stream: LoadedStream, verb: OperationVerb
+) -> OperationPlan[HeldBatch] | OperationPlan[Rejection]:
+    """What a decision about the batch that waits would do now. Nothing is changed.
+
+    Parameters
+    ----------
+    verb: one of `BATCH_WORDS`.
 
     Raises
     ------
-    SluiceError: as `plan_rejection` does.
+    SluiceError: as `plan_about_batch` does.
     """
-    plan = plan_rejection(open_catalog(settings), ledger, stream.declaration)
+    plan = plan_about_batch(ledger, stream, verb, open_tables=partial(open_catalog, settings))
     sentence = f"A run of the DAG {CONTROL_DAG} does this under your name, and only with the batch that you see here."
     if settings.approval_by_another:
         sentence += " It waits there for the approval of another person, for a day at most."
     return plan.followed_by(sentence)
 
 
-def rejection_request(stream: str, *, batch: int, digest: str) -> AirflowRequest:
-    """A run that rejects a batch, if it is still the one that was shown."""
-    conf = {
-        "stream": stream,
-        "verb": str(OperationVerb.REJECT_BATCH),
-        "dry_run": False,
-        "batch": batch,
-        "plan_digest": digest,
-    }
+def batch_request(stream: str, verb: OperationVerb, *, batch: int, digest: str) -> AirflowRequest:
+    """A run that carries out what is decided about a batch, if it is still the one that was shown."""
+    conf = {"stream": stream, "verb": str(verb), "dry_run": False, "batch": batch, "plan_digest": digest}
     return AirflowRequest(path=f"dags/{CONTROL_DAG}/dagRuns", body={"logical_date": None, "conf": conf})
 
 
-def record_rejection_request(ledger: Ledger, stream: str, *, batch: int, by: str) -> None:
-    """Save that a person is about to ask for a rejection.
+def record_batch_request(ledger: Ledger, stream: str, verb: OperationVerb, *, batch: int, by: str) -> None:
+    """Save that a person is about to ask for something about a batch.
 
     Raises
     ------
     LedgerError: when the ledger cannot be reached; then nothing is asked.
     """
-    explanation = f"Batch {batch} is to be rejected; the DAG {CONTROL_DAG} is asked."
-    record_event(ledger, command_event(EventAction.REJECT_BATCH, stream, by=by, explanation=explanation))
+    action, done = _BATCH_ACTIONS[verb]
+    explanation = f"Batch {batch} is to be {done}; the DAG {CONTROL_DAG} is asked."
+    record_event(ledger, command_event(action, stream, by=by, explanation=explanation))

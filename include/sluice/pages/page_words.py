@@ -104,10 +104,13 @@ class DoneWord(StrEnum):
     BACKFILL = "backfill"
     MAINTAIN = "maintain"
     REJECT_BATCH = "reject-batch"
+    RELEASE_BATCH = "release-batch"
+    SEPARATE_BATCH = "separate-batch"
     UNPAUSE = "unpause"
 
 
 _IN_LEDGER = "{} is in the ledger; what follows appears below by itself."
+_IN_CONTROL = "Airflow has queued the {} in the DAG stream_control; its result appears below."
 
 DONE_SENTENCES: Mapping[DoneWord, str] = {
     DoneWord.START: _IN_LEDGER.format("Start"),
@@ -118,6 +121,8 @@ DONE_SENTENCES: Mapping[DoneWord, str] = {
     DoneWord.BACKFILL: "Airflow has queued the runs of the backfill.",
     DoneWord.MAINTAIN: "Airflow has queued the maintenance run; its result appears below.",
     DoneWord.UNPAUSE: "The DAG is unpaused: its next run follows its schedule.",
-    DoneWord.REJECT_BATCH: "Airflow has queued the rejection in the DAG stream_control; its result appears below.",
+    DoneWord.REJECT_BATCH: _IN_CONTROL.format("rejection"),
+    DoneWord.RELEASE_BATCH: _IN_CONTROL.format("release"),
+    DoneWord.SEPARATE_BATCH: _IN_CONTROL.format("release without the failing rows"),
 }
 """What is said of each."""

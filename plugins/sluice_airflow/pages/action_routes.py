@@ -1,13 +1,14 @@
 """The addresses that act: a plan to look at, and its confirmation.
 
 Start, stop, restart and reset of a stream are requests in the ledger; who may not edit its DAG gets a 403. Maintenance
-of a table, a backfill and the rejection of a batch are runs of Airflow: each needs the permission to start runs of the
-DAG that does it, a backfill and a rejection also that to edit the DAG of the stream.
+of a table, a backfill and a decision about a batch are runs of Airflow: each needs the permission to start runs of the
+DAG that does it, a backfill and such a decision also that to edit the DAG of the stream.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -23,22 +24,24 @@ from sluice.maintenance.maintenance_plan import MaintenancePlan
 from sluice.operations import OperationPlan, OperationVerb
 from sluice.pages.job_plans import (
     BACKFILL_SUFFIX,
+    BATCH_WORDS,
     CONTROL_DAG,
     UNPAUSE,
     backfill_request,
+    batch_request,
     can_stage,
     maintenance_request,
     plan_backfill_runs,
+    plan_batch_run,
     plan_maintenance_run,
-    plan_page_rejection,
     record_backfill_request,
+    record_batch_request,
     record_maintenance_request,
-    record_rejection_request,
-    rejection_request,
     unpause_request,
 )
 from sluice.pages.page_actions import MEANINGS, PageActions, PageVerb
 from sluice.pages.page_templates import render
+from sluice.publication.batch_plans import BATCH_VERBS
 from sluice.supervision.platform_dags import MAINTENANCE_DAG, MISSED_WHILE_PAUSED
 from sluice_airflow.pages.page_access import Reader, ReaderDep
 from sluice_airflow.pages.page_addresses import base_of
@@ -56,7 +59,7 @@ _NOT_SHOWN = "The plan was not shown to you, or longer ago than ten minutes. Ope
 _JOB_MEANINGS = {
     OperationVerb.MAINTAIN: "Run its maintenance now, where something is due.",
     OperationVerb.BACKFILL: "Compute the interval again and replace its rows, beside the live stream.",
-    OperationVerb.REJECT_BATCH: "Discard the next staged batch for good, because it cannot be published.",
+    **{verb: meaning for verb, (_, meaning) in BATCH_WORDS.items()},
 }
 
 Moment = Annotated[str, Query(max_length=40)]
@@ -75,8 +78,11 @@ def action_routes() -> APIRouter:
     router.add_api_route("/streams/{stream}/backfill", _backfill_form, methods=["GET"])
     router.add_api_route("/streams/{stream}/plan/backfill", _plan_backfill, methods=["GET"])
     router.add_api_route("/streams/{stream}/do/backfill", _backfill, methods=["POST"], dependencies=own)
-    router.add_api_route("/streams/{stream}/plan/reject-batch", _plan_rejection, methods=["GET"])
-    router.add_api_route("/streams/{stream}/do/reject-batch", _reject, methods=["POST"], dependencies=own)
+    for verb in BATCH_VERBS:
+        router.add_api_route(f"/streams/{{stream}}/plan/{verb}", _plan_about_batch(verb), methods=["GET"])
+        router.add_api_route(
+            f"/streams/{{stream}}/do/{verb}", _decide_about_batch(verb), methods=["POST"], dependencies=own
+        )
     router.add_api_route("/streams/{stream}/plan/{verb}", _show_plan, methods=["GET"], response_class=HTMLResponse)
     router.add_api_route("/streams/{stream}/do/{verb}", _carry_out, methods=["POST"], dependencies=own)
     return router
@@ -199,26 +205,39 @@ def _backfill(stream: str, request: Request, reader: ReaderDep, pages: StateDep,
     return _done(request, reader, OperationVerb.BACKFILL, f"streams/{quote(stream)}")
 
 
-def _plan_rejection(stream: str, request: Request, reader: ReaderDep, pages: StateDep) -> HTMLResponse:
-    wanted = stream_to_reject_from(stream, reader, pages)
-    plan = plan_page_rejection(pages.ledger, pages.deployment.settings, wanted)
-    shown = ShownPlan(user=reader.name, subject=stream, verb=plan.verb, number=plan.seen.key.batch, digest=plan.digest)
-    label = f"Reject batch {plan.seen.key.batch} of"
-    return _page_of(request, pages, plan, shown, place=f"streams/{quote(stream)}", label=label, is_grave=True)
+def _plan_about_batch(verb: OperationVerb) -> Callable[..., HTMLResponse]:
+    """The address that shows the plan of what is decided about the batch that waits."""
+
+    def show(stream: str, request: Request, reader: ReaderDep, pages: StateDep) -> HTMLResponse:
+        wanted = stream_with_batches(stream, reader, pages)
+        plan = plan_batch_run(pages.ledger, pages.deployment.settings, wanted, verb)
+        number = plan.seen.key.batch
+        shown = ShownPlan(user=reader.name, subject=stream, verb=plan.verb, number=number, digest=plan.digest)
+        what, _ = BATCH_WORDS[verb]
+        label = f"{what.replace(' batch', f' batch {number}')} of"
+        is_grave = verb is OperationVerb.REJECT_BATCH
+        return _page_of(request, pages, plan, shown, place=f"streams/{quote(stream)}", label=label, is_grave=is_grave)
+
+    return show
 
 
-def _reject(stream: str, request: Request, reader: ReaderDep, pages: StateDep, token: Token) -> RedirectResponse:
-    stream_to_reject_from(stream, reader, pages)
-    shown = _confirmed(reader, pages, token, subject=stream, verb=OperationVerb.REJECT_BATCH)
-    if shown.number is None:
-        raise HTTPException(403, _NOT_SHOWN)
-    record_rejection_request(pages.ledger, stream, batch=shown.number, by=reader.actor)
-    pages.ask_airflow(request, rejection_request(stream, batch=shown.number, digest=shown.digest))
-    return _done(request, reader, OperationVerb.REJECT_BATCH, f"streams/{quote(stream)}")
+def _decide_about_batch(verb: OperationVerb) -> Callable[..., RedirectResponse]:
+    """The address at which that plan is confirmed."""
+
+    def act(stream: str, request: Request, reader: ReaderDep, pages: StateDep, token: Token) -> RedirectResponse:
+        stream_with_batches(stream, reader, pages)
+        shown = _confirmed(reader, pages, token, subject=stream, verb=verb)
+        if shown.number is None:
+            raise HTTPException(403, _NOT_SHOWN)
+        record_batch_request(pages.ledger, stream, verb, batch=shown.number, by=reader.actor)
+        pages.ask_airflow(request, batch_request(stream, verb, batch=shown.number, digest=shown.digest))
+        return _done(request, reader, verb, f"streams/{quote(stream)}")
+
+    return act
 
 
-def stream_to_reject_from(name: str, reader: Reader, pages: PageState) -> LoadedStream:
-    """A stream with staged outputs of which a person may reject a batch: they may edit its DAG, and start the run.
+def stream_with_batches(name: str, reader: Reader, pages: PageState) -> LoadedStream:
+    """A stream with staged outputs about whose batches a person may decide: they may edit its DAG, and start the run.
 
     Raises
     ------
@@ -226,7 +245,7 @@ def stream_to_reject_from(name: str, reader: Reader, pages: PageState) -> Loaded
     """
     wanted = stream_to_act_on(name, reader, pages)
     if not can_stage(wanted):
-        raise HTTPException(404, f"{name} stages no batches that could be rejected.")
+        raise HTTPException(404, f"{name} stages no batches that could wait for a person.")
     _require_starter(reader, CONTROL_DAG)
     return wanted
 

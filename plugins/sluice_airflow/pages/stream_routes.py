@@ -13,7 +13,8 @@ from urllib.parse import quote, urlencode
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
-from sluice.pages.job_plans import BACKFILL_SUFFIX, CONTROL_DAG, can_stage
+from sluice.operations import OperationVerb
+from sluice.pages.job_plans import BACKFILL_SUFFIX, BATCH_WORDS, CONTROL_DAG, can_stage
 from sluice.pages.line_selection import LineCounts, LineSelection
 from sluice.pages.lineage_edges import NodeKind
 from sluice.pages.lineage_page import MOST_NAMED, LineageSelection, known_lineage, lineage_page
@@ -22,6 +23,7 @@ from sluice.pages.page_templates import render
 from sluice.pages.page_words import DONE_SENTENCES, DoneWord
 from sluice.pages.stream_lines import HISTORY_HOURS, StreamLine
 from sluice.pages.stream_page import WINDOWS_HOURS, StreamPage, load_stream_page
+from sluice.publication.batch_plans import BATCH_VERBS
 from sluice.supervision.platform_dags import CHECKPOINTS_DAG, GAPS_DAG, RECONCILER_DAG
 from sluice.supervision.stream_verdict import StreamState
 from sluice_airflow.pages.dag_outlooks import find_outlooks
@@ -107,7 +109,8 @@ def _stream_page(
         "clears": _failed_run(line, page, reader),
         "verbs": _verbs(line, reader, pages),
         "may_backfill": _may_backfill(line, reader, pages),
-        "may_reject": _may_reject(line, reader, pages),
+        "batch_verbs": _batch_verbs(line, reader, pages),
+        "batch_words": BATCH_WORDS,
         "has_quarantine": has_quarantine,
         "may_see_samples": has_quarantine and reader.may_see_samples(line.stream),
         "samples_hidden": SAMPLES_HIDDEN,
@@ -142,14 +145,18 @@ def _may_backfill(line: StreamLine, reader: Reader, pages: PageState) -> bool:
     return bool(reader.may_act_on([line.stream])) and reader.may_start(f"{line.stream}{BACKFILL_SUFFIX}")
 
 
-def _may_reject(line: StreamLine, reader: Reader, pages: PageState) -> bool:
-    """Not while a driver lives, which publishes what is staged, nor where all is published. Whether a batch waits is
-    seen with the plan."""
+def _batch_verbs(line: StreamLine, reader: Reader, pages: PageState) -> tuple[OperationVerb, ...]:
+    """What may be decided about a batch that waits. One that no rule holds: not while a driver lives, which publishes
+    what is staged, nor where all is published; whether one waits is seen with the plan."""
     declared = pages.declarations.streams.get(line.stream)
+    may_decide = bool(reader.may_act_on([line.stream])) and reader.may_start(CONTROL_DAG)
+    if declared is None or not can_stage(declared) or not may_decide:
+        return ()
+    if line.state is StreamState.HELD:
+        is_separable = declared.declaration.quarantine
+        return tuple(verb for verb in BATCH_VERBS if is_separable or verb is not OperationVerb.SEPARATE_BATCH)
     is_in_order = line.state is StreamState.ALL_REJECTED or (line.is_healthy and line.state is not StreamState.STOPPED)
-    if declared is None or line.has_live_run or is_in_order or not can_stage(declared):
-        return False
-    return bool(reader.may_act_on([line.stream])) and reader.may_start(CONTROL_DAG)
+    return () if line.has_live_run or is_in_order else (OperationVerb.REJECT_BATCH,)
 
 
 def _failed_run(line: StreamLine, page: StreamPage, reader: Reader) -> str:

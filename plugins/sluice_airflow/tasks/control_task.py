@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from airflow.sdk import get_current_context
@@ -20,7 +21,8 @@ from sluice.ledger.held_batches import HeldBatch
 from sluice.operations import OperationPlan, OperationVerb
 from sluice.positions.repair_stream import plan_repair, repair_stream
 from sluice.processes.deadline import wait_until
-from sluice.publication.batch_rejection import Rejection, plan_rejection, reject
+from sluice.publication.batch_plans import BATCH_VERBS, RELEASES, plan_about_batch
+from sluice.publication.batch_rejection import Rejection, reject
 from sluice.publication.held_decisions import decide, holds_batch, plan_decision
 from sluice.supervision.control_plans import (
     ControlPlan,
@@ -43,12 +45,6 @@ _log = logging.getLogger(__name__)
 PLAN_TEXT, BATCH, DIGEST = "plan", "batch", "digest"
 """The XComs of the task `plan`: the text of what is approved, the batch that a rejection is of, and the digest of
 that plan."""
-
-RELEASES = frozenset({str(OperationVerb.RELEASE_BATCH), str(OperationVerb.SEPARATE_BATCH)})
-"""What makes rows of a held batch visible."""
-
-BATCH_VERBS = RELEASES | {str(OperationVerb.REJECT_BATCH)}
-"""What decides about the rows of one batch."""
 
 UNKNOWN_PERSON = "somebody"
 """Whom Airflow does not name."""
@@ -268,10 +264,8 @@ def _show_approved(plan: OperationPlan[Any]) -> None:
 def _batch_plan(
     deployment: Deployment, ledger: Ledger, stream: LoadedStream, verb: str, number: int | None
 ) -> OperationPlan[HeldBatch] | OperationPlan[Rejection]:
-    """The plan for a batch that is held, or of the rejection of the next one of a stopped stream."""
-    if verb in RELEASES or holds_batch(ledger, stream.name, number):
-        return plan_decision(ledger, stream, OperationVerb(verb), number=number)
-    return plan_rejection(open_catalog(deployment.settings), ledger, stream.declaration, number=number)
+    opened = partial(open_catalog, deployment.settings)
+    return plan_about_batch(ledger, stream, OperationVerb(verb), open_tables=opened, number=number)
 
 
 def _show_batch_plan(deployment: Deployment, ledger: Ledger, stream: LoadedStream, params: Mapping[str, Any]) -> None:

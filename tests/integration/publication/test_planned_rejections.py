@@ -10,13 +10,13 @@ from tests.integration.publication.test_batch_commands import Deployment, deploy
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import RunAlreadyLiveError, UsageError
-from sluice.ledger.batches import recent_batches
+from sluice.ledger.batches import PublicationKey, recent_batches
 from sluice.ledger.events import EventSubject, recent_events
 from sluice.ledger.held_batches import HeldBatch, HeldDecision, find_held, hold_batch
 from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import admit_run, record_end
 from sluice.operations import OperationPlan, OperationVerb
-from sluice.pages.job_plans import plan_page_rejection
+from sluice.pages.job_plans import plan_batch_run
 from sluice.publication.batch_rejection import Rejection, RejectionState, plan_rejection, reject
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.held_decisions import decide, plan_decision
@@ -209,9 +209,29 @@ def test_a_page_says_who_carries_it_out_and_who_must_approve(
 ) -> None:
     deployment.stage(0, 1)
 
-    plan = plan_page_rejection(
-        deployment.ledger, settings.model_copy(update={"approval_by_another": needs_another}), declared(deployment)
+    plan = plan_batch_run(
+        deployment.ledger,
+        settings.model_copy(update={"approval_by_another": needs_another}),
+        declared(deployment),
+        OperationVerb.REJECT_BATCH,
     )
 
     assert "A run of the DAG stream_control does this under your name" in plan.steps[-1].sentence
     assert ("the approval of another person" in plan.steps[-1].sentence) is needs_another
+
+
+def test_a_page_plans_what_the_command_line_plans_about_a_held_batch(
+    deployment: Deployment, settings: Settings
+) -> None:
+    stream, key = declared(deployment), PublicationKey(stream=deployment.stream, generation=1, batch=3)
+    with pytest.raises(UsageError, match="none is"):
+        plan_batch_run(deployment.ledger, settings, stream, OperationVerb.RELEASE_BATCH)
+    hold_batch(
+        deployment.ledger, HeldBatch(key=key, reason="price_is_positive by 1 of 2 rows of main", rows={"main": 2})
+    )
+
+    for verb in (OperationVerb.RELEASE_BATCH, OperationVerb.REJECT_BATCH):
+        plan = plan_batch_run(deployment.ledger, settings, stream, verb)
+        assert (plan.digest, plan.verb) == (plan_decision(deployment.ledger, stream, verb).digest, verb)
+        assert "breaks price_is_positive by 1 of 2 rows of main" in plan.steps[0].sentence
+        assert "A run of the DAG stream_control does this under your name" in plan.steps[-1].sentence

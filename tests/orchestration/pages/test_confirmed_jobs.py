@@ -8,10 +8,11 @@ from typing import Any
 
 import httpx
 import pyarrow as pa
+import pytest
 from pyiceberg.table import Table
 from tests.fixtures.airflow import RunningAirflow
 from tests.fixtures.publication import CatalogPlace, open_catalog_at
-from tests.orchestration.pages.test_page_access import BACKFILL, FOREIGN, MAINTAIN, REJECT, UNPAUSE
+from tests.orchestration.pages.test_page_access import BACKFILL, FOREIGN, MAINTAIN, UNPAUSE
 
 from sluice.backfill.followers import declarations_digest
 from sluice.backfill.intervals import parse_interval
@@ -197,30 +198,39 @@ def test_a_backfill_of_rows_that_are_computed_otherwise_needs_another_approval(
     airflow.wait(lambda: not is_another(), within_seconds=30)  # whatever the stream has published meanwhile
 
 
-def test_a_rejection_becomes_a_run_of_stream_control_for_the_person_with_the_plan_they_saw(
-    as_admin: httpx.Client, airflow: RunningAirflow
+@pytest.mark.parametrize(
+    ("verb", "said", "action"),
+    [
+        ("reject-batch", "rejection", "reject_batch"),
+        ("release-batch", "release", "release_batch"),
+        ("separate-batch", "release without the failing rows", "release_batch"),
+    ],
+)
+def test_a_decision_about_a_batch_becomes_a_run_for_the_person_with_the_plan_they_saw(
+    as_admin: httpx.Client, airflow: RunningAirflow, verb: str, said: str, action: str
 ) -> None:
+    address = f"/sluice/streams/acted_on/do/{verb}"
     airflow.wait(lambda: airflow.client.get("/api/v2/dags/stream_control").is_success, within_seconds=180)
-    shown = shown_to_admin(airflow, subject="acted_on", verb="reject-batch", number=7, digest="d" * 64)
+    shown = shown_to_admin(airflow, subject="acted_on", verb=verb, number=7, digest="d" * 64)
     before = len(airflow.runs("stream_control"))
     for headers in FOREIGN:
-        assert as_admin.post(REJECT, data=shown, headers=headers).status_code == 403
-    of_no_batch = shown_to_admin(airflow, subject="acted_on", verb="reject-batch")
-    of_another = shown_to_admin(airflow, subject="asked_back", verb="reject-batch", number=7, digest="d" * 64)
+        assert as_admin.post(address, data=shown, headers=headers).status_code == 403
+    of_no_batch = shown_to_admin(airflow, subject="acted_on", verb=verb)
+    of_another = shown_to_admin(airflow, subject="asked_back", verb=verb, number=7, digest="d" * 64)
     of_a_reset = shown_to_admin(airflow, subject="acted_on", verb="reset", number=7)
     for data in ({"token": "made up"}, of_no_batch, of_another, of_a_reset):
-        assert as_admin.post(REJECT, data=data, headers=SAME_SITE).status_code == 403
+        assert as_admin.post(address, data=data, headers=SAME_SITE).status_code == 403
     assert len(airflow.runs("stream_control")) == before
 
-    done = as_admin.post(REJECT, data=shown, headers=SAME_SITE)
+    done = as_admin.post(address, data=shown, headers=SAME_SITE)
 
     assert done.status_code == 200, done.text
-    assert "Airflow has queued the rejection" in done.text
-    again = as_admin.post(REJECT, data=shown, headers=SAME_SITE)
+    assert f"Airflow has queued the {said}" in done.text
+    again = as_admin.post(address, data=shown, headers=SAME_SITE)
     assert (again.status_code, "confirmed before" in again.text) == (403, True)
     assert len(airflow.runs("stream_control")) == before + 1
     run = airflow.runs("stream_control")[-1]
-    asked = {"stream": "acted_on", "verb": "reject-batch", "dry_run": False, "batch": 7, "plan_digest": "d" * 64}
+    asked = {"stream": "acted_on", "verb": verb, "dry_run": False, "batch": 7, "plan_digest": "d" * 64}
     assert (run["conf"], run["triggering_user_name"]) == (asked, "admin")
     (event,) = recent_events(airflow.ledger, EventSubject.STREAM, "acted_on", limit=1)
-    assert (event.action, event.actor.name) == ("reject_batch", "airflow: pages, admin")
+    assert (event.action, event.actor.name) == (action, "airflow: pages, admin")

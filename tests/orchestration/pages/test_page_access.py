@@ -37,7 +37,7 @@ READ = (
 PLANS = tuple(f"/sluice/streams/acted_on/plan/{verb}" for verb in ("start", "stop", "restart", "reset-breaker"))
 JOB_PLANS = (
     "/sluice/streams/acted_on/plan/reset",
-    "/sluice/streams/acted_on/plan/reject-batch",
+    *(f"/sluice/streams/acted_on/plan/{verb}" for verb in ("reject-batch", "release-batch", "separate-batch")),
     "/sluice/streams/asked_back/backfill",
     "/sluice/streams/asked_back/plan/backfill?start=2012-01-05&end=2012-01-07",
     "/sluice/tables/silver.acted_on/plan/maintain",
@@ -47,8 +47,9 @@ SAMPLES = "/sluice/streams/refusing/quarantine"
 MAINTAIN = "/sluice/tables/silver.acted_on/do/maintain"
 BACKFILL = "/sluice/streams/asked_back/do/backfill"
 REJECT = "/sluice/streams/acted_on/do/reject-batch"
+RELEASES = tuple(f"/sluice/streams/acted_on/do/{verb}" for verb in ("release-batch", "separate-batch"))
 UNPAUSE = "/sluice/dags/ledger_upkeep/do/unpause"
-JOBS = (UNPAUSE, MAINTAIN, BACKFILL, REJECT, "/sluice/streams/acted_on/do/reset")
+JOBS = (UNPAUSE, MAINTAIN, BACKFILL, REJECT, *RELEASES, "/sluice/streams/acted_on/do/reset")
 FOREIGN: tuple[dict[str, str], ...] = (
     {},
     {"Sec-Fetch-Site": "cross-site"},

@@ -1,4 +1,4 @@
-"""Who may reject a batch on a page: who may edit the stream's DAG and start runs of `stream_control`."""
+"""Who may decide about a batch on a page: who may edit the stream's DAG and start runs of `stream_control`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sluice.pages.declared_now import DeclaredNow
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # a library of Airflow's imports FastAPI's test client, which warns of its own
-    from sluice_airflow.pages.action_routes import stream_to_reject_from
+    from sluice_airflow.pages.action_routes import stream_with_batches
     from sluice_airflow.pages.page_access import Reader
     from sluice_airflow.pages.page_guard import PlanTokens
     from sluice_airflow.pages.page_state import PageState
@@ -61,8 +61,8 @@ def pages(tmp_path: Path) -> PageState:
     )
 
 
-def test_who_may_edit_the_stream_and_start_the_run_may_reject(pages: PageState) -> None:
-    assert stream_to_reject_from("clicks", person(), pages).name == "clicks"
+def test_who_may_edit_the_stream_and_start_the_run_may_decide(pages: PageState) -> None:
+    assert stream_with_batches("clicks", person(), pages).name == "clicks"
 
 
 @pytest.mark.parametrize(
@@ -75,11 +75,11 @@ def test_who_may_edit_the_stream_and_start_the_run_may_reject(pages: PageState) 
 )
 def test_who_lacks_one_of_both_may_not(pages: PageState, reader: Reader, said: str) -> None:
     with pytest.raises(HTTPException, match=said) as refused:
-        stream_to_reject_from("clicks", reader, pages)
+        stream_with_batches("clicks", reader, pages)
     assert refused.value.status_code == 403
 
 
 def test_who_may_not_edit_does_not_learn_whether_a_stream_exists(pages: PageState) -> None:
     with pytest.raises(HTTPException) as refused:
-        stream_to_reject_from("no_such_stream", person(), pages)
+        stream_with_batches("no_such_stream", person(), pages)
     assert refused.value.status_code == 403

@@ -20,6 +20,7 @@ from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.errors import UsageError
 from sluice.operations import OperationVerb
 from sluice.pages.job_plans import (
+    BATCH_WORDS,
     MOST_INTERVALS,
     as_confirmed,
     backfill_request,
@@ -27,6 +28,7 @@ from sluice.pages.job_plans import (
 )
 from sluice.pages.page_actions import MEANINGS, PageVerb, verbs_for
 from sluice.pages.page_words import DONE_SENTENCES, DoneWord
+from sluice.publication.batch_plans import BATCH_VERBS
 from sluice.supervision.stream_verdict import StreamState
 
 BY_DAY = "backfill: {column: at, interval: day, at_once: 2}\n"
@@ -137,5 +139,6 @@ def test_every_verb_has_its_words() -> None:
         *PageVerb,
         OperationVerb.BACKFILL,
         OperationVerb.MAINTAIN,
-        OperationVerb.REJECT_BATCH,
+        *BATCH_VERBS,
     }
+    assert set(BATCH_WORDS) == set(BATCH_VERBS)

@@ -9,10 +9,13 @@ from tests.unit.pages.test_line_selection import LINES, NOON
 from tests.unit.pages.test_page_templates import HOSTILE
 
 from sluice.ledger.source_schemas import FieldChange, SourceSchema
+from sluice.operations import OperationVerb
+from sluice.pages.job_plans import BATCH_WORDS
 from sluice.pages.page_actions import MEANINGS, PageVerb, verbs_for
 from sluice.pages.page_templates import render
 from sluice.pages.page_words import DONE_SENTENCES, DoneWord, without_long_ids
 from sluice.pages.stream_page import LogTail, StreamPage
+from sluice.publication.batch_plans import BATCH_VERBS
 from sluice.supervision.stream_verdict import StreamState
 
 LINE = replace(LINES[0], stream="clicks", state=StreamState.STOPPED, has_live_run=False, since=NOON)
@@ -43,7 +46,8 @@ def page_of(**changed: Any) -> str:
         "done": None,
         "verbs": (PageVerb.START, PageVerb.RESET),
         "may_backfill": True,
-        "may_reject": True,
+        "batch_verbs": (OperationVerb.REJECT_BATCH,),
+        "batch_words": BATCH_WORDS,
         "has_quarantine": True,
         "may_see_samples": True,
         "samples_hidden": "hidden from you",
@@ -70,6 +74,15 @@ def test_a_person_who_may_act_finds_the_buttons() -> None:
     assert 'href="/sluice/streams/clicks/plan/reject-batch"' in page
     assert "Airflow has queued the runs of the backfill." in page
     assert "Another person must approve" not in page
+
+
+def test_a_held_batch_is_released_or_rejected_from_the_page() -> None:
+    page = page_of(batch_verbs=BATCH_VERBS)
+
+    labels = ("Release batch…", "Release batch without failing rows…", "Reject batch…")
+    for verb, label in zip(("release-batch", "separate-batch", "reject-batch"), labels, strict=True):
+        assert f'href="/sluice/streams/clicks/plan/{verb}"' in page
+        assert f">{label}</a>" in page
 
 
 def test_where_another_person_must_approve_a_reset_the_page_says_how() -> None:
@@ -113,7 +126,7 @@ def test_spark_s_ui_is_offered_where_a_driver_may_serve_it() -> None:
 
 
 def test_who_may_not_act_finds_neither_buttons_nor_what_they_would_need() -> None:
-    page = page_of(verbs=(), may_backfill=False, may_reject=False, resets_need_another=True)
+    page = page_of(verbs=(), may_backfill=False, batch_verbs=(), resets_need_another=True)
 
     assert "/plan/" not in page
     assert "/backfill" not in page
