@@ -158,7 +158,14 @@ def bound_of_table(offset: object, table: Table, *, input_name: str, column: str
                 None,
                 f"snapshot {missed.snapshot_id} corrected {name} after rows that the stream has not read yet.",
             )
-    return TableBound(input=input_name, table=name, snapshot_id=snapshot_id, column=column, problem=problem)
+    return TableBound(
+        input=input_name,
+        table=name,
+        snapshot_id=snapshot_id,
+        has_lost_rows=any(map(_shortens, table.metadata.snapshots)),
+        column=column,
+        problem=problem,
+    )
 
 
 def changed_since_plan(planned: TableBound, offset: object, table: Table) -> str | None:
@@ -229,6 +236,13 @@ def _corrects(snapshot: Snapshot) -> bool:
     """Whether a snapshot has changed or removed rows that were there before."""
     summary = snapshot.summary
     return summary is not None and summary.operation in (Operation.OVERWRITE, Operation.DELETE)
+
+
+def _shortens(snapshot: Snapshot) -> bool:
+    """Whether a snapshot has removed more rows than it brought."""
+    counts = snapshot.summary.additional_properties if snapshot.summary is not None else {}
+    removed = int(counts.get("deleted-records", 0)) + int(counts.get("added-position-deletes", 0))
+    return removed > int(counts.get("added-records", 0)) or int(counts.get("added-equality-deletes", 0)) > 0
 
 
 def _appends(snapshot: Snapshot) -> bool:

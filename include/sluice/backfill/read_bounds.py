@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 
@@ -30,6 +30,10 @@ class InputBound:
         """What is read, for a person."""
         return self.input
 
+    def whole(self) -> InputBound | None:
+        """The same without the column; none when not all is known to be left that the stream had read."""
+        return replace(self, column=None)
+
     @property
     def _with_returning(self) -> str:
         return f", with the rows of the rejected batches {', '.join(self.returning)}" if self.returning else ""
@@ -37,10 +41,19 @@ class InputBound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableBound(InputBound):
-    """An Iceberg table at a snapshot."""
+    """An Iceberg table at a snapshot.
+
+    has_lost_rows: whether a snapshot is known that has removed more rows than it brought, as those do which keep a
+        table short.
+    """
 
     table: str
     snapshot_id: int | None = None
+    has_lost_rows: bool = False
+
+    def whole(self) -> InputBound | None:
+        """The same without the column; none when rows may have been removed that the stream had read."""
+        return None if self.column is not None and self.has_lost_rows else replace(self, column=None)
 
     @property
     def what(self) -> str:
@@ -64,12 +77,18 @@ class TopicBound(InputBound):
     is_by_record_time: whether `column` is the record's own time.
     complete_after: with `is_by_record_time`, all records that are younger than this are still there; unset when none
         was removed.
+    everything: with `is_by_record_time`, all records that the stream has read; unset when some of them were removed.
     """
 
     ranges: Mapping[str, Mapping[int, OffsetRange]] = field(default_factory=dict)
     left_out: Mapping[str, Mapping[int, tuple[OffsetRange, ...]]] = field(default_factory=dict)
     is_by_record_time: bool = False
     complete_after: datetime | None = None
+    everything: TopicBound | None = None
+
+    def whole(self) -> InputBound | None:
+        """The same without the column; none when records were removed that the stream had read."""
+        return self.everything if self.is_by_record_time else replace(self, column=None)
 
     @property
     def what(self) -> str:

@@ -33,7 +33,9 @@ def without_rejected(
     if not reading:
         return bound
     if isinstance(bound, TopicBound):
-        return replace(bound, left_out=_parts(bound, reading, is_of))
+        whole = bound.everything
+        everything = None if whole is None else replace(whole, left_out=_parts(whole, reading, is_of))
+        return replace(bound, left_out=_parts(bound, reading, is_of), everything=everything)
     return replace(bound, returning=tuple(name_of(one) for one in reading))
 
 

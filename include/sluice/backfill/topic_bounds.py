@@ -13,7 +13,7 @@ Known limitation: a topic that was compacted earlier and is not any more counts 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -127,10 +127,8 @@ def plan_topic_bound(
         column=column,
         is_by_record_time=by_time,
         complete_after=complete_after,
-        ranges={
-            topic: {number: _range(one, _declared(source, topic, number)) for number, one in partitions.items()}
-            for topic, partitions in sights.items()
-        },
+        ranges=_ranges(sights, source),
+        everything=_everything(sights, source, input_name) if by_time else None,
         problem=f"{'; '.join(problems)}." if problems else "",
         is_gone=bool(problems),
         way_out=_COMPACTED_WAY_OUT
@@ -152,6 +150,29 @@ def _declared(source: KafkaSource, topic: str, partition: int) -> int:
     """The declared first offset of a partition; 0 when there is none."""
     offsets = source.starting if isinstance(source.starting, dict) else {}
     return max(0, offsets.get(topic, {}).get(partition, 0))
+
+
+def _everything(
+    sights: Mapping[str, Mapping[int, PartitionObservation]], source: KafkaSource, input_name: str
+) -> TopicBound | None:
+    """All records that the stream has read, when all of them are left. From which offset on they are is not known of a
+    stream that begins with a time."""
+    if isinstance(source.starting, datetime) or next(_problems(sights, source, None), None) is not None:
+        return None
+    unbounded = {
+        topic: {number: replace(one, since=None) for number, one in partitions.items()}
+        for topic, partitions in sights.items()
+    }
+    return TopicBound(input=input_name, ranges=_ranges(unbounded, source))
+
+
+def _ranges(
+    sights: Mapping[str, Mapping[int, PartitionObservation]], source: KafkaSource
+) -> Mapping[str, Mapping[int, OffsetRange]]:
+    return {
+        topic: {number: _range(one, _declared(source, topic, number)) for number, one in partitions.items()}
+        for topic, partitions in sights.items()
+    }
 
 
 def _range(one: PartitionObservation, declared: int) -> OffsetRange:

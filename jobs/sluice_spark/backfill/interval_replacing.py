@@ -136,7 +136,7 @@ class IntervalReplacing:
         VerificationError: with their number; nothing was published.
         """
         whole = within or self.seen.interval
-        computed.require_times(held, whole, stream=self.attempt.stream, is_whole=self.reads_whole)
+        computed.require_times(held, whole, stream=self.attempt.stream)
 
     @property
     def reads_whole(self) -> bool:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as fn
@@ -21,7 +21,7 @@ from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import UnpublishableError, VerificationError
 from sluice.settings import Settings
 from sluice_spark.backfill.bounded_inputs import open_bounded, within
-from sluice_spark.backfill.moved_rows import moved_rows, rows_given_times
+from sluice_spark.backfill.moved_rows import TimesGiven, moved_rows
 from sluice_spark.backfill.plan_reach import derive_reach
 from sluice_spark.backfill.table_rows import HeldRows
 from sluice_spark.query.batch_form import DEDUPLICATIONS, CountedDuplicates, HeldResult
@@ -135,6 +135,7 @@ class IntervalRows:
     _duplicates: CountedDuplicates
     _superseded: CountedSuperseded
     _without_time: DataFrame
+    _every_timeless: Callable[[], DataFrame | None] | None
     _beside: DataFrame
     _declared: IcebergOutput
     _reach: PlanReach
@@ -182,15 +183,14 @@ class IntervalRows:
         hashed = new.select(*row_hashes(new))
         return hashed.exceptAll(old.select(*row_hashes(old))).isEmpty()
 
-    def require_times(self, held: HeldRows, interval: Interval, *, stream: str, is_whole: bool) -> None:
+    def require_times(self, held: HeldRows, interval: Interval, *, stream: str) -> None:
         """Refuse rows whose time is null, unless the target holds them: no interval takes them, so that they would be
         lost where the row in their place is replaced. Refuse rows that the target holds without a time, and that have
         one now: no interval removes them, so that they would be there twice. The rows must have been computed.
 
         Parameters
         ----------
-        held: what the target holds; a merged row is known by its keys. is_whole: whether all inputs are read whole;
-            otherwise rows that got their time are known by their values alone.
+        held: what the target holds; a merged row is known by its keys.
 
         Raises
         ------
@@ -200,14 +200,15 @@ class IntervalRows:
         self._require_held(timeless, refreshes)
         if self._reach.keeps_rows:
             return
-        twice = rows_given_times(
+        twice = TimesGiven(
             held=held.of_interval(interval),
             computed=self.rows,
             held_timeless=timeless,
             computed_timeless=self._without_time,
-            computed_beside=self._beside if is_whole else None,
+            computed_beside=self._beside,
             column=self._column,
-        )
+            every_timeless=self._every_timeless,
+        ).count()
         if twice:
             raise VerificationError(
                 f"{twice} rows of {interval.spoken} may be in {self._declared.table} already, with a null "
@@ -280,11 +281,8 @@ def compute_interval(
     inputs = open_bounded(spark, stream, settings, bounds, wide=seen.interval.widened(seen.margin))
     duplicates, all_results = CountedDuplicates(), Observation()
     name, is_whole = seen.output.output, all(source.column is None for source in seen.sources)
-    kept = HeldResult(table=seen.output.target, column=column, rows=held.everything() if is_whole else None)
-    outputs = {
-        one: duplicates.as_batch(rows, held=kept if one == name else None)
-        for one, rows in transform(spark, stream, inputs.rows).items()
-    }
+    everything = held.everything() if is_whole else None
+    outputs = _outputs(spark, stream, seen, inputs.rows, held=everything, duplicates=duplicates)
     targets = open_targets(spark, stream, outputs, catalog=catalog)
     declared = targets[0].declared
     outputs[name], invalid = separated(outputs[name], targets[0], has_quarantine=stream.declaration.quarantine)
@@ -310,11 +308,48 @@ def compute_interval(
         _duplicates=duplicates,
         _superseded=superseded,
         _without_time=part(timeless, name).select(*columns),
+        _every_timeless=None if is_whole else partial(_timeless_of_all, spark, stream, settings, seen),
         _beside=part(beside, name).select(*columns),
         _declared=declared,
         _reach=reach,
         _column=column,
     )
+
+
+def _outputs(
+    spark: SparkSession,
+    stream: LoadedStream,
+    seen: BackfillObservation,
+    inputs: Mapping[str, DataFrame],
+    *,
+    held: DataFrame | None,
+    duplicates: CountedDuplicates | None = None,
+) -> dict[str, DataFrame]:
+    """The outputs of the transformation as a batch. held: what the target holds, where the inputs are read whole."""
+    kept = HeldResult(table=seen.output.target, column=backfill_of(stream).column, rows=held)
+    counted = duplicates or CountedDuplicates()
+    return {
+        one: counted.as_batch(rows, held=kept if one == seen.output.output else None)
+        for one, rows in transform(spark, stream, inputs).items()
+    }
+
+
+def _timeless_of_all(
+    spark: SparkSession, stream: LoadedStream, settings: Settings, seen: BackfillObservation
+) -> DataFrame | None:
+    """The rows without a time of all that the stream had read, also where a backfill reads an interval of an input;
+    none when some of it is gone."""
+    whole = {source.input: source.whole() for source in seen.sources}
+    bounds = {name: bound for name, bound in whole.items() if bound is not None}
+    if len(bounds) < len(whole):
+        return None
+    inputs, column = open_bounded(spark, stream, settings, bounds, wide=seen.interval), backfill_of(stream).column
+    outputs, name = _outputs(spark, stream, seen, inputs.rows, held=None), seen.output.output
+    (target, *_) = targets = open_targets(spark, stream, outputs, catalog=settings.catalog.name)
+    outputs[name], _ = separated(outputs[name], target, has_quarantine=stream.declaration.quarantine)
+    outputs[name] = outputs[name].where(fn.col(quoted(column)).isNull())
+    columns = [quoted(field) for field in spark.table(target.identifier).columns]
+    return part(unite_outputs(stream, outputs, targets).rows, name).select(*columns)
 
 
 def blocking_rules(united: DataFrame, rules: Mapping[str, Sequence[RuleDeclaration]]) -> str:

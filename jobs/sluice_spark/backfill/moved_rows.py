@@ -7,7 +7,8 @@ in them are taken for the same row. What the target holds where it lies now, is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pyspark.sql import Column, DataFrame
@@ -61,47 +62,71 @@ def moved_rows(
     }
 
 
-def rows_given_times(
-    *,
-    held: DataFrame,
-    computed: DataFrame,
-    held_timeless: DataFrame,
-    computed_timeless: DataFrame,
-    computed_beside: DataFrame | None,
-    column: str,
-) -> int:
-    """How many rows of an interval the target may hold without a time, from before a correction gave them one: those
-    that are known again, and as many as are new in the interval, since a correction may have changed their values too.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimesGiven:
+    """The rows of an interval, and those without a time, from before and after a correction gave some of them one.
 
-    Rows that only change are none of them: as many are gone as are new. Those that are known again in another interval,
-    or without a time, are gone by themselves.
-
-    Parameters
-    ----------
     held, computed: the rows of the interval, as the target holds them and as they were computed.
-    held_timeless, computed_timeless: all rows without a time. column: that of the time.
-    computed_beside: the rows of other intervals; unset where not all of them were computed. Then only rows that are
-        known again are counted: another row without a time may be of a record that was not read.
+    held_timeless: all rows without a time that the target holds.
+    computed_timeless, computed_beside: the computed rows without a time, and of other intervals; where only an interval
+        of the inputs was read, those of its records.
+    column: that of the time.
+    every_timeless: computes the rows without a time of all records. It is none where records are gone, and unset where
+        all were computed.
     """
-    if held_timeless.isEmpty():
-        return 0
-    former = held_timeless.select(*row_hashes(held_timeless)).exceptAll(
-        computed_timeless.select(*row_hashes(computed_timeless))
-    )
-    if not (stale := former.count()):
-        return 0
-    known_by = _known_by(computed, column)
-    if not known_by:
-        return 0 if computed_beside is None else min(stale, computed.count() - held.count())
-    new, old = _known(computed, known_by), _known(held, known_by)
-    known = _known(held_timeless, known_by).exceptAll(_known(computed_timeless, known_by))
-    gained = _hashed(computed, known_by).exceptAll(_hashed(held, known_by))
-    known_again = gained.join(fn.broadcast(known), _KNOWN, "left_semi").count()
-    if computed_beside is None:
-        return known_again
-    elsewhere = _known(computed_beside, known_by).unionByName(_known(computed_timeless, known_by))
-    left = old.exceptAll(new).join(elsewhere, _KNOWN, "left_semi").count()
-    return max(known_again, min(stale, computed.count() - held.count() + left))
+
+    held: DataFrame
+    computed: DataFrame
+    held_timeless: DataFrame
+    computed_timeless: DataFrame
+    computed_beside: DataFrame
+    column: str
+    every_timeless: Callable[[], DataFrame | None] | None = None
+
+    def count(self) -> int:
+        """How many rows of the interval the target may hold without a time: those that are known again, and as many as
+        are new in the interval, since a correction may have changed their values too.
+
+        Rows that only change are none of them: as many are gone as are new. Those that are known again in another
+        interval, or without a time, are gone by themselves. Where only an interval was read, a row without a time may
+        be of a record that was not: then all records are read, once the others leave it open. Where some are gone, the
+        rows that are known again are counted alone.
+        """
+        if self.held_timeless.isEmpty() or not (stale := self._stale(self.computed_timeless)):
+            return 0
+        known_again, grown = self._known_again(self.computed_timeless), self._grown()
+        found = max(known_again, min(stale, grown))
+        if not found or self.every_timeless is None:
+            return found
+        every = self.every_timeless()
+        if every is None:
+            return known_again
+        return max(self._known_again(every), min(self._stale(every), grown))
+
+    @property
+    def _known_by(self) -> list[str]:
+        return _known_by(self.computed, self.column)
+
+    def _stale(self, timeless: DataFrame) -> int:
+        """How many rows without a time the target holds that are given no more."""
+        held, computed = (rows.select(*row_hashes(rows)) for rows in (self.held_timeless, timeless))
+        return held.exceptAll(computed).count()
+
+    def _known_again(self, timeless: DataFrame) -> int:
+        if not (by := self._known_by):
+            return 0
+        known = _known(self.held_timeless, by).exceptAll(_known(timeless, by))
+        gained = _hashed(self.computed, by).exceptAll(_hashed(self.held, by))
+        return gained.join(fn.broadcast(known), _KNOWN, "left_semi").count()
+
+    def _grown(self) -> int:
+        """How many more rows the interval has, those aside that have left it."""
+        grown = self.computed.count() - self.held.count()
+        if not (by := self._known_by):
+            return max(0, grown)
+        elsewhere = _known(self.computed_beside, by).unionByName(_known(self.computed_timeless, by))
+        gone = _known(self.held, by).exceptAll(_known(self.computed, by))
+        return max(0, grown + gone.join(elsewhere, _KNOWN, "left_semi").count())
 
 
 _KNOWN = ["known0", "known1"]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pyiceberg.expressions import EqualTo
 from pyspark.sql import DataFrame, SparkSession
 from tests.fixtures.backfills import (
     COLUMNS,
+    DAY_5,
+    DAY_8,
     DAYS,
     backfill,
     day_of_january,
@@ -17,10 +21,11 @@ from tests.fixtures.backfills import (
     search_gaps,
 )
 from tests.fixtures.workshop import Workshop
+from tests.spark.backfill.test_right_rows import declare_single_rows
 
 from sluice.errors import UnpublishableError, VerificationError
 from sluice.ledger.backfill_attempts import BackfillState
-from sluice_spark.backfill.moved_rows import moved_rows, rows_given_times
+from sluice_spark.backfill.moved_rows import TimesGiven, moved_rows
 
 FORMS = {"first": "string", "second": "string", "words": "list<string>", "notes": "map<string, string>"}
 
@@ -115,14 +120,14 @@ def test_a_row_is_known_again_by_its_values_and_else_by_its_other_times(spark: S
         column="at",
         length="day",
     )
-    twice = rows_given_times(
+    twice = TimesGiven(
         held=rows(a="2013-01-05 10:00"),
         computed=rows(b="2013-01-05 12:00", c="2013-01-05 13:00"),
         held_timeless=rows(b=None, c=None),
         computed_timeless=rows(c=None),
         computed_beside=rows(),
         column="at",
-    )
+    ).count()
 
     assert moved == {day_of_january(6): 1}
     assert twice == 1
@@ -155,24 +160,28 @@ def test_a_row_that_gets_its_time_and_perhaps_another_value_is_never_there_twice
     beside: list[_Row],
     expected: tuple[int, int],
 ) -> None:
-    """The target holds two rows without a time, which code gives no more, or as before. expected: of inputs that are
-    read whole, and of others: of these a row that is known again is counted alone."""
+    """The target holds two rows without a time, which code gives no more, or as before. expected: where all records are
+    known, and where some are gone: there a row that is known again is counted alone."""
 
     def rows(*made: _Row) -> DataFrame:
         times = [(word, at and f"2013-01-05 {at}") for word, at in made]
         return spark.createDataFrame(times, "word string, at string").selectExpr("word", "timestamp(at) AS at")
 
-    def twice(computed_beside: DataFrame | None) -> int:
-        return rows_given_times(
+    def twice(every: Callable[[], DataFrame | None] | None, *given: _Row) -> int:
+        return TimesGiven(
             held=rows(*held),
             computed=rows(*computed),
             held_timeless=rows(("?", None), LEGAL),
-            computed_timeless=rows(*timeless),
-            computed_beside=computed_beside,
+            computed_timeless=rows(*given),
+            computed_beside=rows(*beside),
             column="at",
-        )
+            every_timeless=every,
+        ).count()
 
-    assert (twice(rows(*beside)), twice(None)) == expected
+    assert twice(None, *timeless) == expected[0]
+    lost = [one for one in timeless if one not in (("?", None), LEGAL)]  # of a record that was read
+    assert twice(lambda: rows(*timeless), *lost) == expected[0]
+    assert twice(lambda: None, *timeless) == expected[1]
 
 
 def test_as_many_rows_are_known_again_as_are_given_no_more(spark: SparkSession) -> None:
@@ -183,14 +192,14 @@ def test_as_many_rows_are_known_again_as_are_given_no_more(spark: SparkSession) 
         return same.selectExpr("word", "timestamp(at) AS at")
 
     other = spark.sql("SELECT 'other' AS word, timestamp'2013-01-05 08:00' AS at")
-    found = rows_given_times(
+    found = TimesGiven(
         held=other,
         computed=rows("2013-01-05 10:00"),
         held_timeless=rows(None, None),
         computed_timeless=rows(None),
         computed_beside=rows(),
         column="at",
-    )
+    ).count()
 
     assert found == 1
 
@@ -203,14 +212,14 @@ def test_rows_without_a_time_cost_nothing_while_none_is_held_or_all_are_given(
     fails = none.sparkSession.sql("SELECT raise_error('it is computed') AS word, CAST(NULL AS timestamp) AS at")
     timeless = spark.sql("SELECT 'w' AS word, CAST(NULL AS timestamp) AS at") if computed_timeless else none
 
-    found = rows_given_times(
+    found = TimesGiven(
         held=fails,
         computed=fails,
         held_timeless=timeless,
         computed_timeless=timeless if computed_timeless else fails,
         computed_beside=fails,
         column="at",
-    )
+    ).count()
 
     assert found == 0
 
@@ -220,14 +229,40 @@ def test_a_table_of_times_alone_has_as_many_rows_twice_as_it_grows_by(spark: Spa
         times = [(None if hour is None else f"2013-01-05 {hour}:00",) for hour in hours]
         return spark.createDataFrame(times, "at string").selectExpr("timestamp(at) AS at")
 
-    def twice(computed_beside: DataFrame | None) -> int:
-        return rows_given_times(
+    def twice(every: Callable[[], DataFrame | None] | None) -> int:
+        return TimesGiven(
             held=rows(10),
             computed=rows(10, 11, 12, 13),
             held_timeless=rows(None, None, None),
             computed_timeless=rows(None),
-            computed_beside=computed_beside,
+            computed_beside=rows(),
             column="at",
-        )
+            every_timeless=every,
+        ).count()
 
-    assert (twice(rows()), twice(None)) == (2, 0)
+    assert [twice(every) for every in (None, lambda: rows(None, None), lambda: None)] == [2, 1, 0]
+
+
+def test_a_row_that_gets_its_time_and_another_value_is_not_doubled_where_an_interval_is_read(
+    workshop: Workshop,
+) -> None:
+    """The records of days that are not read give rows without a time, too: whether one is missing, all of them say. It
+    cannot be known any more once records are gone."""
+    known = [*rows_of_days(), row(900, day=5), row(901, day=2)]
+    reads = {"reads": {"records": "at"}, "margin": "1 hour"}
+    stream = declare_single_rows(workshop, known, at="if(id >= 900, null, at)", **reads)
+    query, before = workshop.folder / f"{stream}.sql", workshop.rows("target")
+    first = query.read_text()
+
+    query.write_text("SELECT id, if(id = 900, 'right', word) AS word, if(id = 901, null, at) AS at FROM records")
+    with pytest.raises(VerificationError, match=r"^1 rows of .* may be in .*target already, with a null at") as twice:
+        backfill(workshop, stream)
+    assert twice.value.next_step == f"Build the whole table again: `sluice stream refresh {stream}`."
+
+    query.write_text(first)
+    for has_lost_rows in (False, True):
+        if has_lost_rows:
+            workshop.table("source").delete(EqualTo(term="id", value=901))
+        delete_days(workshop, "target", DAY_5, DAY_8)
+        assert backfill(workshop, stream).rows["published"] == 9
+        assert workshop.rows("target") == before

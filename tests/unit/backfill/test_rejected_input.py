@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -35,9 +36,11 @@ def test_the_records_of_rejected_batches_are_left_out_of_topics() -> None:
         rejected(4, {"t": {"0": 40, "1": 30}}, {"t": {"0": 99, "1": 31}}),
         rejected(5, {"t": {"0": 40}}, {"t": {"0": 40}}),
     ]
-    bound = without_rejected(TOPIC, batches)
+    bound = without_rejected(replace(TOPIC, everything=TOPIC), batches)
 
     assert isinstance(bound, TopicBound)
+    assert bound.everything is not None
+    assert bound.left_out == bound.everything.left_out
     assert bound.left_out == {
         "t": {
             0: (OffsetRange(first=0, end=5), OffsetRange(first=40, end=50)),

@@ -145,3 +145,26 @@ def test_an_input_with_another_history_has_changed() -> None:
     changed = changed_since_plan(replace(planned, snapshot_id=9), offset(1, 2), table_of("append", "replace"))
 
     assert changed == "the history of bronze.flights does not lead back to snapshot 9"
+
+
+@pytest.mark.parametrize(
+    ("counts", "is_whole"),
+    [
+        ({"added-records": "3"}, True),
+        ({"added-records": "3", "deleted-records": "3"}, True),
+        ({"added-records": "3", "deleted-records": "4"}, False),
+        ({"added-position-deletes": "1"}, False),
+        ({"added-records": "3", "added-equality-deletes": "1"}, False),
+    ],
+    ids=["an append", "a correction", "a deletion", "a delete file", "a delete file by values"],
+)
+def test_a_table_is_whole_until_rows_are_removed(counts: dict[str, str], *, is_whole: bool) -> None:
+    table = table_of("append", "overwrite")
+    summary = table.metadata.snapshots[-1].summary
+    assert summary is not None
+    summary.additional_properties.update(counts)
+
+    bound = bound_of_table(offset(1, 2), table, input_name="records", column="at")
+
+    assert bound.whole() == (replace(bound, column=None) if is_whole else None)
+    assert replace(bound, column=None).whole() == replace(bound, column=None)

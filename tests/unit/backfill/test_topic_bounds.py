@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from sluice.backfill.read_bounds import OffsetRange
+from sluice.backfill.read_bounds import OffsetRange, TopicBound
 from sluice.backfill.topic_bounds import PartitionObservation, plan_topic_bound
 from sluice.declarations.source_declarations import KafkaSource
 
@@ -102,3 +103,27 @@ def test_a_column_of_the_value_comes_before_the_time_of_the_record() -> None:
     )
 
     assert not bound.is_by_record_time
+
+
+@pytest.mark.parametrize(
+    ("declared", "seen", "first"),
+    [
+        ({}, {"first": 0}, 0),
+        ({}, {}, None),
+        ({"starting": {"flights": {0: 10}}}, {}, 10),
+        ({"starting": DAY_3}, {"first": 0}, None),
+    ],
+    ids=["all are left", "some were removed", "those before the start were removed", "it begins with a time"],
+)
+def test_all_records_are_known_while_none_that_was_read_is_removed(
+    declared: dict[str, Any], seen: dict[str, Any], first: int | None
+) -> None:
+    sights = {"flights": {0: sight(since=12, **seen)}}
+
+    by_time = plan_topic_bound(sights, source(**declared), input_name="records", column="timestamp", since=DAY_5)
+    by_column = plan_topic_bound(sights, source(**declared), input_name="records", column="at", since=None)
+
+    expected = None if first is None else {"flights": {0: OffsetRange(first=first, end=20)}}
+    whole = by_time.whole()
+    assert (whole.ranges if isinstance(whole, TopicBound) else whole) == expected
+    assert by_column.whole() == replace(by_column, column=None)
