@@ -1,12 +1,14 @@
-"""The families of commands, and the import of a family when one of its commands is called.
+"""The families of commands, and the import of a command's module when it is called.
 
-`sluice --help` shows the list without an import of any family. Therefore a family's module imports at its top what its
-commands need.
+`sluice --help` shows the list without an import of any family. Therefore a module imports at its top what its commands
+need. A family whose verbs need much of the platform, and different things, has several modules: only the verb's is
+imported.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
@@ -21,20 +23,54 @@ class Family:
     Parameters
     ----------
     name: what a person types.
-    module: the module in `sluice.cli`; its Typer application is called `app`.
     help: the line in `sluice --help`; the same as the first line of the family's own help.
+    module: the module in `sluice.cli`; its Typer application is called `app`.
+    verbs: instead of one module, the function of each verb as `module:function`, in the order of the family's help.
     """
 
     name: str
-    module: str
     help: str
+    module: str = ""
+    verbs: Mapping[str, str] = field(default_factory=dict)
 
     def load(self) -> TyperCommand | TyperGroup:
-        """Import the family's module and build its command."""
-        app: typer.Typer = import_module(f"sluice.cli.{self.module}").app
-        command = typer.main.get_command(app)
-        assert isinstance(command, TyperCommand | TyperGroup)  # noqa: S101  # Typer builds nothing else
-        return command
+        """Build the family's command; its module is imported, and that of a verb when the verb is called."""
+        if self.verbs:
+            return VerbGroup(self)
+        return _command_of(import_module(f"sluice.cli.{self.module}").app)
+
+    def load_verb(self, verb: str) -> TyperCommand | TyperGroup:
+        """Import the module of a verb and build its command."""
+        module, _, function = self.verbs[verb].partition(":")
+        app = typer.Typer(add_completion=False)
+        app.command(verb)(getattr(import_module(f"sluice.cli.{module}"), function))
+        return _command_of(app)
+
+
+def _command_of(app: typer.Typer) -> TyperCommand | TyperGroup:
+    command = typer.main.get_command(app)
+    assert isinstance(command, TyperCommand | TyperGroup)  # noqa: S101  # Typer builds nothing else
+    return command
+
+
+class VerbGroup(TyperGroup):
+    """The verbs of a family, each loaded when it is called or its help is shown.
+
+    Source: https://click.palletsprojects.com/en/stable/complex/ (lazily loading subcommands)
+    """
+
+    def __init__(self, family: Family) -> None:
+        super().__init__(name=family.name, help=family.help, no_args_is_help=True)
+        self.commands = {verb: TyperCommand(verb) for verb in family.verbs}  # for "Did you mean" alone
+        self._family = family
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The verbs in the order of the help."""
+        return list(self._family.verbs)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> TyperCommand | TyperGroup | None:
+        """The command of a verb; none when there is no such verb."""
+        return self._family.load_verb(cmd_name) if cmd_name in self._family.verbs else None
 
 
 FAMILIES = (
@@ -63,7 +99,26 @@ FAMILIES = (
         module="sql",
         help="Ask the tables with SQL: DuckDB on the catalog, which only reads.",
     ),
-    Family(name="stream", module="stream_verbs", help="Streams as declared and as they run."),
+    Family(
+        name="stream",
+        help="Streams as declared and as they run.",
+        verbs={
+            "list": "show_streams:list_streams",
+            "status": "show_streams:status",
+            "show": "show_streams:show",
+            "start": "stream_verbs:start",
+            "stop": "stream_verbs:stop",
+            "restart": "stream_verbs:restart",
+            "reset": "stream_verbs:reset",
+            "refresh": "refresh_verbs:refresh",
+            "continue": "position_verbs:continue_past_gap",
+            "repair": "position_verbs:repair",
+            "logs": "show_streams:logs",
+            "gaps": "backfill:gaps",
+            "events": "event_verbs:stream_events",
+            "reset-breaker": "stream_verbs:reset_breaker",
+        },
+    ),
     Family(
         name="backfill",
         module="backfill",
@@ -79,7 +134,22 @@ FAMILIES = (
         module="quarantine_verbs",
         help="The rejected records of a stream: show, replay and discard them.",
     ),
-    Family(name="table", module="table_verbs", help="Tables as declared and as they are."),
+    Family(
+        name="table",
+        help="Tables as declared and as they are.",
+        verbs={
+            "list": "table_verbs:list_tables",
+            "show": "table_verbs:show",
+            "create": "table_verbs:create",
+            "plan": "maintenance_verbs:show_plan",
+            "status": "maintenance_verbs:status",
+            "history": "maintenance_verbs:history",
+            "maintain": "maintenance_verbs:maintain",
+            "remove-orphans": "orphan_verbs:remove_orphans",
+            "restore-orphans": "orphan_verbs:restore_orphans",
+            "events": "event_verbs:table_events",
+        },
+    ),
     Family(
         name="work",
         module="work_verbs",

@@ -1,4 +1,4 @@
-"""`sluice stream`: start, stop, restart, reset, continue, repair; the other verbs come from modules of their own."""
+"""What starts, stops, restarts and resets a stream."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from sluice.cli import backfill, event_verbs, refresh_verbs, show_streams
 from sluice.cli.cli_context import CliContext, open_cli_context, person
 from sluice.cli.operation import may_act, print_done, show_plans
 from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, AsJson, DryRun, StreamName, Yes, print_json
@@ -17,15 +16,10 @@ from sluice.launching.job_output import json_value
 from sluice.ledger.run_values import RunObservation
 from sluice.ledger.runs import newest_runs
 from sluice.ledger.stream_records import read_stream
-from sluice.maintenance.gap_continuation import continue_stream, plan_continuation
-from sluice.positions.repair_stream import plan_repair, repair_stream
 from sluice.supervision import control_plans, stream_commands, undeclared_streams
 from sluice.supervision.stream_commands import restart_each, started_before
 from sluice.supervision.stream_reset import plan_reset, reset_stream
 from sluice.supervision.supervisor import SupervisionResult
-from sluice.tables.catalog import open_catalog
-
-app = typer.Typer(help="Streams as declared and as they run.", no_args_is_help=True, add_completion=False)
 
 
 def start(name: StreamName, dry_run: DryRun = False, as_json: AsJson = False) -> None:
@@ -105,47 +99,6 @@ def reset(name: StreamName, dry_run: DryRun = False, yes: Yes = False, as_json: 
     print_done(plan.verb, json_value(opened), sentence, as_json=as_json)
 
 
-def continue_past_gap(
-    name: StreamName,
-    leave_out: Annotated[
-        bool, typer.Option("--leave-out", help="Never read the missing rows; continue with what is left.")
-    ] = False,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    as_json: AsJson = False,
-) -> None:
-    """Take a stopped stream past snapshots of its input that were expired before it had read them.
-
-    Where the missing rows can be proved to be files that are still in the table, the next batch reads exactly these;
-    otherwise the choices are named. The old checkpoint is kept. The plan is shown, and you are asked to confirm it.
-    """
-    with open_cli_context() as ctx:
-        stream = ctx.declarations.stream(name)
-        catalog = open_catalog(ctx.settings)
-        plan = plan_continuation(ctx.ledger, catalog, stream, ctx.settings, leaves_out=leave_out)
-        if not may_act(lambda: [plan], dry_run=dry_run, yes=yes, as_json=as_json):
-            return
-        opened = continue_stream(ctx.ledger, catalog, stream, ctx.settings, plan, asked_by=person())
-    sentence = f"Generation {opened.generation} of {name} is open: `sluice stream start {name}` continues."
-    print_done(plan.verb, json_value(opened), sentence, as_json=as_json)
-
-
-def repair(name: StreamName, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Write back what was lost or damaged of a stream's position: its checkpoint, or the ledger's record of it.
-
-    Tables, ledger, checkpoint and sources are compared; the one that disagrees is written back from the others, so that
-    the stream continues where its tables stand. What that cannot bring back is refused, with what would be lost.
-    """
-    with open_cli_context() as ctx:
-        stream = ctx.declarations.stream(name)
-        catalog = open_catalog(ctx.settings)
-        plan = plan_repair(ctx.ledger, catalog, stream, ctx.settings)
-        if not may_act(lambda: [plan], dry_run=dry_run, yes=yes, as_json=as_json):
-            return
-        done = repair_stream(ctx.ledger, catalog, stream, ctx.settings, planned=plan.digest, asked_by=person())
-    print_done(plan.verb, done.as_json(), " ".join(step.sentence for step in done.steps), as_json=as_json)
-
-
 def reset_breaker(name: StreamName, dry_run: DryRun = False, as_json: AsJson = False) -> None:
     """Reset a stream's failure count, so that it is restarted at once. Its desired state does not change."""
     with open_cli_context() as ctx:
@@ -218,19 +171,3 @@ def _print_start(
 
 def _print_run(verb: str, stream: str, run: RunObservation | None) -> None:
     print_json({"verb": verb, "stream": stream, "run": None if run is None else json_value(run)})
-
-
-app.command("list")(show_streams.list_streams)
-app.command()(show_streams.status)
-app.command()(show_streams.show)
-app.command()(start)
-app.command()(stop)
-app.command()(restart)
-app.command()(reset)
-app.command()(refresh_verbs.refresh)
-app.command("continue")(continue_past_gap)
-app.command()(repair)
-app.command()(show_streams.logs)
-app.command()(backfill.gaps)
-app.command("events")(event_verbs.stream_events)
-app.command("reset-breaker")(reset_breaker)

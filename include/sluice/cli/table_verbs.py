@@ -1,4 +1,4 @@
-"""`sluice table`: list, show and create tables; the verbs of their maintenance come from `maintenance_verbs`."""
+"""Lists, shows and creates declared tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pyiceberg.catalog import Catalog
 from rich.console import Console
 from rich.table import Table
 
-from sluice.cli import event_verbs, maintenance_verbs, orphan_verbs
 from sluice.cli.event_verbs import table_command
 from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, AsJson, DryRun, TableName, print_dry_run_note, print_json
 from sluice.declarations.load_declarations import load_declarations
@@ -25,8 +24,6 @@ from sluice.settings import Settings, load_settings
 from sluice.tables.catalog import open_catalog
 from sluice.tables.change_plan import plan_table_changes
 from sluice.tables.declared_tables import apply_table_changes, load_table
-
-app = typer.Typer(help="Tables as declared and as they are.", no_args_is_help=True, add_completion=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +81,6 @@ def _outcome(catalog: Catalog, declaration: TableDeclaration, *, is_applied: boo
     )
 
 
-@app.command("list")
 def list_tables(as_json: AsJson = False) -> None:
     """List the declared tables, the quarantines of streams included, and whether each is as declared."""
     settings = load_settings()
@@ -103,7 +99,6 @@ def list_tables(as_json: AsJson = False) -> None:
     Console().print(shown)
 
 
-@app.command()
 def show(name: TableName, as_json: AsJson = False) -> None:
     """Show one table: its declared columns and layout, its readers and writers, and what is yet to be changed."""
     settings = load_settings()
@@ -124,7 +119,6 @@ def show(name: TableName, as_json: AsJson = False) -> None:
     _print_outcome(outcome)
 
 
-@app.command()
 def create(
     names: Annotated[list[str] | None, typer.Argument(help="The tables; all that are declared when not given.")] = None,
     dry_run: DryRun = False,
@@ -153,15 +147,6 @@ def create(
         declarations.require_valid()
     if any(outcome.refusal is not None for outcome in outcomes):
         raise typer.Exit(UNHEALTHY_EXIT_CODE)
-
-
-app.command("plan")(maintenance_verbs.show_plan)
-app.command()(maintenance_verbs.status)
-app.command()(maintenance_verbs.history)
-app.command()(maintenance_verbs.maintain)
-app.command("remove-orphans")(orphan_verbs.remove_orphans)
-app.command("restore-orphans")(orphan_verbs.restore_orphans)
-app.command("events")(event_verbs.table_events)
 
 
 def _save(settings: Settings, outcomes: list[TableOutcome]) -> None:

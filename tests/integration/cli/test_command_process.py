@@ -62,8 +62,14 @@ def imported_by(*words: str, of: set[str]) -> tuple[str, str]:
     return output, imported
 
 
+def modules() -> set[str]:
+    """The modules of all families."""
+    verbs = {function.partition(":")[0] for family in FAMILIES for function in family.verbs.values()}
+    return verbs | {family.module for family in FAMILIES if family.module}
+
+
 def test_help_lists_every_family_and_imports_nothing_heavy() -> None:
-    output, imported = imported_by("--help", of={*HEAVY, *(f"sluice.cli.{family.module}" for family in FAMILIES)})
+    output, imported = imported_by("--help", of={*HEAVY, *(f"sluice.cli.{module}" for module in modules())})
 
     assert imported == ""
     for family in FAMILIES:
@@ -71,9 +77,16 @@ def test_help_lists_every_family_and_imports_nothing_heavy() -> None:
 
 
 def test_family_is_imported_without_the_others() -> None:
-    _, imported = imported_by("stack", "--help", of={f"sluice.cli.{family.module}" for family in FAMILIES})
+    _, imported = imported_by("stack", "--help", of={f"sluice.cli.{module}" for module in modules()})
 
     assert imported == "sluice.cli.stack_verbs"
+
+
+def test_a_verb_is_imported_without_what_only_others_need() -> None:
+    ours = {f"sluice.cli.{module}" for module in modules()}
+    _, imported = imported_by("stream", "start", "--help", of={*ours, "pandas", "pyarrow"})
+
+    assert imported == "sluice.cli.stream_verbs"
 
 
 @pytest.mark.parametrize("family", ["demo", "stack"])

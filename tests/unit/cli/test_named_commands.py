@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.architecture.source_modules import ROOT, source_modules
+from typer import Context
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from sluice.cli.families import FAMILIES
@@ -75,7 +76,7 @@ def problem_of(words: str) -> str:
         return f"`sluice {parts[0]}` has no {', '.join(unknown)}"
     if len(verbs) > 1 or verbs == [PLACEHOLDER]:
         return ""
-    return _problem_of_arguments(command.commands[verbs[0]], rest[1:])
+    return _problem_of_arguments(command.get_command(Context(command), verbs[0]), rest[1:])
 
 
 def _parts(words: str) -> list[str]:
