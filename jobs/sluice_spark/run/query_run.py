@@ -19,7 +19,7 @@ from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.run.progress_listener import BatchOrigin, ProgressListener
 from sluice_spark.run.stop_request import StopReason, StopRequest
 from sluice_spark.session.checkpoint_metadata import has_metadata
-from sluice_spark.session.garbage import quick_collections
+from sluice_spark.session.garbage import exclude_imports
 from sluice_spark.session.session_end import end_copy_of_query
 
 _log = logging.getLogger(__name__)
@@ -82,8 +82,8 @@ class QueryRun:
         streams.addListener(listener)
         try:
             if self.stop.reason is None:
-                with quick_collections():
-                    self._start_and_watch(trigger)
+                exclude_imports()
+                self._start_and_watch(trigger)
                 listener.terminated.wait(_LAST_EVENTS_SECONDS)
         finally:
             streams.removeListener(listener)

@@ -1,37 +1,20 @@
-"""What exists before a stream is excluded from its garbage collections, and afterwards no longer."""
+"""What a process has imported before its first stream is excluded from garbage collections, later objects are not."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
 
-import pytest
-
-from sluice_spark.session.garbage import quick_collections
+from sluice_spark.session.garbage import exclude_imports
 
 
-@pytest.fixture
-def unfrozen() -> Iterator[None]:
-    """A process that has excluded nothing, as a driver has not; the tests' own process has."""
-    gc.unfreeze()
-    yield
-    gc.freeze()
+def test_what_exists_is_excluded_once_and_what_comes_later_is_collected() -> None:
+    exclude_imports.cache_clear()
+    gc.unfreeze()  # as in a driver; the tests' own process has excluded its modules already
 
-
-@pytest.mark.usefixtures("unfrozen")
-def test_modules_are_excluded_while_a_stream_runs() -> None:
-    with quick_collections():
-        assert gc.get_freeze_count() > 10_000
-
-    assert gc.get_freeze_count() == 0
-
-
-def test_what_a_process_has_excluded_by_itself_stays_excluded() -> None:
-    gc.freeze()
+    exclude_imports()
     excluded = gc.get_freeze_count()
+    made_meanwhile: list[list[int]] = [[] for _ in range(1000)]
+    exclude_imports()
 
-    with quick_collections():
-        made_meanwhile: list[list[int]] = [[] for _ in range(1000)]
-
-    assert gc.get_freeze_count() > excluded - 100
+    assert excluded > 10_000
     assert any(one is made_meanwhile for one in gc.get_objects())
