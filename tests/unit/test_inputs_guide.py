@@ -15,7 +15,8 @@ from sluice.declarations.load_declarations import load_declarations
 GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "inputs.md").read_text()
 EXAMPLES = [yaml.safe_load(block) for block in re.findall(r"^```yaml\n(.*?)^```$", GUIDE, re.DOTALL | re.MULTILINE)]
 
-TABLE = "table: {name}\ndescription: d\nowner: o\ncolumns:\n  - {{name: id, type: long}}\n"
+TABLE = "table: {name}\ndescription: d\nowner: o\ncolumns:\n"
+TABLE += "  - {{name: id, type: long}}\n  - {{name: payload, type: binary}}\n"
 
 
 def write_stream(folder: Path, inputs: dict[str, Any]) -> None:

@@ -35,7 +35,15 @@ from sluice.declarations.value_declaration import ValueDeclaration
 NEVER_STATIC = ("kafka", "kinesis", "socket", "rate")
 NEVER_STREAM = ("jdbc",)
 STREAM_ONLY: Mapping[str, tuple[str, ...]] = {
-    "iceberg": ("on_overwrite", "on_delete", "starting", "max_rows_per_batch", "max_files_per_batch"),
+    "iceberg": (
+        "on_overwrite",
+        "on_delete",
+        "starting",
+        "max_rows_per_batch",
+        "max_files_per_batch",
+        "value",
+        "value_column",
+    ),
     "files": (
         "max_files_per_batch",
         "latest_first",
@@ -89,7 +97,8 @@ class SourceDeclaration(OneOfKinds):
     @property
     def value(self) -> ValueDeclaration | None:
         """What the values of records hold; none for bytes as they come, and for sources without records."""
-        return self.kafka.value if self.kafka is not None else self.kinesis.value if self.kinesis is not None else None
+        source = self.kafka or self.kinesis or self.iceberg
+        return source.value if source is not None else None
 
 
 class WatermarkDeclaration(Declared):

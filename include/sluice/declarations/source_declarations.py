@@ -15,6 +15,7 @@ from pydantic import AfterValidator, AliasChoices, Field, StringConstraints, mod
 from sluice.declarations.scalar_types import (
     LARGEST_INT,
     LARGEST_LONG,
+    ColumnName,
     Declared,
     Flag,
     Name,
@@ -267,6 +268,12 @@ class IcebergSource(Declared):
     max_files_per_batch: WholeNumber | None = Field(
         None, gt=0, le=LARGEST_INT, description="as a stream: the most files in a batch"
     )
+    value: ValueDeclaration | None = Field(
+        None, description="as a stream: what the column `value_column` holds, decoded as the values of Kafka are"
+    )
+    value_column: ColumnName = Field(
+        "value", description="as a stream: the column of bytes, or of text for json, that `value` decodes"
+    )
     snapshot_id: WholeNumber | None = Field(
         None, ge=0, le=LARGEST_LONG, description="static: the table at this snapshot"
     )
@@ -277,6 +284,12 @@ class IcebergSource(Declared):
     def is_fixed(self) -> bool:
         """Whether a static input reads the same snapshot always."""
         return any(value is not None for value in (self.snapshot_id, self.tag, self.as_of))
+
+    @model_validator(mode="after")
+    def _column_has_a_value(self) -> Self:
+        if "value_column" in self.model_fields_set and self.value is None:
+            raise wrong("is the column that `value` decodes: add it", "value_column")
+        return self
 
     @model_validator(mode="after")
     def _one_snapshot(self) -> Self:

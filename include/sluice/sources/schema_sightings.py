@@ -88,6 +88,8 @@ class SchemaSightings:
 
     def _see_written(self, name: str, schema: str, found: WrittenValues, batch: str) -> None:
         place, fields = self._written_as(name, schema)
+        if isinstance(self._declaration.inputs[name].declared_source.source, IcebergSource):
+            name = f"{name}, its values"  # the table has a schema of its own
         decoded, rest = found.values - found.rejected, ", the others are rejected" if found.rejected else ""
         answer = f"{decoded:,} of the {found.values:,} values with it in batch {batch} are decoded{rest}."
         self.see(SeenSchema(input=name, source=place, fields=fields, answer=answer, is_one_of_many=True))

@@ -13,11 +13,13 @@ from pathlib import Path
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
+from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructType
 
-from sluice.declarations.input_declaration import InputDeclaration
-from sluice.declarations.source_declarations import FilesSource
+from sluice.declarations.input_declaration import InputDeclaration, SourceDeclaration
+from sluice.declarations.source_declarations import FilesSource, IcebergSource
 from sluice.declarations.value_declaration import RECORD_COLUMN
 from sluice.declarations.value_declaration import Column as DeclaredColumn
+from sluice.errors import ColumnDifference, SchemaError
 from sluice.record_values.registry import resolve_values
 from sluice.record_values.rejection import RejectionKind
 from sluice.record_values.schemas import MAGIC_BYTE, PREFIX_BYTES, ValueSchema
@@ -53,7 +55,7 @@ beside its columns."""
 class _Form:
     """What is decoded.
 
-    position: the fields of a record that identify it in its source.
+    position: the fields of a record that identify it in its source; none where nothing does.
     content: the field with its bytes.
     has_schema_id: whether the bytes begin with the id of a schema.
     is_text: whether the bytes are text, which the quarantine then shows as such.
@@ -68,6 +70,7 @@ class _Form:
 
 
 _VALUES = _Form(position=("topic", "partition", "offset"))
+_NESTED = (ArrayType, MapType, StructType)
 _LINES = _Form(position=(_FILE,))
 _RECORDS = {
     "kafka": _VALUES,
@@ -146,7 +149,7 @@ def decode(
     metric = None if observed_as is None else _Metric(name=f"{REJECTED_METRIC}{observed_as}", counts_rows=counts_rows)
     if source.value is not None:
         schema = resolve_values(source.value, folder=folder, settings=settings)
-        form = _form_of_records(source.kind, schema)
+        form = _form_of_records(source, schema, rows)
         return _split(_tried(rows, schema, form), schema.columns, form, declared, metric)
     of_lines = files if files is not None and files.format in ("json", "csv") else None
     if of_lines is not None and of_lines.on_malformed == "quarantine":
@@ -167,13 +170,35 @@ def decode(
     return _bounded(rows, declared, None if metric is None else replace(metric, counts_rows=False))
 
 
-def _form_of_records(kind: str, schema: ValueSchema) -> _Form:
+def _form_of_records(source: SourceDeclaration, schema: ValueSchema, rows: DataFrame) -> _Form:
     return replace(
-        _RECORDS[kind],
+        _RECORDS[source.kind] if source.iceberg is None else _form_of_table(source.iceberg, schema, rows),
         has_schema_id=schema.registry is not None,
         is_text=schema.format == "json",
         stops_at_unknown=schema.on_unknown_field == "fail",
     )
+
+
+def _form_of_table(source: IcebergSource, schema: ValueSchema, rows: DataFrame) -> _Form:
+    """Values in a column of a table. What says where one stood, is the rest of its row, but for nested columns: by it
+    a replay finds the row again.
+
+    Raises
+    ------
+    SchemaError: when the table has no such column, or one of another type.
+    """
+    kinds = {field.name: field.dataType for field in rows.schema}
+    fit = (BinaryType, StringType) if schema.format == "json" else (BinaryType,)
+    if not isinstance(kind := kinds.get(source.value_column), fit):
+        wanted = "binary or string" if schema.format == "json" else "binary"
+        got = "" if kind is None else kind.simpleString()
+        raise SchemaError(
+            f"The values of {source.table} cannot be decoded:",
+            differences=(ColumnDifference(column=source.value_column, declared=wanted, got=got),),
+            next_step=f"Name the column with the {schema.format} in `value_column`.",
+        )
+    others = (name for name, one in kinds.items() if not isinstance(one, _NESTED))
+    return _Form(position=tuple(name for name in others if name != source.value_column), content=source.value_column)
 
 
 def _form_of_lines(source: FilesSource) -> _Form:
@@ -221,7 +246,7 @@ def _split(
     One projection has all that is collected: Spark compiles its expressions and interprets those within a collection,
     row by row, and each further projection takes time to plan in every batch.
     """
-    rejection, position = fn.col(f"{_VALUE}.{REJECTION}"), fn.to_json(fn.struct(*form.position))
+    rejection, position = fn.col(f"{_VALUE}.{REJECTION}"), _position(form)
     if declared.watermark is not None:
         rejection = fn.coalesce(rejection, _ahead(declared, _event_time(declared.watermark.column, columns)))
     reason = rejection.getField("reason")
@@ -247,6 +272,13 @@ def _split(
         rejected=rejected_of(judged),
         metric=None if metric is None else metric.name,
     )
+
+
+def _position(form: _Form) -> Column:
+    """The place of a record, as text."""
+    if not form.position:
+        return fn.lit(None).cast("string")
+    return fn.to_json(fn.struct(*map(quoted, form.position)))
 
 
 def _event_time(name: str, columns: Sequence[DeclaredColumn]) -> Column:
@@ -293,7 +325,7 @@ def _facts(facts: Column) -> Column:
 
 def _tried(rows: DataFrame, schema: ValueSchema, form: _Form) -> DataFrame:
     """Every record with the result of decoding its value."""
-    return rows.withColumn(_VALUE, decoding_of(schema)(fn.col(form.content)))
+    return rows.withColumn(_VALUE, decoding_of(schema)(fn.col(quoted(form.content)).cast("binary")))
 
 
 def _tried_lines(rows: DataFrame, source: FilesSource) -> DataFrame:
@@ -303,7 +335,7 @@ def _tried_lines(rows: DataFrame, source: FilesSource) -> DataFrame:
 
 def _payload(form: _Form) -> Column:
     """The bytes of a value as the quarantine shows them: as text, or in hexadecimal."""
-    content = fn.col(form.content)
+    content = fn.col(quoted(form.content)).cast("binary")
     shown = fn.concat(fn.lit("0x"), fn.hex(content))
     if not form.is_text:
         return shown

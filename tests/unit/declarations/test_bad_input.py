@@ -109,7 +109,7 @@ BAD_STREAMS = [
         [
             f"{S}:9: `inputs.flights.stream.iceberg.from_timestamp`: unknown key `from_timestamp`; allowed here: "
             "as_of, max_files_per_batch, max_rows_per_batch, on_delete, on_overwrite, snapshot_id, starting, table, "
-            "tag."
+            "tag, value, value_column."
         ],
     ),
     (

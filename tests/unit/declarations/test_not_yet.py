@@ -95,7 +95,7 @@ _WORKS_BELOW = {
             "decoding_tries",
             *(f"columns.*.{key}" for key in ("name", "type", "required", "doc", "unit", "field")),
         )
-        for kind in ("kafka", "kinesis")
+        for kind in ("kafka", "kinesis", "iceberg")
     },
     "inputs.*.stream.kinesis.": ("connection", "stream", "starting", "max_records_per_batch"),
     "inputs.*.stream.socket.": ("host", "port"),
@@ -105,6 +105,7 @@ _WORKS_BELOW = {
         "on_delete",
         "starting.snapshot_id",
         "starting.tag",
+        "value_column",
         "max_rows_per_batch",
         "max_files_per_batch",
     ),

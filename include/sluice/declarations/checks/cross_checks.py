@@ -10,6 +10,7 @@ from itertools import islice
 from sluice.declarations.checks.backfill_checks import backfill_problems, unfollowable_sources
 from sluice.declarations.checks.circles import circles, files_read_again, replaced_rows, self_triggers
 from sluice.declarations.checks.combinations import forbidden_combinations, unobservable_limits
+from sluice.declarations.checks.decoded_columns import undecodable_columns
 from sluice.declarations.checks.expectations import unknown_columns
 from sluice.declarations.checks.masked_columns import unknown_masked_columns
 from sluice.declarations.checks.not_yet import refused_parts
@@ -80,6 +81,7 @@ def find_problems(
         *(found for one in streams for found in islice(referenced_problems(one, by_name, known), MOST_PROBLEMS)),
         *(found for one in tables for found in islice(referenced_problems(one, by_name, known), MOST_PROBLEMS)),
         *(found for stream in streams for found in islice(unknown_masked_columns(stream, by_name), MOST_PROBLEMS)),
+        *(problem for stream in streams for problem in undecodable_columns(stream, by_name)),
         *(problem for stream in streams for problem in islice(backfill_problems(stream, by_name), MOST_PROBLEMS)),
         *(problem for stream in streams for problem in islice(files.problems(stream), MOST_PROBLEMS)),
     ]
