@@ -33,6 +33,7 @@ def _ended(airflow: RunningAirflow, dag_id: str, run_id: str) -> str:
     return state()
 
 
+@pytest.mark.full  # every run starts one by what a stream publishes (`test_publications.py`)
 def test_an_increment_that_wrote_a_table_starts_the_one_that_waits_for_it(airflow: RunningAirflow) -> None:
     airflow.unpause("by_table")
     airflow.unpause("by_clock")

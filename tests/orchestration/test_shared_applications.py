@@ -139,6 +139,7 @@ def test_when_its_application_is_killed_a_task_goes_on_by_another_one(airflow: R
     assert airflow.task("orphaned", RUN, run)["try_number"] == 1, "it needed no try of the task"
 
 
+@pytest.mark.full  # every run kills applications without Airflow (`test_work_crashes.py`)
 def test_an_application_and_its_item_outlast_the_workers_and_the_triggerer(airflow: RunningAirflow) -> None:
     """The application is no child of the task that has started it, and whichever triggerer comes next looks on."""
     run = _begun(airflow, "outlasting")

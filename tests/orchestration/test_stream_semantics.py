@@ -92,6 +92,7 @@ def test_marking_the_task_successful_stops_the_stream_until_a_task_of_it_is_clea
     assert runs_since(airflow.ledger, run) == 1
 
 
+@pytest.mark.full  # every run follows one without Airflow (`test_reconciler.py`)
 def test_an_edited_declaration_is_followed_at_a_batch_boundary_or_refused_with_the_reason(
     airflow: RunningAirflow,
 ) -> None:

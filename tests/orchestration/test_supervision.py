@@ -98,6 +98,7 @@ def test_clearing_the_task_adopts_the_driver_that_lives(airflow: RunningAirflow)
     assert lives(run)
 
 
+@pytest.mark.full  # every run: a cleared task adopts the driver
 def test_a_run_that_is_triggered_by_hand_starts_no_second_driver(airflow: RunningAirflow) -> None:
     run, dag_run = started(airflow, "triggered_twice")
     second = airflow.trigger("triggered_twice")
@@ -126,6 +127,7 @@ def test_a_killed_driver_is_started_again_by_the_same_task_at_once_and_the_next_
     assert len(airflow.runs("killed")) == 1
 
 
+@pytest.mark.full  # every run gives one up without Airflow (`test_supervisor.py`)
 def test_a_stream_that_keeps_failing_is_given_up_red_with_the_reason_and_unpausing_asks_again(
     airflow: RunningAirflow,
 ) -> None:

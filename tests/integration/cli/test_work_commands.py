@@ -97,7 +97,14 @@ def test_programs_read_a_line_of_json_for_each_interval(sluice: Sluice, say_answ
     assert [json.loads(line) for line in output.splitlines()] == [REPLACED.result] * 2
 
 
-@pytest.mark.parametrize(("error", "code"), [("VerificationError", 1), ("DeclarationError", 2), ("OfAnotherKind", 1)])
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        pytest.param("VerificationError", 1, marks=pytest.mark.full),
+        ("DeclarationError", 2),
+        pytest.param("OfAnotherKind", 1, marks=pytest.mark.full),
+    ],
+)
 def test_what_fails_ends_the_command_with_its_lines_and_the_code_of_its_error(
     sluice: Sluice, ledger: Ledger, say_answer: SayAnswer, error: str, code: int
 ) -> None:

@@ -184,7 +184,7 @@ def test_the_next_batch_is_rejected_and_the_one_behind_it_published(
         pytest.param(CrashPoint.CHECKED, 1, "interrupted", marks=pytest.mark.full),
         (CrashPoint.FIRST_OUTPUT_PUBLISHED, 1, "interrupted"),
         pytest.param(CrashPoint.CHECKED, 2, "interrupted", marks=pytest.mark.full),
-        (CrashPoint.PUBLISHED, 1, "complete"),
+        pytest.param(CrashPoint.PUBLISHED, 1, "complete", marks=pytest.mark.full),
     ],
     ids=["recorded", "before the first mark", "between the marks", "before the second mark", "after the marks"],
 )

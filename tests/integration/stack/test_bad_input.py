@@ -64,6 +64,7 @@ def test_a_recorded_port_that_was_taken_while_the_stack_was_down(new_stack: Stac
     }
 
 
+@pytest.mark.full  # every run: a port that is taken before the command
 def test_a_port_that_is_taken_right_before_its_service_starts(new_stack: Stack) -> None:
     recorded = new_stack.data / "ports.json"
     with new_stack.popen("up", "--services", "postgres") as up, socket.socket() as stranger:
@@ -198,11 +199,11 @@ def test_an_unknown_service(new_stack: Stack) -> None:
     assert not new_stack.data.exists()
 
 
+@pytest.mark.full  # every run refuses it without a stack (`test_migrations.py`)
 @pytest.mark.parametrize(
     ("version", "words"),
     [
-        # every run refuses it without a stack (`test_migrations.py`)
-        pytest.param("0026", ("before 0.2.0", "DROP SCHEMA sluice CASCADE"), marks=pytest.mark.full),
+        ("0026", ("before 0.2.0", "DROP SCHEMA sluice CASCADE")),
         ("of_next_year", ("a newer Sluice than this one",)),
     ],
 )

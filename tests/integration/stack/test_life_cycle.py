@@ -129,7 +129,7 @@ def test_a_dry_run_prints_the_plan_and_does_nothing(running: Stack, new_stack: S
     assert {process.pid for process in processes_of(running)} & before == before
 
 
-@pytest.mark.parametrize("victim", PAIR)
+@pytest.mark.parametrize("victim", sampled(PAIR, PAIR[-1:], full=PAIR))
 def test_up_repairs_a_half_dead_stack(running: Stack, victim: str) -> None:
     before = {name: service["pid"] for name, service in running.status().items()}
     os.kill(before[victim], signal.SIGKILL)
@@ -185,6 +185,7 @@ def test_a_changed_setting_restarts_only_the_service_it_concerns(running: Stack)
     assert after["seaweedfs"]["pid"] == before["seaweedfs"]
 
 
+@pytest.mark.full  # every run: a port that is asked for and taken (`test_bad_input.py`)
 def test_a_recorded_port_that_was_taken_meanwhile_is_named(running: Stack) -> None:
     seen = running.status()["postgres"]
     postmaster = psutil.Process(seen["pid"])
@@ -218,6 +219,7 @@ def test_down_ends_everything_and_the_data_stays(new_stack: Stack) -> None:
         assert connection.execute("SELECT answer FROM kept").fetchone() == (1,)
 
 
+@pytest.mark.full  # every run: the next `up` ends what a killed one left
 def test_down_ends_what_lost_its_parent(new_stack: Stack) -> None:
     """A driver that was started detached, and the children of a server that was killed."""
     new_stack.up(PAIR)
@@ -274,6 +276,7 @@ def test_a_killed_up_is_cleaned_up_by_the_next(new_stack: Stack) -> None:
     assert_nothing_is_left(new_stack)
 
 
+@pytest.mark.full  # every run: a second terminal (`test_second_terminal.py`)
 def test_two_commands_do_not_change_the_stack_at_once(new_stack: Stack) -> None:
     with new_stack.popen("up", "--services", "seaweedfs,kafka") as process:
         await_condition(lambda: (new_stack.data / "starting").exists())

@@ -79,6 +79,7 @@ def mark_as_published(airflow: RunningAirflow, stream: str) -> Table:
     return table
 
 
+@pytest.mark.full  # every run refuses one that is declared otherwise, by the same DAG
 def test_maintenance_is_run_by_its_dag_for_the_person_and_the_one_table(
     as_admin: httpx.Client, airflow: RunningAirflow
 ) -> None:

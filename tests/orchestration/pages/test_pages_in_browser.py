@@ -145,6 +145,7 @@ def test_the_on_call_finds_the_killed_stream_reads_why_starts_it_and_sees_it_rec
     page.context.close()
 
 
+@pytest.mark.full  # every run opens the pages of the on-call and the analyst in this browser
 def test_the_pages_can_be_read_by_everybody(airflow: RunningAirflow, browser: Browser, checked: None) -> None:
     page = with_cookie(airflow, browser, "admin")
     for name in PAGES:

@@ -37,9 +37,7 @@ from sluice.publication.crash_points import CrashPoint, unnoticed
 from sluice.work.requests import ReplaceInterval
 from sluice_spark.work.item_work import ReachedOfItem
 
-AT_ONCE = 6
-"""Half of them are computed together."""
-
+AT_ONCE = 6  # half of them are computed together
 IN_THE_FULL_RUN = (CrashPoint.PUBLISHED,)
 """Every run kills at another run's day, fails at each step (`test_work_intervals.py`, `test_backfill_crashes.py`)."""
 
@@ -254,6 +252,7 @@ def test_days_that_fail_together_are_computed_alone(error: Exception, workshop: 
     assert staging_tables(workshop, stream) == []
 
 
+@pytest.mark.full  # every run: a day that cannot be done with others is done alone (`test_work_intervals.py`)
 def test_a_file_with_rows_of_two_days_makes_each_day_alone(workshop: Workshop, stream: str) -> None:
     """Such files are older than the partitions."""
     with workshop.table("target").update_spec() as spec:
@@ -280,6 +279,7 @@ def test_a_day_that_would_have_fewer_rows_fails_alone(workshop: Workshop, stream
     assert len([one for one in workshop.rows("target") if one["word"] == "forged"]) == 4
 
 
+@pytest.mark.full  # every run: in one interval (`test_backfills.py`)
 def test_a_day_that_another_run_works_on_fails_alone(workshop: Workshop, stream: str) -> None:
     items = ask_for_days(workshop, stream, 5, 6, 7)
     sixth = day_of_january(6)

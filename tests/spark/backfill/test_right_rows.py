@@ -266,6 +266,7 @@ MOVING = """
 """
 
 
+@pytest.mark.full  # every run moves rows in `test_any_history.py`
 def test_a_row_that_moves_to_another_interval_is_never_lost(workshop: Workshop) -> None:
     """A correction gives the row of the 5th a time of the 6th."""
     stream = declare_read_stream(workshop)

@@ -93,7 +93,7 @@ def test_one_application_replaces_the_days_of_three_runs(at_once: int, workshop:
     assert {event.actor.name for event in events} >= {name_of_run(day) for day in (5, 6, 7)}
 
 
-@pytest.mark.parametrize("is_together", [False, True], ids=["alone", "together"])
+@pytest.mark.parametrize("is_together", [pytest.param(False, marks=pytest.mark.full), True], ids=["alone", "together"])
 def test_a_day_is_not_replaced_by_declarations_that_nobody_agreed_to(
     is_together: bool, workshop: Workshop, stream: str
 ) -> None:

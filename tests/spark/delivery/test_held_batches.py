@@ -161,7 +161,7 @@ def test_a_crash_while_a_batch_is_held_publishes_nothing_of_it(workshop: Worksho
     assert ids(workshop) == [2]
 
 
-@pytest.mark.parametrize("case", sampled(CASES, HARDEST, full=CASES))
+@pytest.mark.parametrize("case", sampled(CASES, HARDEST[:1], full=CASES))
 def test_a_crash_while_a_decision_is_carried_out(workshop: Workshop, case: tuple[HeldDecision, CrashPoint]) -> None:
     decision, point = case
     stream = declare(workshop)

@@ -97,6 +97,7 @@ def exit_of(words: list[str]) -> int:
     return int(ended.value.code or 0)
 
 
+@pytest.mark.full  # every run: the same by the functions of the command, and the command without Spark
 def test_the_command_shows_the_plan_refreshes_and_takes_back(
     workshop: Workshop, services: Stack, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

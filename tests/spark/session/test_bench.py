@@ -24,7 +24,8 @@ def examples() -> Iterator[Any]:
     exec(compile(code, str(GUIDE), "exec"), defined)  # noqa: S102  # our own guide
     for name, value in defined.items():
         if name.startswith("test_"):
-            yield pytest.param(value, id=name)
+            # Every run kills drivers in many other tests; this one starts two processes.
+            yield pytest.param(value, id=name, marks=[pytest.mark.full] if "driver_dies" in name else [])
 
 
 @pytest.mark.parametrize("example", list(examples()))
