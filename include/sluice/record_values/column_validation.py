@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
+from struct import pack, unpack
 from typing import Any
 from uuid import UUID
 
@@ -114,7 +115,9 @@ def _require_number(value: Any) -> Any:
 
 
 def _require_single_precision(value: float) -> float:
-    if LARGEST_FLOAT < abs(value) < _INFINITE:
+    """Reject a number of 64 bits that would be rounded to one of 32."""
+    is_finite = abs(value) < _INFINITE
+    if is_finite and (abs(value) > LARGEST_FLOAT or unpack("<f", pack("<f", value))[0] != value):
         raise PydanticCustomError("type", "float")
     return value
 

@@ -160,3 +160,15 @@ def test_a_number_that_means_a_time_is_no_number() -> None:
     decoder = by_registry({1: writer}, reader=reader, columns=(Column(name="at", type="timestamptz"),))
 
     assert decoder.decode(framed(1, written(writer, {"at": at}))).fields == {"at": at}
+
+
+@pytest.mark.parametrize(
+    ("number", "is_read"), [(0.5, True), (-0.0, True), (0.1, False), (1e39, False), (1e-46, False)]
+)
+def test_a_number_of_64_bits_that_none_of_32_is_is_not_rounded(number: float, is_read: bool) -> None:
+    decoder = by_registry({1: record(("n", "double"))}, columns=(Column(name="n", type="float"),))
+
+    got = decoder.decode(framed(1, written(record(("n", "double")), {"n": number})))
+
+    assert (got.fields == {"n": number}) is is_read
+    assert (got.rejection is None) is is_read
