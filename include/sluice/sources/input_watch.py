@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from sluice.declarations.source_declarations import IcebergSource, KafkaSource
 from sluice.settings import KafkaConnection, Settings
 from sluice.sources.schema_sightings import SchemaSightings
-from sluice.sources.source_fields import SourceFields, changed_fields, fields_of
+from sluice.sources.source_fields import PLANS_AGAIN, SourceFields, answer_to_fields, changed_fields, fields_of
 from sluice.sources.source_identities import (
     Identities,
     find_replaced,
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from sluice.sources.kafka_topics import KafkaTopics
 
 Rows = TypeVar("Rows")
-
-_WITHOUT_NEW = "What is new in it is read from the next start on."
 
 
 class InputChangedError(Exception):
@@ -101,9 +99,9 @@ class InputWatch:
         seen = {input_table_name(name): str(table.metadata.table_uuid)}
         replaced = [str(one) for one in find_replaced(self._identities, seen)]
         now = fields_of(table.schema())
-        changed = changed_fields(self._fields.get(name, {}), now)
-        answer = "The run plans again before its next batch." if changed or replaced else _WITHOUT_NEW
-        self._sightings.see_table(name, now, answer=answer)
+        planned = self._fields.get(name, {})
+        self._sightings.see_table(name, now, answer=PLANS_AGAIN if replaced else answer_to_fields(planned, now))
+        changed = changed_fields(planned, now)
         return [*replaced, *(f"{name}: {one}" for one in changed)]
 
     def _client(self, source: KafkaSource) -> KafkaTopics:

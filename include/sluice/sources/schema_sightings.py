@@ -18,14 +18,11 @@ from sluice.record_values.block_facts import WrittenAs, WrittenValues
 from sluice.record_values.registry import described_schema
 from sluice.settings import SchemaRegistryConnection, Settings
 from sluice.sources.file_types import answer_to, described_columns
-from sluice.sources.source_fields import SourceFields, described_fields, fields_of
+from sluice.sources.source_fields import PLANNED, SourceFields, described_fields, fields_of
 from sluice.tables.declared_tables import load_table
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
-
-PLANNED = "A run that starts now is planned with it, and stops if it does not fit."
-"""What is done about a schema that a start has found."""
 
 _log = logging.getLogger(__name__)
 

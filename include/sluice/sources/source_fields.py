@@ -46,6 +46,18 @@ def changed_fields(planned: SourceFields, now: SourceFields) -> tuple[str, ...]:
     )
 
 
+PLANNED = "A run that starts now is planned with it, and stops if it does not fit."
+PLANS_AGAIN = "The run plans again before its next batch."
+WITHOUT_NEW = "What is new in it is read from the next start on."
+
+
+def answer_to_fields(planned: SourceFields, now: SourceFields) -> str:
+    """The sentence on what a run does about the fields that a table has now. planned: those that it reads."""
+    if planned == now:
+        return PLANNED  # they changed between two looks, and the plan was made in between
+    return PLANS_AGAIN if changed_fields(planned, now) else WITHOUT_NEW
+
+
 def described_fields(fields: SourceFields) -> dict[str, str]:
     """The type of each field in words, by its path, with the id, by which two columns of one name differ."""
     return {one.path: f"{one}, id {number}" for number, one in fields.items()}

@@ -52,7 +52,8 @@ from sluice.sources.changed_files import require_unchanged_files
 from sluice.sources.iceberg_positions import BEGINNING, StreamOffset, history_of
 from sluice.sources.input_branch import find_branch
 from sluice.sources.input_gap import find_gap
-from sluice.sources.schema_sightings import PLANNED, SchemaSightings, see_tables
+from sluice.sources.schema_sightings import SchemaSightings, see_tables
+from sluice.sources.source_fields import PLANNED
 from sluice.sources.source_identities import Identities
 from sluice.sources.table_starts import observe_files
 from sluice.tables.catalog import open_catalog

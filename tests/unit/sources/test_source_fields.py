@@ -17,7 +17,15 @@ from pyiceberg.types import (
     StructType,
 )
 
-from sluice.sources.source_fields import changed_fields, fields_of
+from sluice.sources.source_fields import (
+    PLANNED,
+    PLANS_AGAIN,
+    WITHOUT_NEW,
+    SourceField,
+    answer_to_fields,
+    changed_fields,
+    fields_of,
+)
 
 
 def schema(n: IcebergType | None = None, *, number: int = 2, name: str = "n", required: bool = True) -> Schema:
@@ -64,3 +72,11 @@ def test_fields_inside_of_others_are_compared_too() -> None:
     assert changed_fields(fields_of(before), fields_of(now)) == ("s.a: required int is now optional int",)
     paths = [field.path for field in fields_of(before).values()]
     assert paths == ["s", "s.a", "l", "l.element", "l.element.x", "m", "m.key", "m.value"]
+
+
+def test_what_a_run_does_about_the_fields_of_its_table_depends_on_what_it_has_planned() -> None:
+    n, wide = (SourceField(path="n", kind=kind, required=True) for kind in ("int", "long"))
+
+    assert answer_to_fields({1: n}, {1: wide}) == PLANS_AGAIN
+    assert answer_to_fields({1: n}, {1: n, 2: wide}) == WITHOUT_NEW
+    assert answer_to_fields({1: wide}, {1: wide}) == PLANNED
