@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+import logging
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain, islice
 
 from pyiceberg.catalog import Catalog
 from pyspark.sql import Column, DataFrame, SparkSession, Window
@@ -33,6 +35,12 @@ from sluice.stored_keys import OUTPUT, ROWS
 from sluice.tables.declared_tables import require_table
 from sluice_spark.backfill.table_rows import stage_rows
 from sluice_spark.session.columns import REJECTED_ROW, quoted_table
+
+_log = logging.getLogger(__name__)
+
+MOST_RESOLVED = 100_000
+"""So many rows a backfill marks at most, which the driver holds with their places. The next one of the interval marks
+others."""
 
 _IS_HELD, _HELD, _NUMBER, _PLACE = "_sluice_is_held", "_sluice_held", "_sluice_number", "_sluice_place"
 _NAMED, _PAYLOAD = "_sluice_named", "_sluice_payload"
@@ -83,7 +91,7 @@ class RejectedRows:
     def corrected(
         self, spark: SparkSession, catalog: Catalog, rejected: DataFrame | None, *, catalog_name: str
     ) -> Set[RejectedAt]:
-        """The open rows whose records are read and not rejected any more.
+        """The open rows whose records are read and not rejected any more; `MOST_RESOLVED` of them at most.
 
         Raises
         ------
@@ -98,10 +106,17 @@ class RejectedRows:
         rows = open_rows(held).withColumn(_PLACE, _place())
         if rejected is not None:
             rows = rows.join(rejected.select(_place().alias(_PLACE)), _PLACE, "left_anti")
-        if not (found := _known(rows)):
-            return found
+        known = _known(rows)
+        if (first := next(known, None)) is None:
+            return frozenset()
         require_resolution(require_table(catalog, self._output.target))
-        return frozenset(filter(self.observe_sources().has, found))
+        present = filter(self.observe_sources().has, chain([first], known))
+        found = frozenset(islice(present, MOST_RESOLVED))
+        if len(found) == MOST_RESOLVED:
+            _log.warning(
+                "%d rows of %s are resolved at most: backfill again for others", len(found), self._output.target
+            )
+        return found
 
     def resolve(self, catalog: Catalog, rows: Set[RejectedAt]) -> int:
         """Mark the rows whose records are published now. Returns how many."""
@@ -205,10 +220,10 @@ def open_rows(held: DataFrame) -> DataFrame:
     return held.where(fn.col("resolved_at").isNull()) if "resolved_at" in held.columns else held
 
 
-def _known(placed: DataFrame) -> frozenset[RejectedAt]:
-    """What rows are known by that have a place. placed: with it as a column."""
-    rows = placed.select(_PLACE, "generation", "batch").dropna().distinct().collect()
-    return frozenset(RejectedAt(place=place, generation=generation, batch=batch) for place, generation, batch in rows)
+def _known(placed: DataFrame) -> Iterator[RejectedAt]:
+    """What rows are known by that have a place, partition by partition. placed: with it as a column."""
+    for place, generation, batch in placed.select(_PLACE, "generation", "batch").dropna().distinct().toLocalIterator():
+        yield RejectedAt(place=place, generation=generation, batch=batch)
 
 
 def _place() -> Column:

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as fn
-from pyspark.sql.types import DateType, IntegralType, StructField, TimestampNTZType, TimestampType
+from pyspark.sql.types import (
+    DateType,
+    DecimalType,
+    IntegralType,
+    StringType,
+    StructField,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from sluice.errors import UnpublishableError
 from sluice.record_values.rejection import RejectionKind
@@ -16,8 +24,9 @@ from sluice_spark.backfill.table_rows import is_between
 from sluice_spark.session.columns import quoted
 from sluice_spark.session.row_content import row_hashes
 
-_ORDERED = (DateType, TimestampType, TimestampNTZType, IntegralType)
-"""Of these types Iceberg knows the least and the greatest value of a file exactly."""
+_NUMBERED = (DateType, TimestampType, TimestampNTZType, IntegralType)
+_ORDERED = (*_NUMBERED, DecimalType, StringType)
+"""Of these types Iceberg knows between which values those of a file lie."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,24 +132,29 @@ def require_not_visible(stream: str, computed: Computed, held: DataFrame, *, all
 
 
 def _near(rows: DataFrame, held: DataFrame) -> DataFrame:
-    """The rows of a table whose times and whole numbers lie where those of some rows do: Iceberg leaves most files out
+    """The rows of a table whose times, numbers and texts lie where those of some rows do: Iceberg leaves most files out
     by them."""
     ordered = [one for one in rows.schema if isinstance(one.dataType, _ORDERED)]
-    numbers = [_number_of(one) for one in ordered]
-    ends = [end(number) for number in numbers for end in (fn.min, fn.max)]
+    ends = [end(value) for value in map(_comparable, ordered) for end in (fn.min, fn.max)]
     if not ends:
         return held
     (found,) = rows.agg(*ends).collect()
     for n, one in enumerate(ordered):
         least, most = found[2 * n], found[2 * n + 1]
-        is_null = fn.col(quoted(one.name)).isNull()
-        held = held.where(is_null if least is None else is_between(held, one.name, (least, most)))
+        value = fn.col(quoted(one.name))
+        if least is None:
+            held = held.where(value.isNull())
+        elif isinstance(one.dataType, _NUMBERED):
+            held = held.where(is_between(held, one.name, (least, most)))
+        else:
+            held = held.where(value.between(fn.lit(least), fn.lit(most)) | value.isNull())
     return held
 
 
-def _number_of(value: StructField) -> Column:
-    """The number by which Iceberg knows a value."""
+def _comparable(value: StructField) -> Column:
+    """A value, or the number by which Iceberg knows a time."""
     column = fn.col(quoted(value.name))
-    if isinstance(value.dataType, IntegralType):
-        return column
-    return fn.unix_date(column) if isinstance(value.dataType, DateType) else fn.unix_micros(column.cast("timestamp"))
+    if isinstance(value.dataType, DateType):
+        return fn.unix_date(column)
+    is_time = isinstance(value.dataType, TimestampType | TimestampNTZType)
+    return fn.unix_micros(column.cast("timestamp")) if is_time else column
