@@ -108,11 +108,41 @@ def test_rejected_rows_of_the_batch_of_the_plan_are_waited_for(
         return len(rows.corrected(workshop.spark, workshop.catalog, None, catalog_name=workshop.catalog.name))
 
     assert look(seen.position) == 2
+    assert look(replace(seen.position, batch=0)) == 1, "a later batch has rejected the other one"
     with monkeypatch.context() as patch:
         patch.setattr(rejected_rows, "MOST_RESOLVED", 1)
         assert look(seen.position) == 1
     with pytest.raises(IntervalChangedError, match=rf"does not have the rejected rows of batch 7 of {stream} yet"):
         look(replace(seen.position, batch=7))
+
+
+@pytest.mark.full
+def test_a_follower_that_cannot_be_replaced_keeps_its_source_as_it_is(workshop: Workshop) -> None:
+    stream, name = declare_read_stream(workshop), f"g{workshop.namespace}"
+    gold = workshop.declare_table("gold", COLUMNS)
+    reading = {"table": workshop.table_name("target"), "on_overwrite": "skip", "on_delete": "skip"}
+    workshop.declare_stream(
+        name,
+        sql="SELECT * FROM rows",
+        inputs={"rows": {"stream": {"iceberg": reading}}},
+        outputs={"copies": {"iceberg": {"table": gold}}},
+        backfill={"column": "at", "reads": {"rows": "at"}, "margin": "1 hour", "follows": ["rows"]},
+    )
+    workshop.run(name)
+    workshop.declare_stream(
+        f"r{workshop.namespace}",
+        sql="SELECT * FROM rows",
+        inputs={"rows": {"stream": {"iceberg": {"table": gold}}}},
+        outputs={"copies": {"iceberg": {"table": workshop.declare_table("more", COLUMNS)}}},
+    )
+    workshop.append("target", [row(8, day=5, word="forged")])
+    workshop.run(name)
+    head = workshop.table("target").metadata.current_snapshot_id
+
+    with pytest.raises(UnpublishableError, match=r"\(input rows\) stops at the overwrite"):
+        backfill(workshop, stream, allows_fewer=True)
+
+    assert workshop.table("target").metadata.current_snapshot_id == head
 
 
 @pytest.mark.full
