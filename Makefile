@@ -69,6 +69,7 @@ drill: setup ## Race publishers, freeze drivers and kill them at every point, fo
 	$(BIN)/python -m tests.faults.crash_table
 	$(BIN)/python -m tests.faults.expired_input
 	$(BIN)/python -m tests.faults.table_starts
+	$(BIN)/python -m tests.faults.evolving_producer --minutes 30
 	$(PYTEST) -m drill tests/integration --timeout=1200
 	$(PYTEST) -m drill tests/spark --timeout=1200
 	TZ=Europe/Berlin SLUICE_TEST_SEEDS=170:335 $(PYTEST) tests/spark/backfill/test_any_history.py --timeout=1200

@@ -114,7 +114,9 @@ def require_declared_columns(
             raise SchemaError(
                 f"The file {unquote(uri)} does not have the declared columns{has}:",
                 differences=differences,
-                next_step="Declare the columns as the files have them, or move the file out of the folder.",
+                next_step="Declare the columns as the files have them, or write the file again with the declared "
+                "columns, which takes `on_changed: ignore`. A stream has planned a batch with the file: do not move it "
+                "away.",
             )
 
 

@@ -149,6 +149,23 @@ def test_files_that_fit_are_read(workshop: Workshop, tmp_path: Path) -> None:
     assert [(row["id"], row["at"], str(row["d"])) for row in folder.rows()] == [(4_000_000_000, at, "1.0000")]
 
 
+def test_a_file_that_was_refused_is_written_again_in_its_place(workshop: Workshop, tmp_path: Path) -> None:
+    """Its batch is planned: without the file it could not be read any more."""
+    columns = {"id": "double", "amount": "double"}
+    folder = Folder(workshop, tmp_path, columns, format="parquet", on_changed="ignore")
+    folder.write("a.parquet", pa.table({"id": [1.0], "amount_eur": [2.5]}))
+    with pytest.raises(
+        SchemaError, match="write the file again with the declared columns, which takes `on_changed: ignore`"
+    ):
+        folder.run()
+
+    folder.write("a.parquet", pa.table({"id": [1.0], "amount": [2.5]}))
+    folder.write("b.parquet", pa.table({"id": [2.0], "amount": [3.5]}))
+    folder.run()
+
+    assert folder.rows() == [{"id": 1.0, "amount": 2.5}, {"id": 2.0, "amount": 3.5}]
+
+
 def test_the_first_lines_of_csv_are_seen_and_a_line_of_data_is_not_kept_as_one(
     workshop: Workshop, tmp_path: Path
 ) -> None:
