@@ -84,6 +84,30 @@ def test_rows_that_break_a_rule_go_to_the_quarantine_and_the_others_appear(works
     }
 
 
+def test_rows_that_another_rule_has_rejected_at_once_do_not_keep_the_others_from_being_separated(
+    workshop: Workshop,
+) -> None:
+    """The counts of the rule that holds are those of all rows, and the staged ones are fewer."""
+    usual = {"name": "price_is_usual", "expression": "price BETWEEN -100 AND 100", "on_failure": "quarantine"}
+    stream = declare(workshop, rules=[RULE, usual])
+    workshop.append("source", [GOOD, BAD, {"id": 3, "price": 1000}, {"id": 5, "price": -500}])
+    workshop.run(stream, is_recorded=True)
+    assert ids(workshop) == []
+
+    choose(workshop, stream, OperationVerb.SEPARATE_BATCH)
+    workshop.run(stream, is_recorded=True)
+
+    assert (ids(workshop), find_held(workshop.ledger, stream)) == ([1], None)
+    reasons = [
+        (payload, reason.removeprefix("the row breaks a rule: ")) for payload, _, reason in rejected(workshop, stream)
+    ]
+    assert reasons == [
+        ('{"id":2,"price":-1}', "price_is_positive"),
+        ('{"id":3,"price":1000}', "price_is_usual"),
+        ('{"id":5,"price":-500}', "price_is_positive, price_is_usual"),
+    ]
+
+
 def test_a_live_stream_records_what_has_become_of_the_batch(workshop: Workshop) -> None:
     stream = declare(workshop, mode="continuous", trigger={"processing_time": "100 milliseconds"})
     workshop.append("source", [GOOD, BAD])
