@@ -1,4 +1,7 @@
-"""Holds a batch with which a stream rejects more rows than it may, before anything of the batch is visible."""
+"""Holds a batch with which a stream rejects more rows than it may, before anything of the batch is visible.
+
+What is counted, and why: decision 0096.
+"""
 
 from __future__ import annotations
 
