@@ -181,6 +181,15 @@ def test_corrupted_days_are_backfilled_beside_the_streams_and_a_second_backfill_
     assert [step["title"] for step in demo["steps"] if "backfilled" in step["title"]] == [DemoStep.BACKFILL]
 
 
+@of_each_demo
+def test_a_bad_file_is_held_by_a_rule_and_released_without_its_bad_readings(demos: Demos, number: int) -> None:
+    """That of an interrupted demo, or of this one: each that writes weather brings one."""
+    demo = demos.completed[number]
+    assert "of bronze_weather breaks temperature_is_possible by 3 of " in demo["held"]
+    (check,) = [one for one in demo["checks"] if one["name"] == "quarantine.bronze_weather"]
+    assert (check["is_true"], check["expected_rows"]) == (True, 4 * (number + 1))
+
+
 def test_the_first_backfill_replaced_a_day_and_the_second_left_it(demos: Demos) -> None:
     settings = demos.stack.settings()
     for stream in (SILVER, GOLD):

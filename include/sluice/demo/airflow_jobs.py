@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from sluice.declarations.load_declarations import load_declarations
 from sluice.demo.airflow_api import DagRunObservation
 from sluice.demo.dag_runs import (
     BRONZE_WEATHER,
@@ -18,6 +19,12 @@ from sluice.demo.demo_progress import DemoStep, StepLog
 from sluice.demo.local_platform import LocalPlatform
 from sluice.demo.stream_watch import STREAMS
 from sluice.demo.weather_files import drop_weather, open_landing_folder
+from sluice.ledger.held_batches import find_held
+from sluice.operations import OperationVerb
+from sluice.publication.held_decisions import decide, plan_decision
+
+DEMO = "sluice demo"
+"""Whom the ledger names as the person who releases what is held."""
 
 
 def unpause_streams(platform: LocalPlatform) -> None:
@@ -32,18 +39,24 @@ def unpause_streams(platform: LocalPlatform) -> None:
         platform.airflow.unpause(stream)
 
 
-def run_weather(platform: LocalPlatform, log: StepLog, *, flights_until: datetime) -> None:
-    """Write weather files, read them with one incremental run, and wait for the run that its new rows trigger. A demo
-    that continues an interrupted one may find all of them written, and read: then there is nothing to trigger one.
+def run_weather(platform: LocalPlatform, log: StepLog, *, flights_until: datetime) -> str:
+    """Write weather files, read them with one incremental run, release what a rule of the table holds of them, and wait
+    for the run that its new rows trigger. A demo that continues an interrupted one may find all of them written, and
+    read: then there is nothing to trigger one.
 
     Parameters
     ----------
     log: records how long it took.
     flights_until: all flights that departed earlier are in `silver.flights`.
 
+    Returns
+    -------
+    What was held, and released without the rows that break the rule; empty when nothing was.
+
     Raises
     ------
     DemonstrationError: when a job fails, or when nothing moves.
+    UsageError: when the held batch cannot be released.
     """
     with log.step(DemoStep.WEATHER):
         platform.dag_runs.await_known(GOLD_BY_WEATHER)
@@ -51,11 +64,41 @@ def run_weather(platform: LocalPlatform, log: StepLog, *, flights_until: datetim
         known = _runs(platform, GOLD_BY_WEATHER)
         written = drop_weather(open_landing_folder(platform.settings), ends_at=flights_until)
         run = _run(platform, BRONZE_WEATHER)
+        if held := release_weather(platform, log):
+            run = _run(platform, BRONZE_WEATHER)
         if written or platform.airflow.has_raised_asset_events(run):
             platform.dag_runs.await_new(GOLD_BY_WEATHER, known=known)
         for triggered in platform.airflow.runs(GOLD_BY_WEATHER):
             if triggered.run_id not in known or not triggered.has_ended:
                 platform.dag_runs.await_success(triggered)
+    return held
+
+
+def release_weather(platform: LocalPlatform, log: StepLog) -> str:
+    """Decide as a person does about weather that a rule holds: its rows become visible, those that break the rule go to
+    the quarantine. The next run carries it out.
+
+    Returns
+    -------
+    What was held, in a sentence; empty when nothing is.
+
+    Raises
+    ------
+    UsageError: when its rows cannot be separated.
+    """
+    held = find_held(platform.ledger, BRONZE_WEATHER)
+    if held is None:
+        return ""
+    if held.decision is None:
+        stream = load_declarations(platform.settings.pipelines, only=BRONZE_WEATHER).stream(BRONZE_WEATHER)
+        plan = plan_decision(platform.ledger, stream, OperationVerb.SEPARATE_BATCH)
+        decide(platform.ledger, plan, requested_by=DEMO, planned=plan.digest)
+    sentence = (
+        f"A bad file was held, and none of its rows visible: batch {held.key.number} of {BRONZE_WEATHER} breaks "
+        f"{held.reason}. It was released without those rows"
+    )
+    log.print(f"[yellow]![/yellow] {sentence}.")
+    return f"{sentence}; they are in quarantine.{BRONZE_WEATHER}."
 
 
 def run_maintenance(platform: LocalPlatform, log: StepLog) -> None:

@@ -14,12 +14,12 @@ the stack itself is being started, Ctrl-C stops it, as it does for `sluice stack
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -140,7 +140,7 @@ def demonstrate(options: DemoOptions, *, console: Console | None, render: Render
         upcoming = _prepare(platform, options, log, pool)
         flights_until = upcoming.plan.span.ends_at if upcoming else YEAR.ends_at
         live = LiveTable(console, render=render)
-        repair = _stream(platform, options, log, pool, live=live, upcoming=upcoming, flights_until=flights_until)
+        repair, held = _stream(platform, options, log, pool, live=live, upcoming=upcoming, flights_until=flights_until)
         with log.step(DemoStep.VERIFICATION):
             proof = prove(settings=platform.settings, ledger=platform.ledger, topic=platform.topic)
         require_truth(proof.checks)
@@ -151,6 +151,7 @@ def demonstrate(options: DemoOptions, *, console: Console | None, render: Render
             balance=proof.balance,
             tables=proof.tables,
             checks=(*proof.checks, *repair),
+            held=held,
             steps=log.durations,
             total_seconds=log.seconds,
             where=where_to_look(access),
@@ -193,8 +194,8 @@ def _stream(
     live: LiveTable,
     upcoming: NextReplay | None,
     flights_until: datetime,
-) -> tuple[CheckResult, ...]:
-    """Run the streams and the jobs; the checks of the backfill."""
+) -> tuple[tuple[CheckResult, ...], str]:
+    """Run the streams and the jobs; the checks of the backfill, and what was held of the weather."""
     on_time, late_set = (upcoming.on_time, upcoming.late_set) if upcoming else ((), ())
     backlog, rest = on_time[: len(on_time) // 2], on_time[len(on_time) // 2 :]
     with live:
@@ -221,8 +222,9 @@ def _stream(
         looking.result()
         if backfill and backfilling:
             streaming.await_either(backfill.repaired, backfilling, headline="Streams run beside the backfill")
-        jobs = (
-            pool.submit(run_weather, platform, log, flights_until=flights_until),
+        weather = pool.submit(run_weather, platform, log, flights_until=flights_until)
+        jobs: tuple[Future[Any], ...] = (
+            weather,
             pool.submit(run_maintenance, platform, log),
             pool.submit(run_checks, platform, log),
         )
@@ -235,4 +237,4 @@ def _stream(
                 streaming.await_drained(sending, headline="Streams drop the late flights")
         for job in jobs:
             streaming.await_job(job, headline="Streams run beside the last jobs")
-    return backfilling.result() if backfilling else ()
+    return backfilling.result() if backfilling else (), weather.result()

@@ -22,7 +22,7 @@ from sluice.demo.replay_position import make_plan, plans_in
 from sluice.demo.report import RowBalance, TableReport
 from sluice.demo.stream_watch import SILVER
 from sluice.demo.verification import TABLES, recovered_rows, rows_by_table, verify
-from sluice.demo.weather_files import open_landing_folder
+from sluice.demo.weather_files import UNKNOWN_AIRPORT, bad_readings, open_landing_folder, readings_by_day
 from sluice.ledger.backfill_attempts import BackfillState, recent_attempts
 from sluice.ledger.batches import totals
 from sluice.ledger.connection import Ledger
@@ -58,7 +58,7 @@ def prove(*, settings: Settings, ledger: Ledger, topic: FlightsTopic) -> Proof:
     ledger: holds the counts of rows that `silver_flights` dropped.
     topic: holds all records that were sent.
     """
-    sent = topic.read()
+    sent, landing = topic.read(), open_landing_folder(settings)
     silver = totals(ledger, SILVER)
     database = copy_lakehouse(settings, tables=TABLES)
     try:
@@ -66,7 +66,8 @@ def prove(*, settings: Settings, ledger: Ledger, topic: FlightsTopic) -> Proof:
             database,
             sent=sent,
             plans=[make_plan(name) for name in plans_in(sent)],
-            weather_days=open_landing_folder(settings).days(),
+            weather_days=landing.days(),
+            bad_days=landing.bad_days(),
         )
         expect_recovered(database, _backfilled(ledger))
         checks = verify(database, silver=silver)
@@ -101,18 +102,19 @@ def load_oracle(
     sent: pa.Table,
     plans: Sequence[ReplayPlan],
     weather_days: Iterable[date],
+    bad_days: Iterable[date] = (),
 ) -> None:
     """Load the expected rows, with which the checks compare the tables, into the database.
 
     Tables: `sent` (the topic), `planned` (every record of every plan), `csv_flights`, `csv_airlines`, `csv_planes`,
-    `csv_weather`, `weather_days`, `recovered` (see `expect_recovered`). Views: `arrived`, the rows that must be in
-    silver; `dropped_weather`, the readings that must be in bronze.
+    `csv_weather`, `weather_days`, `bad_weather`, `recovered` (see `expect_recovered`). Views: `arrived`, the rows that
+    must be in silver; `dropped_weather`, the readings that must be in bronze.
 
     Parameters
     ----------
     sent: the content of the topic, as `FlightsTopic.read` gives it.
     plans: every plan that was replayed.
-    weather_days: the days whose weather file was written.
+    weather_days: the days whose weather file was written. bad_days: those with which a bad file came.
     """
     load_sent(database, sent)
     tables = {
@@ -122,6 +124,7 @@ def load_oracle(
         "csv_planes": read_planes(),
         "csv_weather": read_weather(),
         "weather_days": _days_table(weather_days),
+        "bad_weather": bad_weather_table(bad_days),
     }
     for name, content in tables.items():
         _load(database, name, content)
@@ -177,6 +180,28 @@ def _backfilled(ledger: Ledger) -> list[Interval]:
         for attempt in recent_attempts(ledger, SILVER, limit=_ALL_ATTEMPTS)
         if attempt.state is BackfillState.PUBLISHED
     ]
+
+
+def bad_weather_table(days: Iterable[date]) -> pa.Table:
+    """The readings of bad files that belong into the quarantine, each with the rule of `bronze.weather` that it breaks.
+
+    Parameters
+    ----------
+    days: those with which a bad file came.
+    """
+    by_day = readings_by_day()
+    rows = [row for day in sorted(days) for row in bad_readings(by_day[day])]
+    is_known = [row["origin"] != UNKNOWN_AIRPORT for row in rows]
+    return pa.table(
+        {
+            "origin": pa.array((row["origin"] for row in rows), pa.string()),
+            "time_hour": pa.array((row["time_hour"] for row in rows), pa.timestamp("us", tz="UTC")),
+            "temp": pa.array((row["temp"] for row in rows), pa.float64()),
+            "rule": pa.array(
+                ("temperature_is_possible" if one else "airport_is_known" for one in is_known), pa.string()
+            ),
+        }
+    )
 
 
 def _days_table(days: Iterable[date]) -> pa.Table:

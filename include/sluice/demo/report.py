@@ -58,6 +58,7 @@ class DemoReport:
     """The outcome of a demo.
 
     days: the days that were replayed; None when the whole year had been replayed before.
+    held: what a rule has held, and how it was released; empty when nothing was held.
     total_seconds: from the begin of the first step to the end of the last.
     """
 
@@ -70,6 +71,7 @@ class DemoReport:
     steps: tuple[StepDuration, ...]
     total_seconds: float
     where: WhereToLook
+    held: str = ""
 
     def as_json(self) -> dict[str, object]:
         """The report for a program."""
@@ -80,6 +82,7 @@ class DemoReport:
             "sent_records": self.sent_records,
             "balance": asdict(self.balance),
             "tables": [_table_as_json(table) for table in self.tables],
+            "held": self.held,
             "checks": [check.as_json() for check in self.checks],
             "steps": [asdict(step) for step in self.steps],
             "total_seconds": round(self.total_seconds, 1),
@@ -155,6 +158,7 @@ def _closing_lines(report: DemoReport) -> list[str]:
     lines = [
         "",
         f"{report.balance}.",
+        *([report.held] if report.held else []),
         f"[bold green]Verified[/bold green] in {report.total_seconds:.0f} s: {len(report.checks)} checks passed.",
         "",
         f"Airflow       {where.airflow_url}  (user {where.airflow_user}, password in {where.airflow_login_file})",

@@ -23,6 +23,7 @@ TABLES = (
     "bronze.weather",
     "silver.flights",
     "quarantine.silver_flights",
+    "quarantine.bronze_weather",
     "gold.delays_by_carrier_hour",
     "gold.delays_by_weather",
     "reference.airlines",
@@ -48,6 +49,7 @@ def verify(database: Database, *, silver: StreamTotals) -> list[CheckResult]:
         quarantine_holds_the_malformed_records,
         gold_by_carrier_equals_the_csv,
         bronze_holds_the_weather,
+        quarantine_holds_the_bad_weather,
         gold_by_weather_equals_the_csv,
         reference_holds_the_airlines,
         reference_holds_the_planes,
@@ -187,6 +189,25 @@ def bronze_holds_the_weather(database: Database) -> CheckResult:
         statement="every reading of the weather files is in bronze once",
         expected=f"from dropped_weather select {columns}",
         seen=f"from seen.bronze.weather select {columns}",
+    )
+
+
+def quarantine_holds_the_bad_weather(database: Database) -> CheckResult:
+    """Every reading of the bad files that breaks a rule, with the name of the rule: those that a rule has held, and
+    those that another has rejected at once."""
+    return compare(
+        database,
+        name="quarantine.bronze_weather",
+        statement="exactly the bad readings are in the quarantine, each with the rule that it breaks",
+        expected="from bad_weather select origin, time_hour, temp, rule",
+        seen="""
+            select
+                payload ->> '$.origin' as origin,
+                (payload ->> '$.time_hour')::timestamptz as time_hour,
+                (payload ->> '$.temp')::double as temp,
+                replace(reason, 'the row breaks a rule: ', '') as rule
+            from seen.quarantine.bronze_weather
+        """,
     )
 
 

@@ -1,9 +1,12 @@
-"""Writes the weather to the landing folder: one NDJSON file for each day, after the flights of that day."""
+"""Writes the weather to the landing folder: one NDJSON file for each day, after the flights of that day.
+
+Each demo that writes any adds a bad file: of a sensor that is out of order, and of an airport that does not exist.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import TYPE_CHECKING, Any
@@ -19,6 +22,11 @@ if TYPE_CHECKING:
 
 CONNECTION = "landing"
 FOLDER = "weather"
+
+IMPOSSIBLE_TEMPERATURE = 999.9
+"""What the sensor reports that is out of order, in degrees."""
+
+UNKNOWN_AIRPORT = "XXX"
 
 _END_OF_DATA = Span(first_day=FIRST_DAY, days=DAYS_OF_DATA).ends_at
 
@@ -45,10 +53,19 @@ class LandingFolder:
         keys = self.keys()
         return [day for day in days_complete_at(_END_OF_DATA) if self.key(day) in keys]
 
-    def write(self, day: date, rows: Collection[dict[str, Any]]) -> None:
-        """Write the file of a day in one request: a reader sees the whole file or none."""
+    def bad_key(self, day: date) -> str:
+        """The key of the bad file that comes with a day."""
+        return f"{self.prefix}{day}-sensor.json"
+
+    def bad_days(self) -> list[date]:
+        """The days with which a bad file came."""
+        keys = self.keys()
+        return [day for day in days_complete_at(_END_OF_DATA) if self.bad_key(day) in keys]
+
+    def write(self, key: str, rows: Collection[dict[str, Any]]) -> None:
+        """Write a file in one request: a reader sees the whole file or none."""
         body = "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
-        self.client.put_object(Bucket=self.bucket, Key=self.key(day), Body=body.encode())
+        self.client.put_object(Bucket=self.bucket, Key=key, Body=body.encode())
 
 
 def open_landing_folder(settings: Settings) -> LandingFolder:
@@ -83,8 +100,24 @@ def days_complete_at(ends_at: datetime) -> list[date]:
     return days
 
 
+def bad_readings(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The readings of a bad file: the first of each airport with a temperature that no weather has, and one of an
+    airport that is none. rows: those of a day, in their order."""
+    first = {row["origin"]: row for row in reversed(rows)}
+    impossible = [{**first[origin], "temp": IMPOSSIBLE_TEMPERATURE} for origin in sorted(first)]
+    return [*impossible, {**rows[0], "origin": UNKNOWN_AIRPORT}]
+
+
+def readings_by_day() -> dict[date, list[dict[str, Any]]]:
+    """All readings, by the day of their hour in UTC."""
+    by_day: dict[date, list[dict[str, Any]]] = {}
+    for row in read_weather().to_pylist():
+        by_day.setdefault(row["time_hour"].date(), []).append(row)
+    return by_day
+
+
 def drop_weather(folder: LandingFolder, *, ends_at: datetime) -> list[date]:
-    """Write the weather of every complete day whose file does not exist yet.
+    """Write the weather of every complete day whose file does not exist yet, and a bad file with the first of them.
 
     Parameters
     ----------
@@ -95,12 +128,14 @@ def drop_weather(folder: LandingFolder, *, ends_at: datetime) -> list[date]:
     -------
     The days that were written.
     """
-    existing = folder.keys()
-    by_day: dict[date, list[dict[str, Any]]] = {}
-    for row in read_weather().to_pylist():
-        hour: datetime = row["time_hour"]
-        by_day.setdefault(hour.date(), []).append(row | {"time_hour": f"{hour:%Y-%m-%dT%H:%M:%SZ}"})
+    existing, by_day = folder.keys(), readings_by_day()
     written = [day for day in days_complete_at(ends_at) if day in by_day and folder.key(day) not in existing]
+    for day in written[:1]:
+        folder.write(folder.bad_key(day), _as_written(bad_readings(by_day[day])))
     for day in written:
-        folder.write(day, by_day[day])
+        folder.write(folder.key(day), _as_written(by_day[day]))
     return written
+
+
+def _as_written(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{**row, "time_hour": f"{row['time_hour']:%Y-%m-%dT%H:%M:%SZ}"} for row in rows]

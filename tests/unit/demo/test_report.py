@@ -52,6 +52,7 @@ REPORT = DemoReport(
     checks=(compare_number(name="balance", statement="the rows add up", expected=3, seen=3),),
     steps=(StepDuration(title="stack", began_after_seconds=0.0, seconds=21.25),),
     total_seconds=150.4,
+    held="A bad file was held: batch 1:0 breaks temperature_is_possible.",
     where=WhereToLook(
         airflow_url="http://127.0.0.1:8080",
         airflow_user="admin",
@@ -73,6 +74,7 @@ def _shown(report: DemoReport) -> str:
     "words",
     [
         "12,518 in bronze = 12,197 in silver + 69 refused + 11 late + 241 duplicate.",
+        "A bad file was held: batch 1:0 breaks temperature_is_possible.",
         "1,234",
         "failed: 5 of 6 expectations",
         "the rows add up",
