@@ -7,13 +7,12 @@ from typing import Annotated
 
 import typer
 from pydantic import TypeAdapter
-from rich.console import Console
 from rich.table import Table
 
 from sluice.cli.cli_context import open_cli_context, person
 from sluice.cli.event_verbs import table_command
 from sluice.cli.operation import show_plans
-from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, AsJson, DryRun, TableName, print_json
+from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, AsJson, DryRun, TableName, console, print_json
 from sluice.cli.work_requests import have_done
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.quarantine_table import all_tables
@@ -144,4 +143,4 @@ def _print_runs(runs: Sequence[MaintenanceObservation]) -> None:
             f"{(run.ended_at - run.started_at).total_seconds():.1f}",
             done or "nothing to do",
         )
-    Console().print(shown)
+    console().print(shown)

@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 from pydantic import TypeAdapter
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from sluice.cli.terminal import AsJson, no_answer
@@ -43,7 +42,7 @@ def preview(
 
 
 def _print(seen: PreviewObservation) -> None:
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     for given in seen.inputs:
         typer.echo(f"{given.name}: {given.kind}, {'static' if given.rows is None else f'{given.rows} rows read'}")
     for output in seen.outputs:
@@ -64,7 +63,7 @@ def _print(seen: PreviewObservation) -> None:
 def _table(output: PreviewedOutput) -> Table:
     table = Table(box=None, pad_edge=False)
     for name in output.columns:
-        table.add_column(escape(name), overflow="fold")
+        table.add_column(name, overflow="fold")
     for row in output.first:
-        table.add_row(*("null" if row.get(name) is None else escape(str(row[name])) for name in output.columns))
+        table.add_row(*("null" if row.get(name) is None else str(row[name]) for name in output.columns))
     return table

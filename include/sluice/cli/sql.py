@@ -99,7 +99,7 @@ def _as_table(found: duckdb.DuckDBPyRelation, *, rows: int) -> str:
     shown = found.limit(rows + 1).fetchall()
     for row in shown[:rows]:
         table.add_row(*("null" if value is None else str(value) for value in row))
-    console = Console(width=None if sys.stdout.isatty() else 400, highlight=False, markup=False)
+    console = Console(width=None if sys.stdout.isatty() else 400, highlight=False, markup=False, emoji=False)
     with console.capture() as text:
         console.print(table)
     more = f"\nThere are more than {rows} rows: `--rows` shows more." if len(shown) > rows else ""

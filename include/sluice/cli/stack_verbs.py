@@ -181,7 +181,7 @@ def _print_status(seen: StackStatus) -> None:
         state = "healthy" if service.is_healthy else "unhealthy" if service.is_running else "stopped"
         since = f"{service.since.astimezone():%H:%M:%S}" if service.since else ""
         table.add_row(service.name, state, str(service.port or ""), str(service.pid or ""), since, service.detail)
-    Console().print(table)
+    Console(markup=False, emoji=False).print(table)
     typer.echo(f"{seen.processes} processes belong to the stack.")
 
 

@@ -8,11 +8,10 @@ from typing import Annotated, Any
 
 import typer
 from pyiceberg.catalog import Catalog
-from rich.console import Console
 from rich.table import Table
 
 from sluice.cli.event_verbs import table_command
-from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, AsJson, DryRun, TableName, print_dry_run_note, print_json
+from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, AsJson, DryRun, TableName, console, print_dry_run_note, print_json
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.loaded_declarations import Declarations
 from sluice.declarations.quarantine_table import all_tables
@@ -96,7 +95,7 @@ def list_tables(as_json: AsJson = False) -> None:
     for outcome in outcomes:
         writers = ", ".join(_writers(declarations, outcome.table))
         shown.add_row(outcome.table, outcome.state, tables[outcome.table].owner, writers)
-    Console().print(shown)
+    console().print(shown)
 
 
 def show(name: TableName, as_json: AsJson = False) -> None:
@@ -189,7 +188,7 @@ def _print_layout(declaration: TableDeclaration) -> None:
     shown = Table("column", "type", "", "", box=None, pad_edge=False)
     for column in declaration.columns:
         shown.add_row(column.name, column.type, "required" if column.required else "", column.doc)
-    Console().print(shown)
+    console().print(shown)
     for part in declaration.partitioning:
         width = f"[{part.width}]" if part.width is not None else ""
         typer.echo(f"partitioned by {part.transform}{width} of {part.column}")

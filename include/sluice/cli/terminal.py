@@ -35,9 +35,14 @@ _WIDTH_WITHOUT_TERMINAL = 200
 
 
 def console() -> Console:
-    """The console for tables: as wide as the terminal, or wide enough for a row when there is no terminal."""
-    terminal = Console()
-    return terminal if terminal.is_terminal else Console(width=_WIDTH_WITHOUT_TERMINAL)
+    """The console for tables: as wide as the terminal, or wide enough for a row when there is no terminal.
+
+    It prints text as it stands: a name that a sender chose, such as `[/x]` or `:x:`, is neither markup nor an emoji.
+    """
+    terminal = Console(markup=False, emoji=False)
+    if not terminal.is_terminal:
+        terminal.width = _WIDTH_WITHOUT_TERMINAL
+    return terminal
 
 
 def print_json(document: object) -> None:

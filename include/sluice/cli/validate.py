@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from pydantic import TypeAdapter
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 from rich.tree import Tree
 
 from sluice.cli.terminal import AsJson, no_answer, print_json
@@ -234,13 +234,13 @@ def _plan_streams(folder: Path, streams: Sequence[str]) -> tuple[PlanObservation
 
 def _print_plans(plans: Sequence[PlanObservation]) -> None:
     """Print a tree for each plan."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     for plan in plans:
         console.print(_tree(plan))
 
 
 def _tree(plan: PlanObservation) -> Tree:
-    tree = Tree(f"[bold]{plan.stream}[/bold]  trigger {plan.trigger}, output mode {plan.output_mode}")
+    tree = Tree(Text.assemble((plan.stream, "bold"), f"  trigger {plan.trigger}, output mode {plan.output_mode}"))
     inputs = tree.add("inputs")
     for given in plan.inputs:
         watermark = f", watermark {given.watermark}" if given.watermark else ""
@@ -248,16 +248,16 @@ def _tree(plan: PlanObservation) -> Tree:
     if plan.tables_to_create:
         tree.add(f"planned as declared, not created yet: {', '.join(plan.tables_to_create)} (`sluice table create`)")
     if plan.problem is not None:
-        tree.add("[red]cannot run[/red]: see below")
+        tree.add(Text.assemble(("cannot run", "red"), ": see below"))
         return tree
     parents: list[tuple[int, Tree]] = [(-1, tree.add("operators"))]
     for depth, step in plan.operators:
         while parents[-1][0] >= depth:
             parents.pop()
-        parents.append((depth, parents[-1][1].add(escape(step))))
+        parents.append((depth, parents[-1][1].add(step)))
     tree.add(f"state: {plan.state}: {', '.join(plan.stateful)}" if plan.state else "state: none")
     outputs = tree.add("outputs")
     for output in plan.outputs:
         columns = ", ".join(f"{name} {kind}" for name, kind in output.columns.items())
-        outputs.add(escape(f"{output.name}: {output.kind}, {output.place} ({columns})"))
+        outputs.add(f"{output.name}: {output.kind}, {output.place} ({columns})")
     return tree
