@@ -5,6 +5,7 @@ Source: https://protobuf.dev/reference/protobuf/proto3-spec/
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,9 @@ from sluice.declarations.column_types import DEEPEST_TYPE
 from sluice.declarations.value_declaration import Column
 
 _COMPILE_SECONDS = 60.0
+_LOG_LINE = re.compile(r"\[libprotobuf|WARNING: All log messages before absl|[IWEF]\d{4} \d\d:\d\d:")
+"""How a line of protoc's log begins: its time and its thread are another one each time."""
+
 _SCALARS: Mapping[int, str] = {
     FieldDescriptor.TYPE_DOUBLE: "double",
     FieldDescriptor.TYPE_FLOAT: "float",
@@ -46,7 +50,6 @@ WRAPPERS = frozenset(
 """Messages of one value, which may so be absent: they become that value, or null."""
 
 
-@lru_cache(maxsize=64)
 def compiled(text: str, imports: tuple[tuple[str, str], ...] = (), *, name: str = "value.proto") -> FileDescriptor:
     """The descriptor of a schema.
 
@@ -58,6 +61,15 @@ def compiled(text: str, imports: tuple[tuple[str, str], ...] = (), *, name: str 
     ------
     ValueError: with protoc's words, which name line and column.
     """
+    found = _compiled(text, imports, name)
+    if isinstance(found, str):
+        raise ValueError(f"protoc refuses it: {found}")
+    return found
+
+
+@lru_cache(maxsize=64)
+def _compiled(text: str, imports: tuple[tuple[str, str], ...], name: str) -> FileDescriptor | str:
+    """The descriptor of a schema, or why protoc refuses it: either is asked of protoc once."""
     import grpc_tools  # here, because few declarations need it and DAG files should parse quickly
     from grpc_tools import protoc
 
@@ -67,7 +79,7 @@ def compiled(text: str, imports: tuple[tuple[str, str], ...] = (), *, name: str 
         output = Path(folder, ".descriptors")
         arguments = [f"-I{folder}", f"-I{own}", "--include_imports", f"--descriptor_set_out={output}", name]
         if protoc.main(["protoc", *arguments]) != 0:
-            raise ValueError(f"protoc refuses it: {_refusal(arguments, folder)}")
+            return _refusal(arguments, folder)
         files = FileDescriptorSet.FromString(output.read_bytes())
     pool = DescriptorPool()
     for file in files.file:
@@ -156,5 +168,5 @@ def _refusal(arguments: list[str], folder: str) -> str:
     """What protoc has against it. It only writes to its process's stderr, so it is asked again in one of its own."""
     command = [sys.executable, "-m", "grpc_tools.protoc", *arguments]
     said = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_SECONDS, check=False)  # noqa: S603  # our own command
-    lines = [line.replace(f"{folder}/", "") for line in said.stderr.splitlines() if not line.startswith("[libprotobuf")]
+    lines = [line.replace(f"{folder}/", "") for line in said.stderr.splitlines() if not _LOG_LINE.match(line)]
     return "; ".join(lines).rstrip(".")
