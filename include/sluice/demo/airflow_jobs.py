@@ -19,7 +19,9 @@ from sluice.demo.demo_progress import DemoStep, StepLog
 from sluice.demo.local_platform import LocalPlatform
 from sluice.demo.stream_watch import STREAMS
 from sluice.demo.weather_files import drop_weather, open_landing_folder
-from sluice.ledger.held_batches import find_held
+from sluice.errors import DemonstrationError
+from sluice.ledger.batches import PublicationKey
+from sluice.ledger.held_batches import HeldBatch, HeldDecision, find_held
 from sluice.operations import OperationVerb
 from sluice.publication.held_decisions import decide, plan_decision
 
@@ -64,8 +66,17 @@ def run_weather(platform: LocalPlatform, log: StepLog, *, flights_until: datetim
         known = _runs(platform, GOLD_BY_WEATHER)
         written = drop_weather(open_landing_folder(platform.settings), ends_at=flights_until)
         run = _run(platform, BRONZE_WEATHER)
-        if held := release_weather(platform, log):
+        held, released = "", set[PublicationKey]()
+        # A demo that was interrupted may have left one, too.
+        while (waiting := find_held(platform.ledger, BRONZE_WEATHER)) is not None and waiting.key not in released:
+            released.add(waiting.key)
+            held = release_weather(platform, log, waiting)
             run = _run(platform, BRONZE_WEATHER)
+        if written and not held:
+            raise DemonstrationError(
+                f"A bad file was dropped, and {BRONZE_WEATHER} has held no batch.",
+                next_step=f"See what its rule has found: `sluice batch list {BRONZE_WEATHER}`.",
+            )
         if written or platform.airflow.has_raised_asset_events(run):
             platform.dag_runs.await_new(GOLD_BY_WEATHER, known=known)
         for triggered in platform.airflow.runs(GOLD_BY_WEATHER):
@@ -74,31 +85,34 @@ def run_weather(platform: LocalPlatform, log: StepLog, *, flights_until: datetim
     return held
 
 
-def release_weather(platform: LocalPlatform, log: StepLog) -> str:
+def release_weather(platform: LocalPlatform, log: StepLog, held: HeldBatch) -> str:
     """Decide as a person does about weather that a rule holds: its rows become visible, those that break the rule go to
     the quarantine. The next run carries it out.
 
     Returns
     -------
-    What was held, in a sentence; empty when nothing is.
+    What was held and what became of it, in a sentence.
 
     Raises
     ------
     UsageError: when its rows cannot be separated.
     """
-    held = find_held(platform.ledger, BRONZE_WEATHER)
-    if held is None:
-        return ""
-    if held.decision is None:
+    decision, by = held.decision, held.decided_by
+    if decision is None:
         stream = load_declarations(platform.settings.pipelines, only=BRONZE_WEATHER).stream(BRONZE_WEATHER)
         plan = plan_decision(platform.ledger, stream, OperationVerb.SEPARATE_BATCH)
         decide(platform.ledger, plan, requested_by=DEMO, planned=plan.digest)
+        decision, by = HeldDecision.SEPARATED, DEMO
     sentence = (
         f"A bad file was held, and none of its rows visible: batch {held.key.number} of {BRONZE_WEATHER} breaks "
-        f"{held.reason}. It was released without those rows"
+        f"{held.reason}. "
     )
-    log.print(f"[yellow]![/yellow] {sentence}.")
-    return f"{sentence}; they are in quarantine.{BRONZE_WEATHER}."
+    if decision is HeldDecision.SEPARATED:
+        sentence += f"It was released without those rows; they are in quarantine.{BRONZE_WEATHER}."
+    else:
+        sentence += f"It was {decision} by {by}."
+    log.print(f"[yellow]![/yellow] {sentence}")
+    return sentence
 
 
 def run_maintenance(platform: LocalPlatform, log: StepLog) -> None:

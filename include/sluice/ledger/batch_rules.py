@@ -17,6 +17,9 @@ from sluice.ledger.stored_values import record_of, values_of
 MAX_REJECTED = "max_rejected"
 """The rule of a quarantine by which a batch is held: more rows were rejected than the stream may reject."""
 
+LIMITED_OUTPUT = "quarantine"
+"""The output whose rule that is. A rule of another one may have the same name."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleCount:

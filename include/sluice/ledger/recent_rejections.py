@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Interval, Text, and_, cast, column, func, not_, select, true, values
 
-from sluice.ledger.batch_rules import MAX_REJECTED, StoredRuleResult
+from sluice.ledger.batch_rules import LIMITED_OUTPUT, MAX_REJECTED, StoredRuleResult
 from sluice.ledger.batches import Batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import StreamDesiredState
@@ -30,7 +30,7 @@ def _newest_judged(stream: ColumnElement[str], since: ColumnElement[datetime]) -
     is_same = and_(found.stream == Batch.stream, found.generation == Batch.generation, found.batch == Batch.batch)
     newest = (
         select(func.max(Batch.recorded_at))
-        .join(found, and_(is_same, found.rules.has_key(MAX_REJECTED)))
+        .join(found, and_(is_same, found.output == LIMITED_OUTPUT, found.rules.has_key(MAX_REJECTED)))
         .where(Batch.stream == stream, Batch.recorded_at > since)
     )
     return newest.scalar_subquery()

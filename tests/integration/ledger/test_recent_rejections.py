@@ -9,7 +9,8 @@ import pytest
 from sqlalchemy import text
 from tests.integration.ledger.test_batches import a_batch
 
-from sluice.ledger.batch_rules import MAX_REJECTED, RuleCount, RuleResult
+from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
+from sluice.ledger.batch_rules import LIMITED_OUTPUT, MAX_REJECTED, RuleCount, RuleResult
 from sluice.ledger.batches import BatchObservation, record_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import SuspensionCause, set_desired_state, suspend
@@ -83,3 +84,15 @@ def test_a_decision_about_a_batch_that_was_held_for_its_rejected_rows_begins_a_n
     assert rejected(ledger) == (0, 0)
     record_batch(ledger, a_batch(3))
     assert rejected(ledger) == (4, 100)
+
+
+def test_a_rule_of_a_table_that_has_the_name_of_the_limit_begins_no_new_count(ledger: Ledger) -> None:
+    assert LIMITED_OUTPUT == QUARANTINE_OUTPUT
+    for number in (0, 1):
+        batch = held(a_batch(number), by=MAX_REJECTED)
+        (result,) = batch.rule_results
+        found = RuleCount(counted=9, failed=0, on_failure="warn", is_broken=False)
+        result = replace(result, output="main", table="silver.flights", rules={MAX_REJECTED: found})
+        record_batch(ledger, replace(batch, rule_results=(result,)))
+
+    assert rejected(ledger) == (8, 200)
