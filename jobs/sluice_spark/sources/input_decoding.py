@@ -60,6 +60,7 @@ class _Form:
     has_schema_id: whether the bytes begin with the id of a schema.
     is_text: whether the bytes are text, which the quarantine then shows as such.
     stops_at_unknown: whether a field that no column takes stops the stream.
+    is_of_files: whether the records are lines of files, which are then judged file by file.
     """
 
     position: tuple[str, ...]
@@ -67,11 +68,12 @@ class _Form:
     has_schema_id: bool = False
     is_text: bool = True
     stops_at_unknown: bool = False
+    is_of_files: bool = False
 
 
 _VALUES = _Form(position=("topic", "partition", "offset"))
 _NESTED = (ArrayType, MapType, StructType)
-_LINES = _Form(position=(_FILE,))
+_LINES = _Form(position=(_FILE,), is_of_files=True)
 _RECORDS = {
     "kafka": _VALUES,
     "kinesis": replace(_VALUES, position=("stream", "shard", "sequence_number"), content="data"),
@@ -264,7 +266,7 @@ def _split(
         fn.when(number.isNotNull(), fn.struct(number.alias("number"), *shown)).alias(_KEPT),
         fn.col(f"{_VALUE}.{BLOCK_FACTS}").alias(_FACTS),
     )
-    file = fn.col(f"{RECORD_COLUMN}.{_FILE}") if form.position == (_FILE,) else None
+    file = fn.col(f"{RECORD_COLUMN}.{_FILE}") if form.is_of_files else None
     observed = judged if metric is None else metric.of(judged, file=file)
     names = [fn.col(f"{_VALUE}.{quoted(column.name)}") for column in columns]
     return DecodedInput(

@@ -1,0 +1,27 @@
+"""Values that a table stores as bytes: which of its rows are rejected, and what stops the stream."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+from tests.fixtures.workshop import Workshop
+
+
+def test_a_row_of_a_table_with_a_column_file_is_no_file(workshop: Workshop) -> None:
+    name = f"s{workshop.namespace}"
+    source = workshop.declare_table(f"documents_{uuid4().hex[:6]}", {"file": "string", "value": "binary"})
+    target = workshop.declare_table("target", {"id": "long"})
+    value = {"format": "json", "columns": [{"name": "id", "type": "long"}]}
+    workshop.declare_stream(
+        name,
+        sql="SELECT id FROM documents",
+        inputs={"documents": {"stream": {"iceberg": {"table": source, "value": value}}}},
+        outputs={"main": {"iceberg": {"table": target}}},
+        quarantine=True,
+    )
+    workshop.append(source, [{"file": "a.json", "value": b'{"id": 1}'}, {"file": "b.json", "value": b"{"}])
+
+    (batch,) = workshop.run(name).batches
+
+    assert (batch.input_rows, batch.refused_rows) == (2, 1)
+    assert batch.rejected_files == ()
