@@ -253,7 +253,8 @@ def _split(
         rejection = fn.coalesce(rejection, _ahead(declared, _event_time(declared.watermark.column, columns)))
     reason = rejection.getField("reason")
     if form.stops_at_unknown:
-        stopping = fn.raise_error(fn.concat(reason, fn.lit(", at "), position)).cast("string")
+        place = fn.coalesce(fn.concat(fn.lit(", at "), position), fn.lit(""))  # `concat` with a null is null
+        stopping = fn.raise_error(fn.concat(reason, place)).cast("string")
         is_undeclared = rejection.getField("kind") == str(RejectionKind.UNDECLARED)
         reason = fn.when(is_undeclared, stopping).otherwise(reason)
     shown = rejected_row(rejection, position=position, payload=_payload(form)).values()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from uuid import uuid4
 
+import pytest
 from tests.fixtures.workshop import Workshop
 
 
@@ -25,3 +26,22 @@ def test_a_row_of_a_table_with_a_column_file_is_no_file(workshop: Workshop) -> N
 
     assert (batch.input_rows, batch.refused_rows) == (2, 1)
     assert batch.rejected_files == ()
+
+
+def test_a_stop_at_a_field_that_no_column_takes_names_it_without_a_position(workshop: Workshop) -> None:
+    """A table of values alone gives no position, and Spark's `concat` with null is null."""
+    name = f"s{workshop.namespace}"
+    source = workshop.declare_table("source", {"value": "binary"})
+    target = workshop.declare_table("target", {"id": "long"})
+    value = {"format": "json", "columns": [{"name": "id", "type": "long"}], "on_unknown_field": "fail"}
+    workshop.declare_stream(
+        name,
+        sql="SELECT id FROM orders",
+        inputs={"orders": {"stream": {"iceberg": {"table": source, "value": value}}}},
+        outputs={"main": {"iceberg": {"table": target}}},
+        quarantine=True,
+    )
+    workshop.append("source", [{"value": b'{"id": 1, "colour": "red"}'}])
+
+    with pytest.raises(Exception, match="colour"):
+        workshop.run(name)
