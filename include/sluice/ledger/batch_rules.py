@@ -32,6 +32,8 @@ class RuleCount:
         found nothing, and where the column is masked.
     condition: the digest of what had to be true of a row; unset of a rule about the batch as a whole, and where an
         earlier version has counted.
+    rejected: of a rule that holds the batch, how many of `failed` another rule has sent to the quarantine at once;
+        unset where there is none, and where an earlier version has counted.
     """
 
     counted: int
@@ -40,6 +42,7 @@ class RuleCount:
     is_broken: bool
     observed: str | None = None
     condition: str | None = field(default=None, compare=False)
+    rejected: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

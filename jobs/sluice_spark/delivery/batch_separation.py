@@ -117,11 +117,11 @@ class BatchSeparation:
         failing = fn.count_if(fn.col(FAILED) != 0)
         *counted, broken = marked.agg(*counts_of(rules, of=fn.lit(True)), failing).collect()[0]
         ((number, now),) = found_by_rules(counted, {target.output: rules}).values()
-        # The counts of the batch are those of all rows; others than these may be in the quarantine since.
-        rejected = max((found.rows if found is not None else 0) - number, 0)
+        # The counts of the batch are those of all rows; those that another rule has rejected are in the quarantine.
+        gone = max((found.rows if found is not None else 0) - number, 0)
         for name, one in now.items():
-            fewer = (held[name].counted - one.counted, held[name].failed - one.failed)
-            if not all(0 <= difference <= rejected for difference in fewer):
+            is_same = one.failed == held[name].failed - (held[name].rejected or 0)
+            if not (is_same and 0 <= held[name].counted - one.counted <= gone):
                 raise InseparableError(
                     f"{name} is broken by {one.failed:,} of {one.counted:,} rows of {target.output} now, and held the "
                     f"batch by {held[name].failed:,} of {held[name].counted:,}: it has changed since."

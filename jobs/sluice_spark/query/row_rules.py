@@ -74,10 +74,11 @@ def marks_of(rules: Sequence[RuleDeclaration], declared: IcebergOutput | None) -
 
 
 def counts_of(rules: Sequence[RuleDeclaration], *, of: Column) -> list[Column]:
-    """Aggregates over the rows of an output: how many there are, and for each rule how many break it, and how many do
-    not count. of: which rows are those of the output."""
-    marks = (fn.col(FAILED), fn.col(IGNORED))
-    return [fn.count_if(of), *(fn.count_if(of & _has(mark, place)) for place in range(len(rules)) for mark in marks)]
+    """Aggregates over the rows of an output: how many there are, and for each rule how many break it, how many do not
+    count, and how many break it and are rejected. of: which rows are those of the output."""
+    failed, ignored, rejected = fn.col(FAILED), fn.col(IGNORED), is_rejected(rules)
+    each = ((_has(failed, at), _has(ignored, at), _has(failed, at) & rejected) for at in range(len(rules)))
+    return [fn.count_if(of), *(fn.count_if(of & one) for found in each for one in found)]
 
 
 def found_by_rules(
@@ -88,7 +89,7 @@ def found_by_rules(
     for output, declared in rules.items():
         rows, counts = next(left), dict[str, RuleCount]()
         for rule in declared:
-            failed, ignored = next(left), next(left)
+            failed, ignored, rejected = next(left), next(left), next(left)
             is_broken = rule.is_broken_by(counted=rows - ignored, failed=failed)
             counts[rule.name] = RuleCount(
                 counted=rows - ignored,
@@ -96,6 +97,7 @@ def found_by_rules(
                 on_failure=rule.on_failure,
                 is_broken=is_broken,
                 condition=rule.condition_digest,
+                rejected=(rejected or None) if rule.on_failure == "hold" else None,
             )
         found[output] = rows, counts
     return found

@@ -108,6 +108,32 @@ def test_rows_that_another_rule_has_rejected_at_once_do_not_keep_the_others_from
     ]
 
 
+def test_a_row_that_breaks_the_rule_no_more_is_not_taken_for_one_that_another_rule_has_rejected(
+    workshop: Workshop,
+) -> None:
+    """As with `at <= current_timestamp()`, which time heals; here it is the time zone of the session."""
+    rule = {"name": "held", "expression": "price > 0 OR current_timezone() <> 'UTC'", "on_failure": "hold"}
+    usual = {"name": "price_is_usual", "expression": "price < 100", "on_failure": "quarantine"}
+    stream = declare(workshop, rules=[rule, usual])
+    workshop.append("source", [GOOD, BAD, {"id": 3, "price": 1000}])
+    workshop.run(stream, is_recorded=True)
+    choose(workshop, stream, OperationVerb.SEPARATE_BATCH)
+
+    zone = "spark.sql.session.timeZone"
+    workshop.spark.conf.set(zone, "Europe/Berlin")
+    try:
+        workshop.run(stream, is_recorded=True)
+    finally:
+        workshop.spark.conf.set(zone, "UTC")
+
+    held = find_held(workshop.ledger, stream)
+    assert held is not None
+    assert held.decision is None
+    assert ids(workshop) == []
+    event = recent_events(workshop.ledger, EventSubject.STREAM, stream, limit=1)[0]
+    assert "held is broken by 0 of 2 rows of main now, and held the batch by 1 of 3" in event.explanation
+
+
 def test_a_live_stream_records_what_has_become_of_the_batch(workshop: Workshop) -> None:
     stream = declare(workshop, mode="continuous", trigger={"processing_time": "100 milliseconds"})
     workshop.append("source", [GOOD, BAD])
