@@ -236,8 +236,8 @@ def _not_held(rejected: DataFrame, held: DataFrame) -> DataFrame:
 
     What was corrected or replayed and is rejected again is not held; what a person has discarded is.
 
-    A row is known by where it stood, or by what came when nothing says where: the reason of a rejection, and how it
-    repeats the row, change with the words of Sluice and of a transformation.
+    A row is known by where it stood when one record alone can stand there, and else by what came, too: lines of a file,
+    and values of a table whose other columns are equal, have one place. A row more is better than a row lost.
 
     Parameters
     ----------
@@ -248,7 +248,8 @@ def _not_held(rejected: DataFrame, held: DataFrame) -> DataFrame:
     both = rejected.select(*REJECTED_ROW.names, fn.lit(False).alias(_IS_HELD)).unionByName(
         held.select("position", "payload", fn.lit(True).alias(_IS_HELD)), allowMissingColumns=True
     )
-    same = Window.partitionBy(_place())
+    content = fn.when(_named().isNull(), fn.col("payload"))
+    same = Window.partitionBy(_place(), content)
     number = fn.row_number().over(same.orderBy(fn.col(_IS_HELD).desc()))
     ranked = both.withColumns({_NUMBER: number, _HELD: fn.count_if(fn.col(_IS_HELD)).over(same)})
     return ranked.where(~fn.col(_IS_HELD) & (fn.col(_NUMBER) > 2 * fn.col(_HELD))).select(*REJECTED_ROW.names)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, cast
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from sluice.backfill.present_source import PresentSource
-from sluice_spark.backfill.rejected_rows import held_of_sources, open_rows
+from sluice_spark.backfill.rejected_rows import _not_held, held_of_sources, open_rows
+from sluice_spark.session.columns import REJECTED_ROW
 
 SEEN = {"topic t of k": "T2", "topic u of k": "U1", "input table raw.r": "R1"}
 KNOWN = {1: SEEN | {"topic t of k": "T1"}, 2: SEEN | {"topic t of k since batch": "5"}}
@@ -63,3 +64,22 @@ def test_rows_are_open_that_are_not_resolved_and_all_of_a_snapshot_from_before_r
 
     assert [one.position for one in open_rows(rows).collect()] == ["open"]
     assert open_rows(rows.drop("resolved_at")).count() == 2
+
+
+def test_another_record_at_a_place_that_is_held_is_added(spark: SparkSession) -> None:
+    """The place of a record of a table is the rest of its row, and of a line of a file its file: of neither is it the
+    place of one record alone. Held is the one, rejected now the other. A place in a topic is of one record, whose
+    payload another Sluice may have written in another form."""
+    kinds = {field.name: field.dataType.simpleString() for field in REJECTED_ROW}
+    schema = ", ".join(f"{name} {kind}" for name, kind in kinds.items())
+
+    def rows(payload: str, *, position: str = '{"at":"2026-01-31"}') -> DataFrame:
+        row = dict.fromkeys(kinds) | {"position": position, "payload": payload, "reason": "r"}
+        return spark.createDataFrame([tuple(row[name] for name in kinds)], schema)
+
+    added = _not_held(rows('{"id":2,"n":5}'), rows('{"id":1,"n":"x"}'))
+
+    assert [row.payload for row in added.collect()] == ['{"id":2,"n":5}']
+    of_topic = _not_held(rows("of now", position=OF_T), rows("of then", position=OF_T))
+    assert of_topic.count() == 0
+    assert _not_held(rows("one").unionByName(rows("one")), rows("one")).count() == 1
