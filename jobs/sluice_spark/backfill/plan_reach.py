@@ -19,6 +19,7 @@ from pyspark.sql import functions as fn
 from sluice.backfill.observe_backfill import backfill_of, backfilled_output
 from sluice.backfill.reach import JOINS_SETTLE, SAME, PlanReach, TimeReach, within_range
 from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.declarations.source_declarations import IcebergSource
 from sluice_spark.backfill.expression_times import Column, ExpressionTimes, Times, after, merged, one_of
 from sluice_spark.query.batch_form import DEDUPLICATIONS
 from sluice_spark.query.logical_plan import analyzed_plan, children_of, python_list
@@ -62,7 +63,8 @@ def derive_reach(spark: SparkSession, stream: LoadedStream, inputs: Mapping[str,
     result = transform(spark, stream, marked)[backfilled_output(stream).output]
     times, reads = _time_columns(stream), backfill_of(stream).reads
     reach = reach_of_result(result, column=backfill_of(stream).column, times=times)
-    return replace(reach, beside=tuple(name for name, column in reads.items() if times[name] != column))
+    beside = (name for name, column in reads.items() if times.get(name) != column or _decodes_column(stream, name))
+    return replace(reach, beside=tuple(beside))
 
 
 def mark_input(rows: DataFrame, name: str) -> DataFrame:
@@ -95,10 +97,17 @@ def reach_of_result(result: DataFrame, *, column: str, times: Mapping[str, str])
 
 
 def _time_columns(stream: LoadedStream) -> dict[str, str]:
-    """The column that is the time of each input: that of its watermark, or the one of `reads`."""
-    reads = backfill_of(stream).reads
+    """The column that is the time of each input: that of its watermark, or the one of `reads` if its rows have that."""
+    reads = {name: one for name, one in backfill_of(stream).reads.items() if not _decodes_column(stream, name)}
     found = {name: one.watermark.column for name, one in stream.declaration.inputs.items() if one.watermark is not None}
     return {**reads, **found}
+
+
+def _decodes_column(stream: LoadedStream, name: str) -> bool:
+    """Whether an input is a table of which a column is decoded: it is read by a column of the table, and what a column
+    of its rows has is of the value, whatever its name."""
+    source = stream.declaration.inputs[name].declared_source.source
+    return isinstance(source, IcebergSource) and source.value is not None
 
 
 @dataclass(slots=True, kw_only=True)
