@@ -239,7 +239,9 @@ def _corrects(snapshot: Snapshot) -> bool:
 
 
 def _shortens(snapshot: Snapshot) -> bool:
-    """Whether a snapshot has removed more rows than it brought."""
+    """Whether a snapshot has removed more rows than it brought. A compaction leaves out what was removed before."""
+    if snapshot.summary is not None and snapshot.summary.operation is Operation.REPLACE:
+        return False
     counts = snapshot.summary.additional_properties if snapshot.summary is not None else {}
     removed = int(counts.get("deleted-records", 0)) + int(counts.get("added-position-deletes", 0))
     return removed > int(counts.get("added-records", 0)) or int(counts.get("added-equality-deletes", 0)) > 0

@@ -13,6 +13,9 @@ from pyiceberg.table.metadata import TableMetadataV2
 
 from sluice.backfill.observe_inputs import bound_of_table, changed_since_plan
 
+UPDATED = {"added-records": "10", "added-position-deletes": "10"}
+COMPACTED = {"added-records": "100", "deleted-records": "110", "removed-position-deletes": "10"}
+
 
 def table_of(*operations: str, first: int = 1) -> Table:
     """A table whose snapshots are numbered from 1; those before `first` are expired. An append adds two files."""
@@ -168,3 +171,15 @@ def test_a_table_is_whole_until_rows_are_removed(counts: dict[str, str], *, is_w
 
     assert bound.whole() == (replace(bound, column=None) if is_whole else None)
     assert replace(bound, column=None).whole() == replace(bound, column=None)
+
+
+def test_a_compaction_removes_no_row() -> None:
+    """It leaves out the 10 of 110 rows that an update has replaced: from delete files beside, it writes data files."""
+    table = table_of("append", "overwrite", "replace")
+    for snapshot, counts in zip(table.metadata.snapshots[1:], (UPDATED, COMPACTED), strict=True):
+        assert snapshot.summary is not None
+        snapshot.summary.additional_properties.update(counts)
+
+    bound = bound_of_table(offset(1, 2), table, input_name="records", column="at")
+
+    assert bound.whole() == replace(bound, column=None)
