@@ -126,7 +126,8 @@ def _obstacles(loaded: LoadedStream, held: HeldBatch) -> Iterator[str]:
 
 def _sentences(ledger: Ledger, held: HeldBatch, verb: OperationVerb) -> tuple[str, ...]:
     run = newest_run(ledger, held.key.stream)
-    when = "the live run does it within seconds" if run is not None and run.is_live else "the next run does it first"
+    next_run = "the next run of its DAG does it first; trigger one to have it at once"
+    when = "the live run does it within seconds" if run is not None and run.is_live else next_run
     rows = ", ".join(f"{count:,} rows of {output}" for output, count in held.rows.items())
     behind = f" The {held.queued} batches behind it follow, up to the next one that is held." if held.queued else ""
     breaks = f"Batch {held.key} breaks {held.reason}."
