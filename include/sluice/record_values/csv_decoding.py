@@ -86,6 +86,14 @@ class CsvHeader:
     undeclared: tuple[str, ...] = ()
 
 
+def header_names(header: Sequence[str | None]) -> list[str]:
+    """The names in the first line of a file, without a byte order mark. header: the fields of the line."""
+    return [
+        (name or "").strip("\N{ZERO WIDTH NO-BREAK SPACE}") if index == 0 else name or ""
+        for index, name in enumerate(header)
+    ]
+
+
 def read_header(
     header: Sequence[str | None], declared: Sequence[str], *, required: Collection[str], rejects_undeclared: bool
 ) -> CsvHeader | Rejection:
@@ -97,10 +105,7 @@ def read_header(
     header: the fields of the file's first line. declared: the names of the columns. required: those that it must have.
     rejects_undeclared: whether another column refuses the file; otherwise it is left out.
     """
-    given = [
-        (name or "").strip("\N{ZERO WIDTH NO-BREAK SPACE}") if index == 0 else name or ""
-        for index, name in enumerate(header)
-    ]
+    given = header_names(header)
     has_one, lower = any(name in given for name in declared), {name.lower() for name in given}
     problems = [
         *(

@@ -23,7 +23,14 @@ from sluice.declarations.source_declarations import FilesSource
 from sluice.declarations.value_declaration import Column
 from sluice.record_values.arrow_columns import DecodedBlock
 from sluice.record_values.block_facts import BlockFacts, WrittenAs, written_by_header
-from sluice.record_values.csv_decoding import CsvBlockDecoder, CsvHeader, lines_of, read_header, split_line
+from sluice.record_values.csv_decoding import (
+    CsvBlockDecoder,
+    CsvHeader,
+    header_names,
+    lines_of,
+    read_header,
+    split_line,
+)
 from sluice.record_values.rejection import Rejection, RejectionKind
 from sluice_spark.session.columns import REJECTION_ROW, spark_schema
 from sluice_spark.sources.value_decoding import (
@@ -116,7 +123,7 @@ class _Lines:
         self._with_texts = with_texts
         self._file: int | None = None
         names = self._decoder.names
-        self._given: list[str | None] | None = None
+        self._given: list[str] | None = None
         self._header: CsvHeader | Rejection = CsvHeader(width=len(names), places=tuple(range(len(names))))
 
     def decoded(self, columns: Sequence[Any], kind: pa.DataType, *, first: int) -> Any:
@@ -139,7 +146,7 @@ class _Lines:
 
     def _header_in(self, part: Sequence[Any]) -> CsvHeader | Rejection:
         whole = part[-2][0].as_py()
-        header = split_line(whole) if whole is not None else [text[0].as_py() for text in part[:-2]]
+        header = header_names(split_line(whole) if whole is not None else [text[0].as_py() for text in part[:-2]])
         decoder = self._decoder
         is_header = any(name in decoder.names for name in header)  # otherwise it may be a line of data
         self._given = header if is_header else None
