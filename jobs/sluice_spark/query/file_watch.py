@@ -67,6 +67,7 @@ class FilesWatch:
                 if source.afterwards != "keep" and batch > 0:
                     before, _ = (json.loads(text) for text in self.ends_of(batch - 1))
                     self._put_away(source, self.files_between(number, _entry(before, name), _entry(start, name)))
+            self.sightings.end_files()
             deliver(rows, batch)
 
         return look_and_deliver

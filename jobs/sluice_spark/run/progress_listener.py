@@ -120,7 +120,7 @@ class ProgressListener(StreamingQueryListener):
     origin: whose batches they are.
     take_delivered: returns what the delivery counted of a batch; none for a progress report without a batch.
     hand_over: takes an observation, at once.
-    see_written: takes what the values of a batch were written as, by input, and the number of the batch.
+    see_written: takes what the values of a batch were written as, by input, and the number of the batch, at once.
     """
 
     def __init__(

@@ -160,6 +160,7 @@ class SupervisedRun:
         declaration = self.stream.declaration
         pinning = Pinning(declaration, self.settings, self.ledger)
         with closing(context.controls.inputs), start.plan.renewals.kept(), pinning, ExitStack() as work:
+            work.enter_context(closing(start.sightings))
             with witness():
                 work.enter_context(query.delivery.at_work())
             start.require_unbroken_input()
