@@ -23,6 +23,9 @@ _MAY_HOLD = DOES_WELL | {
 }
 """The states of a stream that can hold a batch. One that fails has a reason of its own."""
 
+_MAY_BE_STOPPED = _MAY_HOLD - {StreamState.NEVER_STARTED} | {StreamState.SOURCES_UNOBSERVED}
+"""The states of a stream that publishes, and so is stopped beyond its limit, also when it lags."""
+
 
 def with_rows(verdict: StreamVerdict, seen: StreamRecords, limit: RejectionLimit | None) -> StreamVerdict:
     """The verdict, once what became of the rows is looked at. limit: how many the stream may reject; unset: any."""
@@ -47,8 +50,7 @@ def with_limit(verdict: StreamVerdict, seen: StreamRecords, limit: RejectionLimi
         return _many_rejected(text, step=f"{step}starts it again.", occasion=occasion)
     found = seen.rejected
     stops = limit is not None and limit.action == "stop"
-    may_exceed = DOES_WELL | {StreamState.ALL_REJECTED} if stops else DOES_WELL
-    if limit is None or found is None or verdict.state not in may_exceed:
+    if limit is None or found is None or verdict.state not in (_MAY_BE_STOPPED if stops else DOES_WELL):
         return verdict
     if not limit.is_exceeded(rejected=found.rows, read=found.read):
         return verdict

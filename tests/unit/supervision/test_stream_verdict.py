@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -292,6 +292,20 @@ def test_a_stream_that_was_stopped_for_its_rejected_rows_stays_unhealthy_until_a
         assert with_limit(healthy, by_person, limit) == healthy
     failed = StreamVerdict(state=StreamState.FAILED, is_healthy=False, explanation="It failed.")
     assert with_limit(failed, stopped, limit) == failed
+
+
+@pytest.mark.parametrize("action", ["stop", "warn"])
+@pytest.mark.parametrize("state", [StreamState.LATE, StreamState.STALLED, StreamState.SOURCES_UNOBSERVED])
+def test_a_stream_that_also_lags_is_stopped_beyond_its_limit(
+    state: StreamState, action: Literal["stop", "warn"]
+) -> None:
+    """It publishes all the while. Without `stop`, the lag says more."""
+    beyond = replace(seen_with((GOOD,)), rejected=RejectedSince(since=NOON, rows=30, read=30))
+    lags = StreamVerdict(state=state, is_healthy=False, explanation="It lags.")
+
+    found = with_limit(lags, beyond, RejectionLimit(rows=10, action=action))
+
+    assert found.state is (StreamState.MANY_REJECTED if action == "stop" else state)
 
 
 @pytest.mark.parametrize(("asked_after", "occasion"), [(None, "1:1"), (-MINUTE, "1:1"), (MINUTE, "1:2")])
