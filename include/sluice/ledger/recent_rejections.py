@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -61,3 +61,10 @@ def rejected_within(ledger: Ledger, windows: Mapping[str, timedelta]) -> Mapping
     with ledger.transaction() as connection:
         rows = connection.execute(query).all()
     return {row.stream: RejectedSince(since=row.since, rows=int(row.rows), read=int(row.read)) for row in rows}
+
+
+def recorded_among(ledger: Ledger, stream: str, *, generation: int, batches: Collection[int]) -> frozenset[int]:
+    """Which of these batches of a generation the ledger has, those that a person rejected too."""
+    wanted = (Batch.stream == stream, Batch.generation == generation, Batch.batch.in_(batches))
+    with ledger.transaction() as connection:
+        return frozenset(connection.execute(select(Batch.batch).where(*wanted)).scalars())

@@ -169,8 +169,9 @@ class BatchStaging:
             rules = self.audit.of_batch(kept, batch.key, carried, rows=counted, found=rules, now=self.now())
             require_unbroken(rules, batch.key)
             undecoded = self._undecoded()
+            beyond_limit = self._beyond_limit(batch.key, counted, undecoded)  # one that is staged counts for the next
             if carried or others:
-                rules = {**rules, **self._beyond_limit(batch.key, counted, undecoded)}
+                rules = {**rules, **beyond_limit}
             for number, target in enumerate(carried):
                 name = target.output
                 summary = batch.staged_as(name, target.mode, rows=counted[name], rules=rules.get(name))

@@ -103,6 +103,8 @@ class StagedDelivery:
         self._rejected = recorded | context.tables.rejected
         complete_rejections(self.publisher, self._rejected, checkpoint)
         published, held = publish_staged(self.publisher, checkpoint)
+        if self.staging.hold is not None:
+            self.staging.hold.take_up(recovered_observation(batch) for batch in (*published, *held))
         for batch in published:
             recovered = recovered_observation(batch)
             self.publication.note_recovered(recovered, comes_again=checkpoint.runs_again(recovered.key))

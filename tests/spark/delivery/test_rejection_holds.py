@@ -79,6 +79,24 @@ def test_the_batch_beyond_the_limit_is_held_and_what_a_person_releases_counts_no
     assert (ids(workshop)[-2:], find_held(workshop.ledger, stream)) == ([10, 12], None), "the count began again"
 
 
+def test_batches_behind_a_held_one_are_held_too_when_they_reject_rows(workshop: Workshop) -> None:
+    """What waits is recorded when it is let go, and counts before that."""
+    stream = declare(workshop, {"rows": 2, "action": "hold"})
+    append(workshop, -1, -2, -3, first=1)
+    append(workshop, 5, 6, 7, first=4)
+    append(workshop, 5, 6, -1, first=7)
+    workshop.run(stream, is_recorded=True)
+    assert (held_of(workshop, stream).key.batch, held_of(workshop, stream).queued) == (0, 2)
+
+    plan = plan_decision(workshop.ledger, workshop.stream(stream), OperationVerb.RELEASE_BATCH)
+    decide(workshop.ledger, plan, requested_by="a test", planned=plan.digest)
+    workshop.run(stream, is_recorded=True)
+
+    held = held_of(workshop, stream)
+    assert (held.key.batch, ids(workshop)) == (2, [4, 5, 6])
+    assert held.reason.startswith("max_rejected by 4 rejected rows of 9 since ")
+
+
 @pytest.mark.full
 def test_the_share_is_that_of_the_rows_that_were_read(workshop: Workshop, tmp_path: Path) -> None:
     """The transformation leaves most of them out, so that what is written says nothing; a file without a good record is
