@@ -93,7 +93,7 @@ def delete_manifest_list(table: Table) -> None:
 
 @pytest.fixture
 def tables(services_environment: Stack, tmp_path: Path) -> Iterator[Tables]:
-    """No table yet. What a test has made unreadable is in nobody's way afterwards."""
+    """No table yet, and none that a test has made unreadable afterwards."""
     settings = services_environment.settings()
     namespace, catalog = f"n{uuid4().hex[:12]}", open_catalog(settings)
     with open_ledger(settings.ledger_url.get_secret_value()) as ledger:

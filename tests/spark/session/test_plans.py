@@ -163,9 +163,8 @@ def test_tables_that_are_not_created_yet_are_planned_as_declared(workshop: Works
 
 
 def test_a_preview_starts_spark_and_prints_json(workshop: Workshop, services: Stack) -> None:
-    good, bad = f"good{workshop.namespace}", f"bad{workshop.namespace}"
+    good = f"good{workshop.namespace}"
     declare(workshop, good, sql="SELECT word FROM records", outputs={"shown": {"console": {}}})
-    declare(workshop, bad, sql=COUNTED, outputs={"shown": {"console": {}}})
     workshop.append("words", [{"id": 1, "word": "a", "at": at(0)}])
     environment = {**os.environ, **services.environment(), "SLUICE_PIPELINES": str(workshop.folder)}
 

@@ -1,4 +1,4 @@
-"""A schema of a registry that cannot be used is told alike each time, and protoc is asked about it once."""
+"""A schema of a registry that cannot be used is described alike each time, and protoc reads it once."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def _refused(monkeypatch: pytest.MonkeyPatch, name: str) -> dict[str, str]:
 
 
 def test_the_log_of_protoc_is_no_part_of_its_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    (told,) = _refused(monkeypatch, "logged").values()
+    (described,) = _refused(monkeypatch, "logged").values()
 
-    assert told.startswith("protobuf, protoc refuses it: confluent/logged.proto: File not found")
+    assert described.startswith("protobuf, protoc refuses it: confluent/logged.proto: File not found")
 
 
 def test_protoc_is_asked_once_about_a_schema_that_it_refuses(monkeypatch: pytest.MonkeyPatch) -> None:

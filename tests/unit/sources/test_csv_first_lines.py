@@ -17,7 +17,7 @@ COLUMNS = [{"name": "id", "type": "long"}, {"name": "word", "type": "string"}]
 
 
 def names_of(*header: str) -> list[str]:
-    """The names in the first line of a file, as the driver is told them."""
+    """The names in the first line of a file, as the driver gets them."""
     columns = COLUMNS[: len(header)]
     files = FilesSource.model_validate({"connection": "c", "format": "csv", "columns": columns, "path": "in"})
     kind = to_arrow_type(csv_lines._struct_of(files.columns))
