@@ -23,7 +23,8 @@ from typing import BinaryIO, TypeVar
 import pyarrow as pa
 
 from sluice.record_values.arrow_columns import DecodedBlock
-from sluice.record_values.rejection import DecodingLimits, Rejection, RejectionKind
+from sluice.record_values.rejection import Rejection, RejectionKind
+from sluice.record_values.schemas import DecodingLimits
 
 _log = logging.getLogger(__name__)
 

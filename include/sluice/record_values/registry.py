@@ -30,8 +30,7 @@ from sluice.declarations.schemas.avro_schemas import avro_columns
 from sluice.declarations.schemas.schema_files import columns_of_json
 from sluice.declarations.value_declaration import RECORD_COLUMN, Column, ValueDeclaration
 from sluice.errors import RegistryError, RegistryUnreachableError, UsageError
-from sluice.record_values.rejection import DecodingLimits
-from sluice.record_values.schemas import FORMATS_OF_REGISTRY, RegisteredSchema, SchemaText, ValueSchema
+from sluice.record_values.schemas import FORMATS_OF_REGISTRY, DecodingLimits, RegisteredSchema, SchemaText, ValueSchema
 from sluice.settings import SchemaRegistryConnection, Settings
 
 _ANSWER_SECONDS = 10.0

@@ -132,19 +132,3 @@ def mismatch(path: str, need: str) -> Rejection:
 def lacking(columns: Sequence[str]) -> Rejection:
     """Why a value is rejected that has nothing for required columns."""
     return Rejection(kind=RejectionKind.LACKING, detail=", ".join(columns), quotes_data=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodingLimits:
-    """What a value may cost.
-
-    seconds: the longest that the decoding of a value may take; a block has more time if it is large.
-    tries: how often a value is decoded alone before it is rejected, because a process may also die for another reason.
-    """
-
-    seconds: float = 30
-    tries: int = 3
-
-    def seconds_of(self, values: Sequence[bytes | None]) -> float:
-        """The longest that the decoding of some values may take."""
-        return self.seconds * (1 + sum(len(value or b"") for value in values) // LARGEST_VALUE_BYTES)

@@ -9,12 +9,12 @@ Source: https://docs.confluent.io/platform/current/schema-registry/fundamentals/
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from sluice.declarations.value_declaration import Column, UnknownFieldPolicy
-from sluice.record_values.rejection import DecodingLimits, RejectedValueError, Rejection, RejectionKind
+from sluice.record_values.rejection import LARGEST_VALUE_BYTES, RejectedValueError, Rejection, RejectionKind
 from sluice.settings import SchemaRegistryConnection
 
 ValueFormat = Literal["json", "avro", "protobuf"]
@@ -37,6 +37,22 @@ class RegisteredSchema:
 
     format: ValueFormat
     schema: SchemaText
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodingLimits:
+    """What a value may cost.
+
+    seconds: the longest that the decoding of a value may take; a block has more time if it is large.
+    tries: how often a value is decoded alone before it is rejected, because a process may also die for another reason.
+    """
+
+    seconds: float = 30
+    tries: int = 3
+
+    def seconds_of(self, values: Sequence[bytes | None]) -> float:
+        """The longest that the decoding of some values may take."""
+        return self.seconds * (1 + sum(len(value or b"") for value in values) // LARGEST_VALUE_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,8 +23,8 @@ from sluice.record_values.decoding_apart import Decode, Values, decode_apart, de
 from sluice.record_values.json_columnar import ColumnarJson, is_columnar
 from sluice.record_values.json_decoding import JsonBlockDecoder
 from sluice.record_values.registry import RegistryLookup
-from sluice.record_values.rejection import DecodingLimits, Rejection, rejection_row
-from sluice.record_values.schemas import MAGIC_BYTE, NO_SCHEMA_ID, PREFIX_BYTES, ValueSchema
+from sluice.record_values.rejection import Rejection, rejection_row
+from sluice.record_values.schemas import MAGIC_BYTE, NO_SCHEMA_ID, PREFIX_BYTES, DecodingLimits, ValueSchema
 from sluice_spark.session.columns import REJECTION_ROW, spark_schema
 
 if TYPE_CHECKING:

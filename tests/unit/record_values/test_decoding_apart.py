@@ -17,7 +17,7 @@ from sluice.errors import RegistryError
 from sluice.record_values.arrow_columns import DecodedBlock
 from sluice.record_values.decoding_apart import decode_apart, decode_within
 from sluice.record_values.json_decoding import JsonBlockDecoder
-from sluice.record_values.rejection import DecodingLimits
+from sluice.record_values.schemas import DecodingLimits
 
 LIMITS = DecodingLimits(seconds=0.3, tries=2)
 COLUMNS = (ValueColumn(name="id", type="long"), ValueColumn(name="tags", type="list<string>"))
