@@ -214,17 +214,6 @@ def _present(source: FilesSource, folder: CheckpointFiles) -> Iterator[FileObser
 _LOG_FILE = re.compile(r"(sources/\d+)/(\d+)(\.compact)?")
 
 
-def all_read_files(checkpoint: CheckpointFiles) -> frozenset[str]:
-    """Every file in the logs of all sources.
-
-    Raises
-    ------
-    CheckpointError: when the storage does not answer.
-    """
-    seen = (one.path for one in checkpoint.list_files("sources") if _LOG_FILE.fullmatch(one.path))
-    return frozenset(path for log in seen for path, _ in _entries(checkpoint, log))
-
-
 def files_read_up_to(newest: int, checkpoint: CheckpointFiles) -> frozenset[str] | None:
     """The files that a stream with one source of files had read, up to and with an entry of its log.
 

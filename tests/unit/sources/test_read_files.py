@@ -13,7 +13,6 @@ from sluice.declarations.source_declarations import FilesSource
 from sluice.settings import ObjectStoreSettings
 from sluice.sources.unread_input import (
     FolderObservation,
-    all_read_files,
     files_read_up_to,
     is_same_time,
     observe_folder,
@@ -57,10 +56,6 @@ def test_the_files_up_to_an_entry(
     found = files_read_up_to(newest, checkpoint)
 
     assert found == (None if expected is None else {f"file:///in/{name}.json" for name in expected})
-
-
-def test_the_first_position_in_a_topic_is_no_file(tmp_path: Path) -> None:
-    assert all_read_files(written(tmp_path, KAFKA)) == {"file:///in/a.json"}
 
 
 def written(folder: Path, texts: dict[str, str]) -> LocalCheckpointFiles:
