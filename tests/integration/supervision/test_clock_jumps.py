@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
@@ -90,7 +91,8 @@ def test_a_driver_that_is_lost_with_the_old_clock_is_no_healthy_one(
     assert "was set back" in decided.explanation
 
     alert = passed(supervisor, declared(WANTED))["the ledger's clock"]
-    assert (alert.is_new, "set back by 1 h" in alert.sentence) == (True, True)
+    assert alert.is_new
+    assert re.search("set back by (1 h|59 min)", alert.sentence), "a slow pass takes some of the hour"
     assert "the ledger's clock" not in passed(supervisor, declared(WANTED)), "it happened once"
     set_back(ledger, -HEARD_WITHIN - timedelta(seconds=5))
     assert not plan_supervision(WANTED, ledger=ledger, launcher=launcher).decision.is_healthy

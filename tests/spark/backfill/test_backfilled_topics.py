@@ -248,7 +248,7 @@ def test_a_topic_that_is_read_whole_must_have_every_record(workshop: Workshop, t
     )
 
 
-@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+@pytest.mark.parametrize("policy", [pytest.param("compact", marks=pytest.mark.full), "compact,delete"])
 def test_a_compacted_topic_is_refused(workshop: Workshop, topic: str, policy: str) -> None:
     """Kafka removes records in its middle; the first offset stays 0."""
     stream = declare_topic_stream(workshop, topic)

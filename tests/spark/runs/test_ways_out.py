@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.faults.ways_out.cells import Way, outcome_of
 from tests.faults.ways_out.kinds import Subject
-from tests.faults.ways_out.matrix import CELLS, SAMPLE
+from tests.faults.ways_out.matrix import CELLS, OF_THE_FULL_RUN, SAMPLE
 from tests.fixtures.drill import sampled
 from tests.fixtures.workshop import Workshop
 
@@ -14,10 +14,10 @@ BY_NAME = {str(cell): cell for cell in CELLS}
 
 def test_each_cell_has_a_name_of_its_own() -> None:
     assert len(BY_NAME) == len(CELLS)
-    assert set(BY_NAME) >= SAMPLE
+    assert set(BY_NAME) >= SAMPLE | OF_THE_FULL_RUN
 
 
-@pytest.mark.parametrize("name", sampled(BY_NAME, SAMPLE))
+@pytest.mark.parametrize("name", sampled(BY_NAME, SAMPLE, full=OF_THE_FULL_RUN))
 def test_a_damaged_stream_ends_as_its_twin_or_is_refused(name: str, workshop: Workshop) -> None:
     cell = BY_NAME[name]
 

@@ -285,6 +285,7 @@ def test_a_gap_that_opens_after_the_start_is_named_too(copying: Copying, monkeyp
     assert len(looks) == 1  # the second look has raised
 
 
+@pytest.mark.full  # what it shows of Iceberg changes with Iceberg's version alone
 def test_icebergs_own_check_names_nothing(copying: Copying, monkeypatch: pytest.MonkeyPatch) -> None:
     """The counterpart: without our check the stream fails as well, and its error does not name what is missing."""
     monkeypatch.setattr("sluice_spark.run.run_start.require_unbroken_input", lambda *_, **__: None)

@@ -88,7 +88,9 @@ def test_the_parts_of_the_first_start_stay_and_another_number_is_refused(
         pytest.param(
             {"shuffle_partitions": 1, "changelog": False}, "1.zip", "2.zip", "hdfs", marks=pytest.mark.full
         ),  # as the default, without its one option
-        ({"shuffle_partitions": 1, "provider": "hdfs"}, "1.delta", "2.delta", "rocksdb"),
+        pytest.param(
+            {"shuffle_partitions": 1, "provider": "hdfs"}, "1.delta", "2.delta", "rocksdb", marks=pytest.mark.full
+        ),
     ],
     ids=["changes of RocksDB", "RocksDB", "HDFS-backed"],
 )
