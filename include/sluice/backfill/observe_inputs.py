@@ -151,6 +151,8 @@ def bound_of_table(offset: object, table: Table, *, input_name: str, column: str
     snapshot_id, problem = _snapshot_of(offset, table, name=name)
     if snapshot_id is not None:
         following = _since(table, snapshot_id)
+        if following is None:
+            return TableBound(input=input_name, table=name, column=column, problem=_no_way_back(name, snapshot_id))
         read = list(takewhile(lambda snapshot: not _appends(snapshot), following))
         snapshot_id = read[-1].snapshot_id if read else snapshot_id
         if (missed := next(filter(_corrects, following[len(read) :]), None)) is not None:
@@ -163,6 +165,7 @@ def bound_of_table(offset: object, table: Table, *, input_name: str, column: str
         table=name,
         snapshot_id=snapshot_id,
         has_lost_rows=any(map(_shortens, table.metadata.snapshots)),
+        has_expired_history=_has_expired_history(table),
         column=column,
         problem=problem,
     )
@@ -181,7 +184,7 @@ def changed_since_plan(planned: TableBound, offset: object, table: Table) -> str
         return now.problem.rstrip(".")
     if now.snapshot_id == planned.snapshot_id:
         return None
-    later = _since(table, planned.snapshot_id) if planned.snapshot_id is not None else ()
+    later = (_since(table, planned.snapshot_id) if planned.snapshot_id is not None else None) or ()
     numbers = [snapshot.snapshot_id for snapshot in later]
     if now.snapshot_id not in numbers:
         return f"the history of {planned.table} does not lead back to snapshot {planned.snapshot_id}"
@@ -221,15 +224,32 @@ def _snapshot_of(offset: object, table: Table, *, name: str) -> tuple[int | None
     return None, f"the stream has read {position} of the {added} files that snapshot {snapshot.snapshot_id} added."
 
 
-def _since(table: Table, snapshot_id: int) -> Sequence[Snapshot]:
-    """The snapshots of main after one, oldest first; none when main does not lead back to it."""
+def _no_way_back(name: str, snapshot_id: int) -> str:
+    return (
+        f"the history of {name} does not lead back to snapshot {snapshot_id}, which the stream has read up to: what "
+        "changed its rows since is unknown, because snapshots are expired or the table was rolled back."
+    )
+
+
+def _has_expired_history(table: Table) -> bool:
+    """Whether main begins with a snapshot whose parent is expired: what was removed before is unknown."""
+    snapshot = table.current_snapshot()
+    while snapshot is not None and snapshot.parent_snapshot_id is not None:
+        snapshot = table.snapshot_by_id(snapshot.parent_snapshot_id)
+        if snapshot is None:
+            return True
+    return False
+
+
+def _since(table: Table, snapshot_id: int) -> Sequence[Snapshot] | None:
+    """The snapshots of main after one, oldest first; unset when main does not lead back to it."""
     later: list[Snapshot] = []
     snapshot = table.current_snapshot()
     while snapshot is not None and snapshot.snapshot_id != snapshot_id:
         later.append(snapshot)
         parent = snapshot.parent_snapshot_id
         snapshot = table.snapshot_by_id(parent) if parent is not None else None
-    return () if snapshot is None else tuple(reversed(later))
+    return None if snapshot is None else tuple(reversed(later))
 
 
 def _corrects(snapshot: Snapshot) -> bool:

@@ -44,12 +44,13 @@ class TableBound(InputBound):
     """An Iceberg table at a snapshot.
 
     has_lost_rows: whether a snapshot is known that has removed more rows than it brought, as those do which keep a
-        table short.
+        table short. has_expired_history: whether snapshots are expired, so that it is unknown whether one of those has.
     """
 
     table: str
     snapshot_id: int | None = None
     has_lost_rows: bool = False
+    has_expired_history: bool = False
 
     def whole(self) -> InputBound | None:
         """The same without the column; none when rows may have been removed that the stream had read."""

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
+from functools import cache, partial
 from uuid import uuid4
 
 from pyiceberg.catalog import Catalog
@@ -85,6 +85,13 @@ class _Look:
         has_published = key == self.newest.newest_visible or _newest_of(self.target, key) is not None
         return has_published and not _is_taken_back(self.target, key)
 
+    def hides(self, key: str) -> bool:
+        """Whether it is unknown if a replay has published: both of its snapshots are expired, and a younger one has
+        taken its place in the property."""
+        if key in (self.newest.key, self.newest.newest_visible):
+            return False
+        return _newest_of(self.target, key) is None and _newest_of(self.target, f"{key}{_FENCE}") is None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayLane:
@@ -106,6 +113,11 @@ class ReplayLane:
         UnpublishableError, DeliveryError, LakehouseError: as `mark_replayed` raises them.
         """
         return self._settle(self._look(require_table(self.catalog, self.output.target)), at=at)
+
+    def has_unknown(self) -> Callable[[str], bool]:
+        """Whether it is unknown if the replay of a key has published its rows: an older one, whose snapshots are
+        expired."""
+        return cache(self._look(require_table(self.catalog, self.output.target)).hides)
 
     def notice_rollback(self) -> None:
         """Open the rows again whose replays a rollback has taken back; look at nothing else.

@@ -22,7 +22,7 @@ from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import UsageError
 from sluice.ledger.backfill_attempts import BackfillAttemptObservation, BackfillState
 from sluice.operations import Refusal, RefusalReason
-from sluice.publication.resolved_rejections import SHARD_PLACE, TOPIC_PLACE, RejectedAt, place_of
+from sluice.publication.resolved_rejections import SHARD_PLACE, TOPIC_PLACE, RejectedAt, known_as, place_of
 from sluice.publication.staged_batch import StagedOutput
 from sluice.record_values.rejection import RejectionKind
 from sluice.tables.catalog import catalog_refusals
@@ -36,7 +36,8 @@ _BACKFILL_WAY = "Backfill the interval of these records, or refresh the table (`
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenRow:
-    """A rejected row that is not resolved. place: how it is known; none when nothing says where it stood."""
+    """A rejected row that is not resolved. place: how it is known; none when nothing says where it stood. resolved_by:
+    the replay that was about to publish its record; unset without any."""
 
     generation: int
     batch: int
@@ -45,13 +46,13 @@ class OpenRow:
     payload: str | None
     refused_at: datetime
     place: str | None
+    resolved_by: str | None = None
 
     @property
     def at(self) -> RejectedAt | None:
         """What it is known by; none without a place."""
-        if self.place is None:
-            return None
-        return RejectedAt(place=self.place, generation=self.generation, batch=self.batch)
+        fields = ("generation", "batch", "position", "payload")
+        return known_as({name: getattr(self, name) for name in fields})
 
     @property
     def rejected_by(self) -> str:
@@ -75,7 +76,7 @@ def read_open_rows(catalog: Catalog, declaration: StreamDeclaration) -> list[Ope
     if not declaration.quarantine:
         raise UsageError(f"{declaration.stream} has no quarantine: its declaration has no `quarantine: true`.")
     table = require_table(catalog, declaration.quarantine_table)
-    names = ("generation", "batch", "kind", "position", "payload", "refused_at")
+    names = ("generation", "batch", "kind", "position", "payload", "refused_at", "resolved_by")
     with catalog_refusals(f"read the rows of {declaration.quarantine_table}"):
         scan = table.scan(And(EqualTo(term="stream", value=declaration.stream), IsNull(term="resolved_at")), names)
         found = scan.to_arrow().to_pylist()
@@ -193,6 +194,7 @@ def replayable(
     generations: Collection[int],
     is_present: Callable[[OpenRow], bool],
     may_be_published: Callable[[OpenRow], bool],
+    is_unknown: Callable[[str], bool],
 ) -> ReplayableRows:
     """Which rows can be replayed.
 
@@ -201,13 +203,16 @@ def replayable(
     is_present: whether the source of a row is the one that has its name now: one that was created again has other
         records at the same positions.
     generations: those whose records the open generation has not read again.
-    may_be_published: as `may_have_published` returns it.
+    may_be_published: as `may_have_published` returns it. is_unknown: whether the replay of a key may have published
+        rows without a trace: its snapshots are expired.
     """
     found: dict[str, list[OpenRow]] = {}
     left: Counter[str] = Counter()
     for row in rows:
         if may_be_published(row):
             left["a backfill has read and may have published its record: backfill its interval again"] += 1
+        elif row.resolved_by is not None and is_unknown(row.resolved_by):
+            left["a replay whose snapshots are expired may have published its record: backfill its interval"] += 1
         elif (why := _left_because(row, declared, generations)) is not None:
             left[why] += 1
         elif not is_present(row) and isinstance(declared.declared_source.source, IcebergSource):

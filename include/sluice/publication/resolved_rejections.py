@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from functools import cache
@@ -61,11 +61,14 @@ class RejectedAt:
 
     place: where its record stood, the `position` of the row, or `PAYLOAD_PLACE` and its payload when it has none.
     generation, batch: that rejected its record.
+    payload: what came, where several records may stand at one place: lines of a file, values of a table whose other
+        columns are equal. Unset where the place is of one record.
     """
 
     place: str
     generation: int
     batch: int
+    payload: str | None = None
 
     @property
     def fields(self) -> Mapping[str, Any]:
@@ -200,7 +203,11 @@ def place_of(row: Mapping[str, Any]) -> str | None:
 def known_as(row: Mapping[str, Any]) -> RejectedAt | None:
     """What a row of a quarantine is known by; none when nothing says where its record stood."""
     place = place_of(row)
-    return None if place is None else RejectedAt(place=place, generation=row["generation"], batch=row["batch"])
+    if place is None:
+        return None
+    at = RejectedAt(place=place, generation=row["generation"], batch=row["batch"])
+    is_of_one = row["position"] is None or at.fields.keys() in (TOPIC_PLACE, SHARD_PLACE)
+    return at if is_of_one else replace(at, payload=row["payload"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

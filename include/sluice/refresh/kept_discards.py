@@ -83,13 +83,14 @@ class _Marks:
             return None
         same = self.left.get(at.place, [])
         for number, one in enumerate(same):
-            if one["payload"] == row["payload"] or (another is False and self._is_sure(one)):
+            if one["payload"] == row["payload"] or (another is False and self._is_sure(one, at)):
                 return same.pop(number)
         return None
 
-    def _is_sure(self, row: _Row) -> bool:
+    def _is_sure(self, row: _Row, wanted: RejectedAt) -> bool:
+        """Whether a mark is surely of what is there now, and the place of one record alone."""
         at = known_as(row)
-        return at is not None and self.is_of_another(at) is False
+        return at is not None and at.payload == wanted.payload and self.is_of_another(at) is False
 
 
 def _discarded_in(target: Table, stream: str) -> Iterable[_Row]:

@@ -14,6 +14,7 @@ from sluice.backfill.balance import RowTotals
 from sluice.backfill.intervals import Interval, IntervalLength, spanned
 from sluice.backfill.observe_backfill import backfill_of
 from sluice.backfill.reach import PlanReach, reach_refusals
+from sluice.backfill.read_bounds import InputBound, TableBound
 from sluice.declarations.iceberg_output import IcebergOutput
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.rule_declaration import RuleDeclaration, row_rules
@@ -140,6 +141,7 @@ class IntervalRows:
     _declared: IcebergOutput
     _reach: PlanReach
     _column: str
+    _unknown: str
 
     def totals(self, *, moved: int) -> RowTotals:
         """The numbers of all computed rows. The rows must have been computed; those that were read are counted here,
@@ -205,14 +207,14 @@ class IntervalRows:
             computed=self.rows,
             held_timeless=timeless,
             computed_timeless=self._without_time,
-            computed_beside=self._beside,
             column=self._column,
             every_timeless=self._every_timeless,
         ).count()
         if twice:
             raise VerificationError(
                 f"{twice} rows of {interval.spoken} may be in {self._declared.table} already, with a null "
-                f"{self._column} that they do not have any more: no interval removes those. Nothing was published.",
+                f"{self._column} that they do not have any more: no interval removes those. {self._unknown}Nothing was "
+                "published.",
                 next_step=f"Build the whole table again: {refreshes}.",
             )
 
@@ -313,7 +315,15 @@ def compute_interval(
         _declared=declared,
         _reach=reach,
         _column=column,
+        _unknown="".join(map(_unknown_losses, seen.sources)),
     )
+
+
+def _unknown_losses(source: InputBound) -> str:
+    """That records without a time may have been removed instead, as a sentence; empty where it is known."""
+    if not isinstance(source, TableBound) or not source.has_expired_history or source.has_lost_rows:
+        return ""
+    return f"Whether {source.table} has lost their records instead is unknown: snapshots of it are expired. "
 
 
 def _outputs(

@@ -68,8 +68,8 @@ class TimesGiven:
 
     held, computed: the rows of the interval, as the target holds them and as they were computed.
     held_timeless: all rows without a time that the target holds.
-    computed_timeless, computed_beside: the computed rows without a time, and of other intervals; where only an interval
-        of the inputs was read, those of its records.
+    computed_timeless: the computed rows without a time; where only an interval of the inputs was read, those of its
+        records.
     column: that of the time.
     every_timeless: computes the rows without a time of all records. It is none where records are gone, and unset where
         all were computed.
@@ -79,54 +79,42 @@ class TimesGiven:
     computed: DataFrame
     held_timeless: DataFrame
     computed_timeless: DataFrame
-    computed_beside: DataFrame
     column: str
     every_timeless: Callable[[], DataFrame | None] | None = None
 
     def count(self) -> int:
-        """How many rows of the interval the target may hold without a time: those that are known again, and as many as
-        are new in the interval, since a correction may have changed their values too.
+        """How many rows of the interval the target may hold without a time: as many as are new in the interval, while
+        so many without a time are given no more.
 
-        Rows that only change are none of them: as many are gone as are new. Those that are known again in another
-        interval, or without a time, are gone by themselves. Where only an interval was read, a row without a time may
-        be of a record that was not: then all records are read, once the others leave it open. Where some are gone, the
-        rows that are known again are counted alone.
+        A correction may have changed the values of a row with its time, and any row of the interval may have left it
+        for good meanwhile: neither numbers of rows nor their values show that a new row only is an older one of the
+        interval. Where only an interval was read, a row without a time may be of a record that was not: then all
+        records are read, once the others leave it open. Where some are gone, the rows that are known again are counted
+        alone.
         """
         if self.held_timeless.isEmpty() or not (stale := self._stale(self.computed_timeless)):
             return 0
-        known_again, grown = self._known_again(self.computed_timeless), self._grown()
-        found = max(known_again, min(stale, grown))
+        found = min(stale, new := self._new())
         if not found or self.every_timeless is None:
             return found
         every = self.every_timeless()
-        if every is None:
-            return known_again
-        return max(self._known_again(every), min(self._stale(every), grown))
-
-    @property
-    def _known_by(self) -> list[str]:
-        return _known_by(self.computed, self.column)
+        return self._known_again() if every is None else min(self._stale(every), new)
 
     def _stale(self, timeless: DataFrame) -> int:
         """How many rows without a time the target holds that are given no more."""
         held, computed = (rows.select(*row_hashes(rows)) for rows in (self.held_timeless, timeless))
         return held.exceptAll(computed).count()
 
-    def _known_again(self, timeless: DataFrame) -> int:
-        if not (by := self._known_by):
+    def _new(self) -> int:
+        computed, held = (rows.select(*row_hashes(rows)) for rows in (self.computed, self.held))
+        return computed.exceptAll(held).count()
+
+    def _known_again(self) -> int:
+        if not (by := _known_by(self.computed, self.column)):
             return 0
-        known = _known(self.held_timeless, by).exceptAll(_known(timeless, by))
+        known = _known(self.held_timeless, by).exceptAll(_known(self.computed_timeless, by))
         gained = _hashed(self.computed, by).exceptAll(_hashed(self.held, by))
         return gained.join(fn.broadcast(known), _KNOWN, "left_semi").count()
-
-    def _grown(self) -> int:
-        """How many more rows the interval has, those aside that have left it."""
-        grown = self.computed.count() - self.held.count()
-        if not (by := self._known_by):
-            return max(0, grown)
-        elsewhere = _known(self.computed_beside, by).unionByName(_known(self.computed_timeless, by))
-        gone = _known(self.held, by).exceptAll(_known(self.computed, by))
-        return max(0, grown + gone.join(elsewhere, _KNOWN, "left_semi").count())
 
 
 _KNOWN = ["known0", "known1"]

@@ -103,10 +103,7 @@ class RejectedRows:
             upto_batch = fn.struct(fn.lit(upto.generation), fn.lit(upto.batch).cast("long"))
             is_read = fn.struct("generation", "batch") <= upto_batch
             held = held.where(is_read)
-        rows = open_rows(held).withColumn(_PLACE, _place())
-        if rejected is not None:
-            rows = rows.join(rejected.select(_place().alias(_PLACE)), _PLACE, "left_anti")
-        known = _known(rows)
+        known = _known(_not_again(open_rows(held), rejected))
         if (first := next(known, None)) is None:
             return frozenset()
         require_resolution(require_table(catalog, self._output.target))
@@ -220,15 +217,31 @@ def open_rows(held: DataFrame) -> DataFrame:
     return held.where(fn.col("resolved_at").isNull()) if "resolved_at" in held.columns else held
 
 
+def _not_again(rows: DataFrame, rejected: DataFrame | None) -> DataFrame:
+    """The rows of a quarantine that are not among those which are rejected now, with their places and contents."""
+    placed = rows.withColumns({_PLACE: _place(), _PAYLOAD: _content()})
+    if rejected is None:
+        return placed
+    again = rejected.select(_place().alias(_PLACE), _content().alias(_PAYLOAD))
+    is_same = (placed[_PLACE] == again[_PLACE]) & placed[_PAYLOAD].eqNullSafe(again[_PAYLOAD])
+    return placed.join(again, is_same, "left_anti")
+
+
 def _known(placed: DataFrame) -> Iterator[RejectedAt]:
-    """What rows are known by that have a place, partition by partition. placed: with it as a column."""
-    for place, generation, batch in placed.select(_PLACE, "generation", "batch").dropna().distinct().toLocalIterator():
-        yield RejectedAt(place=place, generation=generation, batch=batch)
+    """What rows are known by that have a place, partition by partition. placed: with it and the content."""
+    known_by = placed.select(_PLACE, "generation", "batch", _PAYLOAD).dropna(subset=_PLACE)
+    for place, generation, batch, payload in known_by.distinct().toLocalIterator():
+        yield RejectedAt(place=place, generation=generation, batch=batch, payload=payload)
 
 
 def _place() -> Column:
     """Where the record of a row stood, as `RejectedAt.place` has it."""
     return fn.coalesce(fn.col("position"), fn.concat(fn.lit(PAYLOAD_PLACE), fn.col("payload")))
+
+
+def _content() -> Column:
+    """What came, where several records may stand at one place, as `RejectedAt.payload` has it."""
+    return fn.when(fn.col("position").isNotNull() & _named().isNull(), fn.col("payload"))
 
 
 def _not_held(rejected: DataFrame, held: DataFrame) -> DataFrame:
@@ -248,8 +261,7 @@ def _not_held(rejected: DataFrame, held: DataFrame) -> DataFrame:
     both = rejected.select(*REJECTED_ROW.names, fn.lit(False).alias(_IS_HELD)).unionByName(
         held.select("position", "payload", fn.lit(True).alias(_IS_HELD)), allowMissingColumns=True
     )
-    content = fn.when(_named().isNull(), fn.col("payload"))
-    same = Window.partitionBy(_place(), content)
+    same = Window.partitionBy(_place(), _content())
     number = fn.row_number().over(same.orderBy(fn.col(_IS_HELD).desc()))
     ranked = both.withColumns({_NUMBER: number, _HELD: fn.count_if(fn.col(_IS_HELD)).over(same)})
     return ranked.where(~fn.col(_IS_HELD) & (fn.col(_NUMBER) > 2 * fn.col(_HELD))).select(*REJECTED_ROW.names)

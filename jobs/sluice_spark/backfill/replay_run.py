@@ -107,9 +107,8 @@ class ReplayEffect:
     open: the rows that were meant. by_source, by_stored: how many records were found in the source, and in the
     quarantine alone. left: how many rows cannot be replayed, by the reason. rejected: how many records are rejected
     again, by the kind. rows: of the target. visible: how many of these the target holds already, where that is allowed.
-    digest: of the records and of what they give. marked: how many rows are
-    resolved; 0 in a trial. snapshot_id: that made the rows visible; none in a trial, and where nothing was to be
-    published.
+    digest: of the records and of what they give. marked: how many rows are resolved; 0 in a trial. snapshot_id: that
+    made the rows visible; none in a trial, and where nothing was to be published.
     """
 
     key: str
@@ -177,12 +176,12 @@ class ReplayRun:
         now = database_time(self.ledger)
         key = replay_key(self.stream.name, now=now)
         if self.only_tries:
-            with self._computed(catalog, key) as (_, effect, _resolved):
+            with self._computed(lane, key) as (_, effect, _resolved):
                 return effect
         head = lane.fence(key, at=now)
         self.reached(CrashPoint.PLANNED)
         self._require_possible()  # a backfill that begins from now on changes the target behind the fence
-        with self._computed(catalog, key) as (computed, effect, resolved):
+        with self._computed(lane, key) as (computed, effect, resolved):
             self._require_planned(effect)
             if not resolved:
                 return effect
@@ -248,9 +247,9 @@ class ReplayRun:
             )
 
     @contextmanager
-    def _computed(self, catalog: Catalog, key: str) -> Iterator[tuple[Computed, ReplayEffect, frozenset[RejectedAt]]]:
+    def _computed(self, lane: ReplayLane, key: str) -> Iterator[tuple[Computed, ReplayEffect, frozenset[RejectedAt]]]:
         """What the records give, the effect of a replay, and the rows that it resolves."""
-        spark = self.open_session()
+        spark, catalog = self.open_session(), lane.catalog
         joins = _require_one_by_one(spark, self.stream, self.settings)
         found = arriving_input(self.stream.declaration)
         assert found is not None  # noqa: S101  # refused before
@@ -262,6 +261,7 @@ class ReplayRun:
             is_present=present.has,
             generations=self._generations(catalog),
             may_be_published=may_have_published(self._attempts()),
+            is_unknown=lane.has_unknown(),
         )
         reading = RejectedReading(
             spark=spark, stream=self.stream, settings=self.settings, catalog=catalog, present=present

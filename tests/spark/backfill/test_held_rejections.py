@@ -8,7 +8,7 @@ from typing import Any, cast
 from pyspark.sql import DataFrame, SparkSession
 
 from sluice.backfill.present_source import PresentSource
-from sluice_spark.backfill.rejected_rows import _not_held, held_of_sources, open_rows
+from sluice_spark.backfill.rejected_rows import _known, _not_again, _not_held, held_of_sources, open_rows
 from sluice_spark.session.columns import REJECTED_ROW
 
 SEEN = {"topic t of k": "T2", "topic u of k": "U1", "input table raw.r": "R1"}
@@ -83,3 +83,16 @@ def test_another_record_at_a_place_that_is_held_is_added(spark: SparkSession) ->
     of_topic = _not_held(rows("of now", position=OF_T), rows("of then", position=OF_T))
     assert of_topic.count() == 0
     assert _not_held(rows("one").unionByName(rows("one")), rows("one")).count() == 1
+
+
+def test_a_row_is_corrected_although_another_record_is_rejected_at_its_place(spark: SparkSession) -> None:
+    """A place in a topic is of one record, in whatever form its payload is repeated."""
+    columns = "position string, payload string, generation int, batch long"
+    held = [(OWN, "1"), (OWN, "2"), (OWN, None), (OF_T, "as then"), (None, "3"), (None, "4"), (None, None)]
+    rows = spark.createDataFrame([(*row, 1, 9) for row in held], columns)
+    rejected = [(OWN, "2"), (OWN, "5"), (OF_T, "as now"), (None, "3")]
+    again = spark.createDataFrame(rejected, "position string, payload string")
+
+    found = {(at.place, at.payload) for at in _known(_not_again(rows, again))}
+
+    assert found == {(OWN, "1"), (OWN, None), ("payload 4", None)}

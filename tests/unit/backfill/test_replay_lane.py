@@ -78,7 +78,7 @@ class Scene:
 
 def claimed(places: set[str], *, batch: int = 1) -> set[RejectedAt]:
     """The rows of these positions, of one batch."""
-    return {RejectedAt(place=place, generation=1, batch=batch) for place in places}
+    return {RejectedAt(place=place, generation=1, batch=batch, payload="{}") for place in places}
 
 
 @pytest.fixture
@@ -235,3 +235,25 @@ def test_a_lane_without_a_replay_is_closed_without_a_commit(scene: Scene) -> Non
     before = scene.catalog.load_table(TARGET).metadata.current_snapshot_id
     scene.lane.close(stream=STREAM.stream, at=scene.now)
     assert scene.catalog.load_table(TARGET).metadata.current_snapshot_id == before
+
+
+def test_what_an_older_replay_published_is_unknown_once_both_of_its_snapshots_are_expired(scene: Scene) -> None:
+    """It is of one that published, and of one that died before: a property has the newest of each alone."""
+    published, head = scene.begin()
+    scene.publish(published, head, 7)
+    dead, _ = scene.begin()
+    newest, head = scene.begin()
+    scene.publish(newest, head, 8)
+    made = [one.snapshot_id for one in scene.catalog.load_table(TARGET).snapshots()]
+
+    def unknown(*keys: str) -> list[bool]:
+        return [scene.lane.has_unknown()(key) for key in keys]
+
+    assert unknown(published, dead, newest) == [False, False, False]
+    for number in made[1:3]:
+        scene.catalog.load_table(TARGET).maintenance.expire_snapshots().by_id(number).commit()
+    assert unknown(published, dead, newest) == [True, False, False]
+    scene.catalog.load_table(TARGET).maintenance.expire_snapshots().by_id(made[3]).commit()
+    assert unknown(published, dead, newest) == [True, True, False]
+    last, _ = scene.begin()
+    assert unknown(newest, last) == [False, False]

@@ -33,6 +33,11 @@ def nothing(row: OpenRow) -> bool:
     return False
 
 
+def known(key: str) -> bool:
+    """Of every replay it is known what it has published."""
+    return not key
+
+
 def reading(**value: Any) -> InputDeclaration:
     """An input that reads a topic."""
     declared = {"format": "json", "columns": COLUMNS} | value
@@ -62,7 +67,9 @@ def rejected(
     ],
 )
 def test_a_row_is_replayed_when_its_record_has_a_place(row: OpenRow, generations: set[int], why: str | None) -> None:
-    found = replayable([row], reading(), generations=generations, is_present=lambda _: True, may_be_published=nothing)
+    found = replayable(
+        [row], reading(), generations=generations, is_present=lambda _: True, may_be_published=nothing, is_unknown=known
+    )
     assert dict(found.left) == ({why: 1} if why else {})
     assert list(found.rows) == ([] if why else [PLACE])
 
@@ -84,12 +91,35 @@ def test_a_value_is_taken_from_the_quarantine_only_as_it_came(
     assert stored_value(row, reading(**value)) == stored
 
 
+def test_a_row_that_a_replay_may_have_published_without_a_trace_is_left() -> None:
+    place = PLACE.replace("7", "8")
+    rows = [replace(rejected(), resolved_by="old"), replace(rejected(place), resolved_by="new")]
+
+    found = replayable(
+        rows,
+        reading(),
+        generations={2},
+        is_present=lambda _: True,
+        may_be_published=nothing,
+        is_unknown=lambda key: key == "old",
+    )
+
+    assert list(found.rows) == [place]
+    why = "a replay whose snapshots are expired may have published its record: backfill its interval"
+    assert found.left == {why: 1}
+
+
 def test_a_position_at_which_records_of_two_topics_were_rejected_is_left() -> None:
     alone = rejected(PLACE.replace("7", "8"), batch=3)
     rows = [rejected(batch=3), rejected(), alone]
 
     found = replayable(
-        rows, reading(), generations={2}, is_present=lambda row: row.batch >= 4, may_be_published=nothing
+        rows,
+        reading(),
+        generations={2},
+        is_present=lambda row: row.batch >= 4,
+        may_be_published=nothing,
+        is_unknown=known,
     )
 
     assert list(found.rows) == [alone.place]
@@ -167,7 +197,12 @@ def test_what_a_backfill_may_have_published_without_marking_it_is_left(
     is_read = may_have_published([attempt(BackfillState.UNCHANGED, ended_hour=15, batch=9), *of_plan])
 
     found = replayable(
-        [rejected(), later], reading(), generations={2}, is_present=lambda _: True, may_be_published=is_read
+        [rejected(), later],
+        reading(),
+        generations={2},
+        is_present=lambda _: True,
+        may_be_published=is_read,
+        is_unknown=known,
     )
 
     assert list(found.rows) == [later.place]

@@ -183,3 +183,26 @@ def test_a_compaction_removes_no_row() -> None:
     bound = bound_of_table(offset(1, 2), table, input_name="records", column="at")
 
     assert bound.whole() == replace(bound, column=None)
+
+
+@pytest.mark.parametrize("is_rolled_back", [False, True], ids=["an expired snapshot between", "rolled back"])
+def test_a_history_that_does_not_lead_to_what_was_read_is_a_problem(*, is_rolled_back: bool) -> None:
+    """A tag keeps the snapshot that was read. What changed the rows since is unknown: a correction may be expired."""
+    table = table_of("append", "append", "overwrite", "append")
+    read, head = (2, 1) if is_rolled_back else (1, 4)
+    listed = [one for one in table.metadata.snapshots if is_rolled_back or one.snapshot_id != 3]
+    table.metadata = table.metadata.model_copy(update={"snapshots": listed, "current_snapshot_id": head})
+
+    bound = bound_of_table(offset(read, 2), table, input_name="records", column=None)
+
+    assert bound.snapshot_id is None
+    assert f"does not lead back to snapshot {read}, which the stream has read up to" in bound.problem
+
+
+@pytest.mark.parametrize(("first", "is_expired"), [(1, False), (2, True)])
+def test_a_table_says_that_what_it_has_lost_before_is_unknown(first: int, *, is_expired: bool) -> None:
+    table = table_of("append", "append", "append", first=first)
+
+    bound = bound_of_table(offset(3, 2), table, input_name="records", column="at")
+
+    assert (bound.has_expired_history, bound.has_lost_rows) == (is_expired, False)

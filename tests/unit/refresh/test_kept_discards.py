@@ -220,3 +220,14 @@ def test_a_quarantine_of_an_older_version_has_nothing_to_keep(catalog: Catalog) 
     assert keep_discards(files, target=catalog.load_table(NAME), stream=STREAM.stream, is_of_another=of_none) == tuple(
         files
     )
+
+
+def test_another_record_of_a_file_is_not_discarded_with_one_of_it(catalog: Catalog) -> None:
+    """A position in a topic is of one record, in whatever form its payload is repeated."""
+    line, offset = '{"file":"a.csv"}', '{"topic":"t","partition":0,"offset":7}'
+    rejected(catalog, ((line, "1"), (offset, "then")), **_DISCARDED)
+    files = new_content(catalog, ((line, "2"), (line, "1"), (offset, "now")))
+
+    _, rows = kept(catalog, files)
+
+    assert rows == [(line, "1", True, _MARK), (line, "2", True, _OPEN), (offset, "now", True, _MARK)]
