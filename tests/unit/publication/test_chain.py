@@ -167,6 +167,12 @@ def test_what_the_checkpoint_has_not_planned_is_not_published() -> None:
     assert plan_publication(position(0, end=1), batches, checkpoint=other).ready == ()
 
 
+def test_a_checkpoint_is_not_asked_about_batches_of_another_generation() -> None:
+    checkpoint = CheckpointPosition(generation=2, newest_planned=-1, newest_committed=-1)
+    plan = plan_publication(position(0, end=1), [staged(2, 1, 1, 2)], checkpoint=checkpoint)
+    assert [batch.snapshot_id for batch in plan.ready] == [2]
+
+
 def test_a_summary_is_read_as_it_was_written() -> None:
     summary = staged(1, 7, 3, 4).summary
     assert read_summary(summary.properties()) == summary
