@@ -340,7 +340,7 @@ def test_no_run_begins_while_a_former_output_is_published(deployment: Deployment
     assert (another.refusals, former.ids()) == (1, [1, 2, 3])
     ended = newest_run(deployment.ledger, deployment.stream)
     assert ended is not None
-    assert (ended.mode, ended.state) == ("settlement", RunState.FINISHED)
+    assert (ended.mode, ended.state, ended.exit_code) == ("settlement", RunState.FINISHED, 0)
 
 
 def test_what_waits_for_a_former_output_is_abandoned_by_name(

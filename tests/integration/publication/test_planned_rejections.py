@@ -14,10 +14,11 @@ from sluice.ledger.batches import PublicationKey, recent_batches
 from sluice.ledger.events import EventSubject, recent_events
 from sluice.ledger.held_batches import HeldBatch, HeldDecision, find_held, hold_batch
 from sluice.ledger.run_values import RunState
-from sluice.ledger.runs import admit_run, record_end
+from sluice.ledger.runs import admit_run, newest_run, record_end
 from sluice.operations import OperationPlan, OperationVerb
 from sluice.pages.job_plans import plan_batch_run
 from sluice.publication.batch_rejection import Rejection, RejectionState, plan_rejection, reject
+from sluice.publication.command_runs import CommandMode, run_of_command
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.held_decisions import decide, plan_decision
 from sluice.publication.settle_output import abandon_output, plan_settlement
@@ -230,8 +231,27 @@ def test_a_page_plans_what_the_command_line_plans_about_a_held_batch(
         deployment.ledger, HeldBatch(key=key, reason="price_is_positive by 1 of 2 rows of main", rows={"main": 2})
     )
 
-    for verb in (OperationVerb.RELEASE_BATCH, OperationVerb.REJECT_BATCH):
+    for verb, becomes in (
+        (OperationVerb.RELEASE_BATCH, "All of it becomes visible, 2 rows of main: "),
+        (OperationVerb.REJECT_BATCH, "It is discarded, 2 rows of main never become visible: "),
+    ):
         plan = plan_batch_run(deployment.ledger, settings, stream, verb)
+        assert plan.steps[1].sentence.startswith(becomes)
         assert (plan.digest, plan.verb) == (plan_decision(deployment.ledger, stream, verb).digest, verb)
         assert "breaks price_is_positive by 1 of 2 rows of main" in plan.steps[0].sentence
         assert "A run of the DAG stream_control does this under your name" in plan.steps[-1].sentence
+
+
+def test_the_run_of_a_command_that_was_interrupted_has_failed(deployment: Deployment) -> None:
+    with (
+        pytest.raises(KeyboardInterrupt),
+        run_of_command(
+            deployment.ledger, deployment.stream, CommandMode.REJECTION, requested_by=ANN, what="the rejection"
+        ),
+    ):
+        raise KeyboardInterrupt
+
+    ended = newest_run(deployment.ledger, deployment.stream)
+    assert ended is not None
+    assert (ended.state, ended.exit_code) == (RunState.FAILED, 1)
+    assert ended.reason == "the rejection ended early: KeyboardInterrupt: "

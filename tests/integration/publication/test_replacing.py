@@ -109,6 +109,15 @@ def test_a_partition_that_is_no_set_of_files_is_left_to_spark(bench: Workbench) 
     assert bench.ids() == [1]
 
 
+def test_files_of_an_older_spec_that_are_gone_keep_no_partition_from_being_replaced(bench: Workbench) -> None:
+    bench.write_as_another(1)
+    bench.declare(partitioning=[{"column": "id", "transform": "bucket", "width": 4}])
+    bench.begin()
+    bench.catalog.load_table(bench.output.target).delete()
+    replace_with(bench, bench.stage(0, [2]), replaced=ReplacedRange.PARTITIONS)
+    assert bench.ids() == [2]
+
+
 def test_rows_that_land_between_check_and_commit_are_replaced_and_not_lost_sight_of(bench: Workbench) -> None:
     replace_with(bench, bench.stage(0, [1]), replaced=ReplacedRange.TABLE)
     pending = [100]
