@@ -26,7 +26,9 @@ class CompactionDeclaration(Declared):
     min_input_files: WholeNumber = Field(
         5, gt=1, le=LARGEST_INT, description="fewer small files than this are left alone"
     )
-    strategy: Literal["binpack", "sort"] = Field("binpack", description="put files together, or sort their rows too")
+    strategy: Literal["binpack", "sort"] = Field(
+        "binpack", description="put files together, or sort their rows by the `sort_order` over all of them, too"
+    )
     leave_recent: Duration | None = Field(
         None, description="partitions that were written within so long are left alone"
     )

@@ -205,6 +205,13 @@ class TableDeclaration(Declared):
         return self
 
     @model_validator(mode="after")
+    def _sorting_has_an_order(self) -> Self:
+        compaction = self.maintenance.compaction
+        if compaction is not None and compaction.strategy == "sort" and not self.sort_order:
+            raise wrong("sort needs the `sort_order` of the table", "maintenance", "compaction", "strategy")
+        return self
+
+    @model_validator(mode="after")
     def _properties_are_the_declarations(self) -> Self:
         for name, value in self.properties.items():
             if (problem := property_problem(name, value)) is not None:

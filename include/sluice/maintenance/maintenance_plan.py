@@ -87,6 +87,7 @@ class StepDecision:
 
     options: the arguments of Spark's procedure, by their names.
     is_for_spark: whether Spark carries it out.
+    is_sorted: whether a compaction by Spark sorts all rows by the order of the table.
     partitions: those that a compaction by PyArrow rewrites, as paths.
     gain: how many files, manifests or snapshots there are fewer of afterwards, as far as it can be foreseen.
     cost_seconds, cost_bytes: the processor time that it takes, roughly, and what it reads.
@@ -98,6 +99,7 @@ class StepDecision:
     explanation: str
     options: Mapping[str, Any] = field(default_factory=dict)
     is_for_spark: bool = False
+    is_sorted: bool = False
     partitions: tuple[str, ...] = ()
     gain: int = 0
     cost_seconds: float = 0.0
@@ -252,7 +254,7 @@ def _decide_compaction(policy: CompactionDeclaration | None, seen: TableObservat
         )
     files = sum(partition.small_files for partition in due)
     rewritten_bytes = sum(partition.small_bytes for partition in due)
-    why_spark = _why_spark(seen, due)
+    why_spark = _why_spark(policy, seen, due)
     by = f", by Spark because of {why_spark}" if why_spark else ""
     mebibytes = rewritten_bytes / 1024**2
     return StepDecision(
@@ -264,6 +266,7 @@ def _decide_compaction(policy: CompactionDeclaration | None, seen: TableObservat
         ),
         options=_compaction_options(policy, rewritten_bytes),
         is_for_spark=bool(why_spark),
+        is_sorted=bool(why_spark) and policy.strategy == "sort",
         partitions=tuple(partition.partition for partition in due),
         gain=sum(_saved_files(partition, policy) for partition in due),
         cost_seconds=(
@@ -287,12 +290,14 @@ def _saved_files(partition: PartitionObservation, policy: CompactionDeclaration)
     return partition.small_files - max(1, ceil(partition.small_bytes / policy.target_file_bytes))
 
 
-def _why_spark(seen: TableObservation, due: Sequence[PartitionObservation]) -> str:
-    """What needs Spark for a compaction; empty when PyArrow does it."""
+def _why_spark(policy: CompactionDeclaration, seen: TableObservation, due: Sequence[PartitionObservation]) -> str:
+    """What needs Spark for a compaction; empty when PyArrow does it, which sorts the rows of each file by itself."""
     if seen.rewrite_limits:
         return " and ".join(seen.rewrite_limits)
     if any(partition.small_bytes > MOST_BYTES_OF_A_PARTITION for partition in due):
         return "the size of a partition"
+    if policy.strategy == "sort" and any(partition.small_bytes > seen.small_file_bytes for partition in due):
+        return "the order of rows over several files"
     if sum(partition.small_bytes for partition in due) > MOST_BYTES_WITHOUT_SPARK:
         return "their size"
     if sum(partition.small_files for partition in due) > LARGEST_RUN_FILES:

@@ -38,12 +38,13 @@ class TableProcedures(Protocol):
     Each raises CommitConflictError when another writer committed first, and LakehouseError when it fails otherwise.
     """
 
-    def rewrite_data_files(self, options: Mapping[str, str]) -> Mapping[str, Any]:
+    def rewrite_data_files(self, options: Mapping[str, str], *, is_sorted: bool) -> Mapping[str, Any]:
         """Write small files together into larger ones.
 
         Parameters
         ----------
         options: of the procedure, by their names.
+        is_sorted: whether all their rows are sorted by the order of the table.
         """
 
     def rewrite_manifests(self) -> Mapping[str, Any]:
@@ -187,7 +188,7 @@ class TableMaintainer:
         if not decision.is_for_spark:
             result = self._rewrite_without_spark(decision, plan)
         else:
-            result = self._engine.rewrite_data_files(decision.options)
+            result = self._engine.rewrite_data_files(decision.options, is_sorted=decision.is_sorted)
         if result["failed_data_files_count"]:
             raise CommitConflictError(f"{result['failed_data_files_count']} files could not be replaced")
         return {**result, **self._verified(plan, since)} if decision.is_for_spark else result

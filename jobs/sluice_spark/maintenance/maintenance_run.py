@@ -46,12 +46,13 @@ class SparkProcedures:
     table: str
     open_session: Callable[[], SparkSession]
 
-    def rewrite_data_files(self, options: Mapping[str, str]) -> Mapping[str, Any]:
-        """Write small files together into larger ones."""
+    def rewrite_data_files(self, options: Mapping[str, str], *, is_sorted: bool) -> Mapping[str, Any]:
+        """Write small files together into larger ones. Iceberg's bin-pack leaves rows in the order that they had."""
         named = {f"name_{number}": name for number, name in enumerate(options)}
         valued = {f"value_{number}": value for number, value in enumerate(options.values())}
         pairs = ", ".join(f"{{name_{number}}}, {{value_{number}}}" for number in range(len(named)))
-        return self._call("rewrite_data_files", f", options => map({pairs})", {**named, **valued})
+        values = {**named, **valued, "strategy": "sort" if is_sorted else "binpack"}
+        return self._call("rewrite_data_files", f", strategy => {{strategy}}, options => map({pairs})", values)
 
     def rewrite_manifests(self) -> Mapping[str, Any]:
         """Write the manifests together into fewer ones."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from pyiceberg.exceptions import CommitFailedException, ValidationException
@@ -48,12 +49,19 @@ pytestmark = [
 appends rows here, writes no bloom filters."""
 
 
-def declare(workshop: Workshop, table: str, *, properties: Mapping[str, str] | None = None, **maintenance: Any) -> str:
+def declare(
+    workshop: Workshop,
+    table: str,
+    *,
+    properties: Mapping[str, str] | None = None,
+    sort_order: Sequence[Mapping[str, str]] = (),
+    **maintenance: Any,
+) -> str:
     """Declare and create a table with a maintenance policy; its full name."""
     name = workshop.table_name(table)
     columns = [{"name": "id", "type": "long"}, {"name": "word", "type": "string"}]
     declared = {"table": name, "description": table, "owner": "me", "columns": columns, "maintenance": maintenance}
-    declared["properties"] = dict(properties or {})
+    declared |= {"properties": dict(properties or {}), "sort_order": list(sort_order)}
     (workshop.folder / f"{name}.table.yaml").write_text(yaml.safe_dump(declared))
     workshop.create_tables()
     return name
@@ -140,6 +148,23 @@ def test_many_small_files_become_one_and_the_rows_stay(workshop: Workshop) -> No
     assert recorded is not None
     assert recorded.operations == run.operations
     assert (recorded.success, recorded.launched_by) == (True, "a test")
+
+
+def test_rows_of_several_files_are_sorted_over_all_of_them(workshop: Workshop) -> None:
+    compaction = {"compaction": {**COMPACTION["compaction"], "strategy": "sort"}, **NO_EXPIRY}
+    table = declare(workshop, "rows", properties=BY_SPARK, sort_order=[{"column": "id"}], **compaction)
+    for number in reversed(range(6)):
+        append(workshop, table, number, number + 1)
+
+    run = maintain(workshop, table)
+
+    assert step(run, MaintenanceStep.REWRITE_DATA_FILES).outcome is StepOutcome.DONE
+    stored = workshop.table(table)
+    (task,) = stored.scan().plan_files()
+    assert task.file.sort_order_id == stored.sort_order().order_id
+    with stored.io.new_input(task.file.file_path).open() as file:
+        content = pa.BufferReader(file.read())
+    assert pq.read_table(content).column("id").to_pylist() == list(range(6))
 
 
 def test_what_is_in_order_needs_no_spark(workshop: Workshop) -> None:

@@ -160,7 +160,7 @@ _WORKS_BELOW = {
     "quality.": ("on_publication",),
     "quality.expectations.*.": ("type", "kwargs"),
     "maintenance.": ("content_check_bytes",),
-    "maintenance.compaction.": ("target_file_bytes", "min_input_files"),
+    "maintenance.compaction.": ("target_file_bytes", "min_input_files", "strategy"),
     "maintenance.manifest_rewrite.": ("min_manifests",),
     "maintenance.expiry.": ("older_than", "retain_last"),
     "maintenance.window.": ("start", "end", "days", "time_zone"),

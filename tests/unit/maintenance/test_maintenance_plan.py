@@ -309,6 +309,27 @@ def test_small_files_are_put_together_without_spark_where_that_keeps_everything(
     assert decision.partitions == tuple(one.partition for one in seen.partitions)
 
 
+SORTED = CompactionDeclaration(target_file_bytes=ByteSize(64 * MIB), min_input_files=5, strategy="sort")
+
+
+@pytest.mark.parametrize(
+    ("seen", "because"),
+    [
+        (table(partition(5, small_bytes=48 * MIB)), ""),
+        (table(partition(5, small_bytes=48 * MIB + 1)), "the order of rows over several files"),
+        (replace(table(partition(5)), rewrite_limits=("bloom filters",)), "bloom filters"),
+    ],
+    ids=["one file", "several files", "what PyArrow cannot keep"],
+)
+def test_rows_are_sorted_by_spark_where_pyarrow_writes_several_files(seen: TableObservation, because: str) -> None:
+    policy = POLICY.model_copy(update={"compaction": SORTED})
+    (decision, *_) = plan_maintenance(policy=policy, seen=seen, pins=NO_PINS, now=NOON).steps
+
+    assert (decision.action, decision.is_for_spark) == (StepAction.RUN, bool(because))
+    assert decision.is_sorted is bool(because)
+    assert decision.explanation.partition(", by Spark because of ")[2] == because
+
+
 def window(start: str, end: str, **more: Any) -> MaintenanceWindow:
     """A window of a declaration."""
     return MaintenanceWindow.model_validate({"start": start, "end": end, **more})

@@ -39,9 +39,9 @@ class FakeProcedures:
     failure: str = ""
     asked: list[str] = field(default_factory=list)
 
-    def rewrite_data_files(self, options: Mapping[str, str]) -> Mapping[str, Any]:
+    def rewrite_data_files(self, options: Mapping[str, str], *, is_sorted: bool) -> Mapping[str, Any]:
         """Replace no file."""
-        self._ask(f"rewrite_data_files {dict(options)}")
+        self._ask(f"rewrite_data_files {dict(options)}{' sorted' if is_sorted else ''}")
         return {"failed_data_files_count": self.failed_files}
 
     def rewrite_manifests(self) -> Mapping[str, Any]:
@@ -133,6 +133,12 @@ def test_due_steps_are_done_in_order_after_they_were_saved(run: Run) -> None:
         "expire_snapshots 2026 1",
     ]
     assert saved == ["rewrite_data_files after 0", "rewrite_manifests after 2", "expire_snapshots after 4"]
+
+
+def test_the_engine_is_asked_to_sort_where_that_is_planned(run: Run) -> None:
+    procedures = FakeProcedures()
+    run(procedures, replace(REWRITE, is_sorted=True))
+    assert procedures.asked[0] == "rewrite_data_files {'min-input-files': '5'} sorted"
 
 
 @pytest.mark.parametrize(("conflicts", "outcome", "attempts"), [(2, "done", 3), (3, "yielded", 3)])

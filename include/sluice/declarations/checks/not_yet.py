@@ -37,7 +37,6 @@ NOT_YET: tuple[NotYetPart, ...] = (
     # running
     NotYetPart(path="state.backup_every", reason="checkpoints are not copied"),
     # tables
-    NotYetPart(path="maintenance.compaction.strategy", reason="files are put together only", works=("binpack",)),
     NotYetPart(path="maintenance.compaction.leave_recent", reason="whole tables are compacted"),
     NotYetPart(
         path="maintenance.orphan_removal", reason="what dead writers left is removed by a command of a person alone"
