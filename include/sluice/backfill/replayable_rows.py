@@ -203,8 +203,8 @@ def replayable(
     is_present: whether the source of a row is the one that has its name now: one that was created again has other
         records at the same positions.
     generations: those whose records the open generation has not read again.
-    may_be_published: as `may_have_published` returns it. is_unknown: whether the replay of a key may have published
-        rows without a trace: its snapshots are expired.
+    may_be_published: as `may_have_published` returns it.
+    is_unknown: whether the replay of a key may have published rows without a trace: its snapshots are expired.
     """
     found: dict[str, list[OpenRow]] = {}
     left: Counter[str] = Counter()

@@ -177,7 +177,6 @@ def test_rejected_records_are_kept_whatever_becomes_of_the_others(workshop: Work
     assert refused_offsets(workshop, stream) == [0, 2]
 
 
-@pytest.mark.full  # every run has lines of csv that are ahead (`test_malformed_lines.py`)
 def test_an_event_time_far_ahead_of_the_clock_does_not_move_the_watermark(workshop: Workshop) -> None:
     now = datetime.now(UTC).replace(microsecond=0)
     ahead = [timedelta(0), timedelta(days=2), timedelta(hours=23)]

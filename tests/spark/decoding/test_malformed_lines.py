@@ -60,7 +60,7 @@ def with_folder(workshop: Workshop, root: Path) -> Workshop:
     return replace(workshop, settings=workshop.settings.model_copy(update={"connections": connections}))
 
 
-@pytest.mark.parametrize("form", sampled(CONTENTS, ["csv"], full=["json"]))
+@pytest.mark.parametrize("form", list(CONTENTS))
 def test_a_malformed_line_is_put_aside_with_its_file_and_the_reason(
     workshop: Workshop, tmp_path: Path, form: str
 ) -> None:

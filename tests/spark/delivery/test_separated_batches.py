@@ -163,7 +163,7 @@ POINTS = [
 ]
 
 
-@pytest.mark.parametrize("point", sampled(POINTS, [CrashPoint.STAGED], full=POINTS))
+@pytest.mark.parametrize("point", sampled(POINTS, [CrashPoint.FIRST_OUTPUT_STAGED, CrashPoint.STAGED], full=POINTS))
 def test_a_crash_in_between_loses_and_repeats_no_row(workshop: Workshop, point: CrashPoint) -> None:
     stream = declare(workshop)
     workshop.append("source", [GOOD, BAD, WORSE])

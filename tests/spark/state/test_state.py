@@ -88,9 +88,7 @@ def test_the_parts_of_the_first_start_stay_and_another_number_is_refused(
         pytest.param(
             {"shuffle_partitions": 1, "changelog": False}, "1.zip", "2.zip", "hdfs", marks=pytest.mark.full
         ),  # as the default, without its one option
-        pytest.param(
-            {"shuffle_partitions": 1, "provider": "hdfs"}, "1.delta", "2.delta", "rocksdb", marks=pytest.mark.full
-        ),
+        ({"shuffle_partitions": 1, "provider": "hdfs"}, "1.delta", "2.delta", "rocksdb"),
     ],
     ids=["changes of RocksDB", "RocksDB", "HDFS-backed"],
 )
