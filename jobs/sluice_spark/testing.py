@@ -325,12 +325,10 @@ def _on_the_bench(stream: LoadedStream, *, prefix: str) -> LoadedStream:
 
 def _fed(declared: InputDeclaration, name: str, *, prefix: str) -> InputDeclaration:
     if declared.stream is not None:
-        fed = declared.stream.model_copy(
-            update={
-                declared.stream.kind: None,
-                "iceberg": IcebergSource(table=f"{prefix}_inputs.{name}"),
-            }
-        )
+        own = IcebergSource(table=f"{prefix}_inputs.{name}")
+        if (stored := declared.stream.iceberg) is not None and stored.value is not None:
+            own = own.model_copy(update={"value": stored.value, "value_column": stored.value_column})
+        fed = declared.stream.model_copy(update={declared.stream.kind: None, "iceberg": own})
         return declared.model_copy(update={"stream": fed})
     source = declared.declared_source
     if source.iceberg is None:

@@ -105,7 +105,7 @@ def show(
         events = recent_events(ctx.ledger, EventSubject.STREAM, name, limit=limit)
         generation = find_generation(ctx.ledger, name)
         fields = undeclared_fields(ctx.ledger, name)
-        schemas = source_schemas(ctx.ledger, name)
+        schemas = source_schemas(ctx.ledger, name, inputs=None if stream is None else stream.declaration.inputs)
     if as_json:
         document = {
             "declaration": None if stream is None else stream.declaration.model_dump(mode="json"),

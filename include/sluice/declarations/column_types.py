@@ -6,6 +6,7 @@ Source: https://iceberg.apache.org/spec/#schemas-and-data-types (format version 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -88,6 +89,26 @@ def kind_of(column_type: ColumnType) -> str:
     if isinstance(column_type, PrimitiveType):
         return column_type.name
     return type(column_type).__name__.removesuffix("Type").lower()
+
+
+def described_type(path: str, column_type: ColumnType) -> Iterator[tuple[str, str]]:
+    """A type in words with its path; of one with types inside which kind it is, then each of those with its path."""
+    match column_type:
+        case DecimalType(precision=precision, scale=scale):
+            yield path, f"decimal({precision}, {scale})"
+        case FixedType(length=length):
+            yield path, f"fixed[{length}]"
+        case _:
+            yield path, kind_of(column_type)
+    match column_type:
+        case ListType(element=element):
+            yield from described_type(f"{path}.element", element)
+        case MapType(key=key, value=value):
+            yield from described_type(f"{path}.key", key)
+            yield from described_type(f"{path}.value", value)
+        case StructType(fields=fields):
+            for name, kind in fields:
+                yield from described_type(f"{path}.{name}", kind)
 
 
 def holds_map(column_type: ColumnType) -> bool:

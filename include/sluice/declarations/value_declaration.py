@@ -157,6 +157,13 @@ def unreadable_csv_type(column_type: ColumnType) -> str | None:
     return f"a field of csv is text, and none of {', '.join(_NO_FIELDS)}" if kind in _NO_FIELDS else None
 
 
+_FIELDS_ONCE = (
+    "exactly one of columns, schema_file and subject is needed: it names the fields. To take some of them, name them "
+    "in `columns`: of json as it is, of avro with a `registry`, which has the schemas. Protobuf, and avro without a "
+    "registry, need the whole schema: leave `columns` out, and select in the transformation"
+)
+
+
 class ValueDeclaration(Declared):
     """What the values of records hold. Their fields become columns, and the record itself lies in `record`.
 
@@ -206,7 +213,7 @@ class ValueDeclaration(Declared):
     @model_validator(mode="after")
     def _columns_are_declared_once(self) -> Self:
         if [self.has_columns, self.schema_file is not None, self.subject is not None].count(True) != 1:
-            raise ValueError("exactly one of columns, schema_file and subject is needed: it names the fields")
+            raise ValueError(_FIELDS_ONCE)
         if (again := repeated_column(self.columns)) is not None:
             raise wrong(repetition(self.columns, again), "columns", again, "name")
         require_fields(self.columns, refusal=None)

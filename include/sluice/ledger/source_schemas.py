@@ -6,7 +6,8 @@ newest of each input is kept here; every change is an event, which has those bef
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
@@ -16,7 +17,7 @@ from sqlalchemy import Connection, func, select
 from sqlalchemy.dialects.postgresql import insert
 
 from sluice.ledger.connection import Ledger
-from sluice.ledger.event_evidence import stored_text
+from sluice.ledger.event_evidence import LONGEST_TEXT, MOST_ITEMS, stored_text
 from sluice.ledger.events import Actor, Event, EventAction, add_event
 from sluice.ledger.ledger_table import LedgerTable
 from sluice.ledger.stored_values import record_of
@@ -80,7 +81,12 @@ _MOST_KNOWN = 200
 """Schemas of one input that are known again. More are an event each, as often as they come."""
 
 _NAMED_CHANGES = 5
-"""How many the sentence of an event names; its evidence has all."""
+"""How many the sentence of an event names."""
+
+_LARGEST_CHANGES_BYTES = 5_000
+"""Of the changes in the evidence of an event, as JSON: the others are counted, and nothing else is dropped for them."""
+
+_DIGEST_CHARACTERS = 8
 
 _DRIVER = Actor.component("driver")
 _CHANGES = TypeAdapter(tuple[FieldChange, ...])
@@ -135,9 +141,21 @@ def add_seen_schema(connection: Connection, stream: str, seen: SeenSchema) -> bo
     return is_change
 
 
-def source_schemas(ledger: Ledger, stream: str) -> tuple[SourceSchema, ...]:
-    """The schemas that the inputs of a stream were last seen with, by input."""
+def name_of_values(name: str) -> str:
+    """The name under which the schema of an input's values is kept, where its source has a schema of its own."""
+    return f"{name}, its values"
+
+
+def source_schemas(ledger: Ledger, stream: str, *, inputs: Collection[str] | None = None) -> tuple[SourceSchema, ...]:
+    """The schemas that the inputs of a stream were last seen with, by input.
+
+    Parameters
+    ----------
+    inputs: those that are declared, without which a schema is that of an input of before; unset for all that were seen.
+    """
     query = select(*LastSchema.columns()).where(LastSchema.stream == stream).order_by(LastSchema.input)
+    if inputs is not None:
+        query = query.where(LastSchema.input.in_([*inputs, *map(name_of_values, inputs)]))
     with ledger.transaction() as connection:
         return tuple(record_of(SourceSchema, row) for row in connection.execute(query).all())
 
@@ -149,7 +167,7 @@ def _last(connection: Connection, stream: str, name: str) -> SourceSchema | None
 
 
 def _storable(seen: SeenSchema) -> SeenSchema:
-    fields = {stored_text(name): stored_text(kind) for name, kind in list(seen.fields.items())[:MOST_FIELDS]}
+    fields = {_bounded(name): _bounded(kind) for name, kind in list(seen.fields.items())[:MOST_FIELDS]}
     return SeenSchema(
         input=seen.input,
         source=stored_text(seen.source),
@@ -159,27 +177,51 @@ def _storable(seen: SeenSchema) -> SeenSchema:
     )
 
 
+def _bounded(text: str) -> str:
+    """A text as it is stored; one that is cut ends with a digest, by which two that begin alike differ."""
+    stored = stored_text(text)
+    if len(text) <= LONGEST_TEXT:
+        return stored
+    digest = sha256(text.encode(errors="backslashreplace")).hexdigest()[:_DIGEST_CHARACTERS]
+    return f"{stored[: LONGEST_TEXT - _DIGEST_CHARACTERS - 3]}… #{digest}"
+
+
 def _digest(fields: Mapping[str, str]) -> str:
     return sha256("\n".join(f"{name}\t{kind}" for name, kind in sorted(fields.items())).encode()).hexdigest()[:16]
 
 
 def _changed(stream: str, last: SourceSchema, seen: SeenSchema) -> Event:
     changes = changed_fields(last.fields, seen.fields)
+    named = _fitting(changes)
     evidence = {
         "input": seen.input,
+        "answer": seen.answer,
         "was": last.source,
         "now": seen.source,
-        "changes": _CHANGES.dump_python(changes),
-        "answer": seen.answer,
+        "changes": named,
+        **({"more_changes": len(changes) - len(named)} if len(named) < len(changes) else {}),
     }
+    explanation = f"The schema of the input {seen.input} changed, {seen.source}. {seen.answer} {phrase_of(changes)}."
     return Event(
         name=stream,
         actor=_DRIVER,
         action=EventAction.SEE_SCHEMA,
         reason="source_schema_changed",
-        explanation=f"The schema of the input {seen.input} changed, {seen.source}: {phrase_of(changes)}. {seen.answer}",
+        explanation=explanation,
         evidence=evidence,
     )
+
+
+def _fitting(changes: Sequence[FieldChange]) -> list[dict[str, str]]:
+    """The first changes as evidence, as many as its size allows."""
+    found: list[dict[str, str]] = []
+    size_bytes = 0
+    for one in _CHANGES.dump_python(tuple(changes[:MOST_ITEMS])):
+        size_bytes += len(json.dumps(one))
+        if size_bytes > _LARGEST_CHANGES_BYTES:
+            break
+        found.append(one)
+    return found
 
 
 def phrase_of(changes: Sequence[FieldChange]) -> str:

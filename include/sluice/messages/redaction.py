@@ -26,6 +26,12 @@ _VALUE = rf"""(?:{_QUOTED}|[^\s,;&"'}}\])]{{1,4000}})"""
 _SIGN = r"""\\?["']?\s{0,4}(?:=>|[=:])\s{0,4}"""
 _NO_LEASE = r"""(?!(?<=token)\s{0,4}[=:]\s{0,4}[0-9]{1,19}\b)"""
 """The token of a lease is a number and no secret."""
+_NO_TYPE = (
+    r"(?!\s{0,4}(?:(?:struct|array|list|map)<|(?:decimal|fixed)[(\[]|"
+    r"(?:boolean|tinyint|smallint|int|bigint|long|float|double|date|timestamp(?:_ntz|_ltz|tz)?|string|uuid|binary|"
+    r"declared|required|optional)(?![\w.\-/+=])))"
+)
+"""A column may be called as a secret is, and then its type follows: `struct<token: int>`."""
 
 _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     # a private key, whole
@@ -59,7 +65,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
         rf"\1{HIDDEN}",
     ),
     # password=…, "password": "…", and names that continue: secret.key=…, passwordFile: …
-    (re.compile(rf"(?i)((?:{_NAMES})[\w.\-]{{0,60}}{_NO_LEASE}{_SIGN}){_VALUE}"), rf"\1{HIDDEN}"),
+    (re.compile(rf"(?i)((?:{_NAMES})[\w.\-]{{0,60}}{_NO_LEASE}{_SIGN}){_NO_TYPE}{_VALUE}"), rf"\1{HIDDEN}"),
     # tokens by their own form: JSON Web Tokens, AWS, GitHub, Slack, Google
     (re.compile(r"\beyJ[A-Za-z0-9_\-]{5,}\.[A-Za-z0-9_\-]{5,}(?:\.[A-Za-z0-9_\-]*)?"), HIDDEN),
     (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), HIDDEN),

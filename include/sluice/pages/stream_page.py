@@ -90,7 +90,7 @@ def load_stream_page(
         batches=recent_batches(ledger, stream, limit=SHOWN_BATCHES),
         events=recent_events(ledger, EventSubject.STREAM, stream, limit=SHOWN_EVENTS),
         generation=find_generation(ledger, stream),
-        schemas=source_schemas(ledger, stream),
+        schemas=source_schemas(ledger, stream, inputs=None if declared is None else declared.declaration.inputs),
         checkpoint_check=newest_checkpoint_check(ledger, stream),
         declaration="" if declared is None else _text_of(declared.file),
         file="" if declared is None else f"{declared.folder.name}/{declared.file.name}",

@@ -26,6 +26,7 @@ from urllib.request import Request, urlopen
 from pydantic import ValidationError
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_exponential
 
+from sluice.declarations.column_types import described_type
 from sluice.declarations.schemas.avro_schemas import avro_columns
 from sluice.declarations.schemas.schema_files import columns_of_json
 from sluice.declarations.value_declaration import RECORD_COLUMN, Column, ValueDeclaration
@@ -80,7 +81,7 @@ def schema_of_subject(
 
 
 def described_schema(connection: SchemaRegistryConnection, schema_id: int, *, message: str | None) -> dict[str, str]:
-    """The type of each field of a schema in words, by its name; of one that has no columns, why.
+    """The type of each field of a schema in words, by its path; of one that has no columns, why.
 
     Parameters
     ----------
@@ -97,7 +98,10 @@ def described_schema(connection: SchemaRegistryConnection, schema_id: int, *, me
         columns = _columns_of(found, message)
     except ValueError as error:
         return {_WHOLE: f"{found.format}, {str(error).splitlines()[0]}"}
-    return {one.name: f"{'required' if one.required else 'optional'} {one.type}" for one in columns}
+    described = {path: kind for one in columns for path, kind in described_type(one.name, one.column_type)}
+    return described | {
+        one.name: f"{'required' if one.required else 'optional'} {described[one.name]}" for one in columns
+    }
 
 
 def _path_of_version(subject: str, version: int | str) -> str:

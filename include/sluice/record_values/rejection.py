@@ -29,6 +29,7 @@ class RejectionKind(StrEnum):
     OTHER_HEADER = "other_header"
     MISMATCH = "mismatch"
     LACKING = "lacking"
+    UNAVAILABLE = "unavailable"
     UNDECLARED = "undeclared"
     EVENT_TIME_AHEAD = "event_time_ahead"
     UNKNOWN_OPERATION = "unknown_operation"
@@ -52,6 +53,7 @@ _SUMMARIES: Mapping[RejectionKind, str] = {
     RejectionKind.OTHER_HEADER: "the first line of the file does not name the declared columns",
     RejectionKind.MISMATCH: "the value does not fit the declared columns",
     RejectionKind.LACKING: "the value lacks required columns",
+    RejectionKind.UNAVAILABLE: "the sender did not have a value",
     RejectionKind.UNDECLARED: "the value has fields that are not declared",
     RejectionKind.EVENT_TIME_AHEAD: "the event time is too far ahead of the clock",
     RejectionKind.UNKNOWN_OPERATION: "the operation of the change is unknown",

@@ -72,9 +72,10 @@ def undeclared_columns(columns: Sequence[Column], found: pa.Schema) -> tuple[str
 
 
 def described_columns(found: pa.Schema) -> dict[str, str]:
-    """The type of each column of a file in the words of its format, by its path; a field in another one has a path."""
+    """The type of each column of a file in the words of its format, by its path; a field in another one has a path.
+    Where a format says that a field always has a value, it is `required`: one that became optional has changed."""
     fields = [found.field(index) for index in range(len(found.names))]
-    return dict(part for field in fields for part in _described(field.name, field.type))
+    return dict(part for field in fields for part in _described_field(field, ""))
 
 
 def answer_to(columns: Sequence[Column], found: pa.Schema, *, is_fit: bool) -> str:
@@ -88,11 +89,17 @@ def answer_to(columns: Sequence[Column], found: pa.Schema, *, is_fit: bool) -> s
     return f"Its files are read{', ' if parts else ''}{', '.join(parts)}."
 
 
+def _described_field(field: pa.Field[Any], prefix: str) -> Iterator[tuple[str, str]]:
+    first, *inner = _described(f"{prefix}{field.name}", field.type)
+    yield (first[0], first[1] if field.nullable else f"required {first[1]}")
+    yield from inner
+
+
 def _described(path: str, kind: pa.DataType) -> Iterator[tuple[str, str]]:
     if pa.types.is_struct(kind):
         yield path, "struct"
         for index in range(kind.num_fields):
-            yield from _described(f"{path}.{kind.field(index).name}", kind.field(index).type)
+            yield from _described_field(kind.field(index), f"{path}.")
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
         yield path, "list"
         yield from _described(f"{path}.element", kind.value_type)

@@ -14,7 +14,7 @@ from sluice.declarations.source_declarations import FilesSource, IcebergSource
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import RegistryError, RegistryUnreachableError
 from sluice.ledger.connection import Ledger
-from sluice.ledger.source_schemas import SeenSchema
+from sluice.ledger.source_schemas import SeenSchema, name_of_values
 from sluice.record_values.block_facts import WrittenAs, WrittenValues
 from sluice.record_values.registry import described_schema
 from sluice.settings import SchemaRegistryConnection, Settings
@@ -125,7 +125,7 @@ class WrittenSchemas:
     def _see(self, name: str, schema: str, found: WrittenValues, batch: str) -> bool:
         place, fields = self._written_as(name, schema)
         if isinstance(self._declaration.inputs[name].declared_source.source, IcebergSource):
-            name = f"{name}, its values"  # the table has a schema of its own
+            name = name_of_values(name)
         decoded, rest = found.values - found.rejected, ", the others are rejected" if found.rejected else ""
         answer = f"{decoded:,} of the {found.values:,} values with it in batch {batch} are decoded{rest}."
         return self._kept.see(SeenSchema(input=name, source=place, fields=fields, answer=answer, is_one_of_many=True))

@@ -65,6 +65,7 @@ from sluice_spark.run.job import failure_of_error
 from sluice_spark.run.run_checkpoint import RunCheckpoint, observe_checkpoint
 from sluice_spark.run.table_beginning import begin_in_tables, require_reachable_starts
 from sluice_spark.session.checkpoint_metadata import read_checkpoint
+from sluice_spark.session.columns import described_fields
 
 _log = logging.getLogger(__name__)
 
@@ -207,7 +208,7 @@ def _see_columns(sightings: SchemaSightings, plan: StreamPlan) -> None:
         match plan.declaration.inputs[name].declared_source.source:
             case DeltaSource(path=place) | JdbcSource(table=place):
                 kind = plan.declaration.inputs[name].declared_source.kind
-                columns = {field.name: field.dataType.simpleString() for field in rows.schema}
+                columns = dict(described_fields(rows.schema))
                 sightings.see_columns(name, f"{kind} table {place}", columns, answer=PLANNED)
 
 

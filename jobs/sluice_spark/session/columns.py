@@ -5,7 +5,7 @@ Source of the types: https://iceberg.apache.org/docs/latest/spark-getting-starte
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from pyspark.sql import Column, DataFrame, types
 from pyspark.sql import functions as fn
@@ -89,6 +89,28 @@ REJECTION_ROW = spark_schema(REASON_COLUMNS)
 
 REJECTED_ROW = spark_schema(REJECTED_COLUMNS)
 """A row of the quarantine without its batch."""
+
+
+def described_fields(schema: types.StructType, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """The type of each field in Spark's words, by its path; of one with types inside which kind it is."""
+    for field in schema:
+        yield from _described(f"{prefix}{field.name}", field.dataType)
+
+
+def _described(path: str, kind: types.DataType) -> Iterator[tuple[str, str]]:
+    match kind:
+        case types.StructType():
+            yield path, "struct"
+            yield from described_fields(kind, f"{path}.")
+        case types.ArrayType():
+            yield path, "array"
+            yield from _described(f"{path}.element", kind.elementType)
+        case types.MapType():
+            yield path, "map"
+            yield from _described(f"{path}.key", kind.keyType)
+            yield from _described(f"{path}.value", kind.valueType)
+        case _:
+            yield path, kind.simpleString()
 
 
 def rejection_of(kind: RejectionKind, *, path: str, detail: Column, quotes_data: bool = True) -> Column:

@@ -58,7 +58,7 @@ def _parquet_columns(file: parquet.ParquetFile) -> pa.Schema:
         leaf = found.column(index)
         if leaf.physical_type == "INT96" and "." not in leaf.path:
             place = columns.names.index(leaf.path)
-            columns = columns.set(place, pa.field(leaf.path, LEGACY_INSTANT))
+            columns = columns.set(place, columns.field(place).with_type(LEGACY_INSTANT))
     return columns
 
 
@@ -71,7 +71,10 @@ def _avro_fields(file: io.RawIOBase) -> list[Mapping[str, Any]]:
 
 
 def _avro_field(field: Mapping[str, Any]) -> pa.Field[Any]:
-    return pa.field(str(field["name"]), _avro_type(field["type"]))
+    kind = field["type"]
+    return pa.field(
+        str(field["name"]), _avro_type(kind), nullable=kind == "null" or (isinstance(kind, list) and "null" in kind)
+    )
 
 
 _AVRO_PRIMITIVES: Mapping[str, pa.DataType] = {

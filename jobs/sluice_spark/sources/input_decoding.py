@@ -16,7 +16,7 @@ from pyspark.sql import functions as fn
 from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructType
 
 from sluice.declarations.input_declaration import InputDeclaration, SourceDeclaration
-from sluice.declarations.source_declarations import FilesSource, IcebergSource
+from sluice.declarations.source_declarations import RECORD_TIME, FilesSource, IcebergSource
 from sluice.declarations.value_declaration import RECORD_COLUMN
 from sluice.declarations.value_declaration import Column as DeclaredColumn
 from sluice.errors import ColumnDifference, SchemaError
@@ -72,6 +72,12 @@ class _Form:
 
 
 _VALUES = _Form(position=("topic", "partition", "offset"))
+_STORED_PLACES = (
+    ("topic", "partition", "offset", RECORD_TIME),
+    ("stream", "shard", "sequence_number", "arrived_at"),
+)
+"""Where a stored record stood, with its time: a topic that was created again gives an offset twice."""
+
 _NESTED = (ArrayType, MapType, StructType)
 _LINES = _Form(position=(_FILE,), is_of_files=True)
 _RECORDS = {
@@ -182,8 +188,8 @@ def _form_of_records(source: SourceDeclaration, schema: ValueSchema, rows: DataF
 
 
 def _form_of_table(source: IcebergSource, schema: ValueSchema, rows: DataFrame) -> _Form:
-    """Values in a column of a table. What says where one stood, is the rest of its row, but for nested columns: by it
-    a replay finds the row again.
+    """Values in a column of a table. What says where one stood is the place that its record had where the table was
+    filled from, or else the rest of its row, but for nested columns: by it a replay finds the row again.
 
     Raises
     ------
@@ -199,8 +205,9 @@ def _form_of_table(source: IcebergSource, schema: ValueSchema, rows: DataFrame) 
             differences=(ColumnDifference(column=source.value_column, declared=wanted, got=got),),
             next_step=f"Name the column with the {schema.format} in `value_column`.",
         )
-    others = (name for name, one in kinds.items() if not isinstance(one, _NESTED))
-    return _Form(position=tuple(name for name in others if name != source.value_column), content=source.value_column)
+    others = [name for name, one in kinds.items() if not isinstance(one, _NESTED) and name != source.value_column]
+    place = next((place for place in _STORED_PLACES if set(place) <= set(others)), others)
+    return _Form(position=tuple(place), content=source.value_column)
 
 
 def _form_of_lines(source: FilesSource) -> _Form:

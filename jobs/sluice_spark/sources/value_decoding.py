@@ -25,6 +25,7 @@ from sluice.record_values.json_decoding import JsonBlockDecoder
 from sluice.record_values.registry import RegistryLookup
 from sluice.record_values.rejection import Rejection, rejection_row
 from sluice.record_values.schemas import MAGIC_BYTE, NO_SCHEMA_ID, PREFIX_BYTES, DecodingLimits, ValueSchema
+from sluice.record_values.unavailable_values import without_unavailable
 from sluice_spark.session.columns import REJECTION_ROW, spark_schema
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def decoding_of(schema: ValueSchema) -> Callable[[Column], Column]:
     ----------
     schema: how the values are read. Its columns are the fields of the structs, before `REJECTION` and `NUMBER`.
     """
-    struct = _struct_of(schema)
+    struct, names = _struct_of(schema), [column.name for column in as_sent(schema.columns)]
 
     def decode(blocks: Iterator[Block]) -> Iterator[Block]:
         first, decode_bounded = task_number(), bounded_decoding()
@@ -65,7 +66,7 @@ def decoding_of(schema: ValueSchema) -> Callable[[Column], Column]:
             decoded = None if decode_bounded is decode_apart else block_at_once(schema, block)
             if decoded is None:
                 decoded = decode_bounded(partial(judged, schema), block.to_pylist(), schema.limits)
-            yield _structs(schema, block, decoded, first=first)
+            yield _structs(schema, block, without_unavailable(decoded, names), first=first)
             first += len(block)
 
     # Otherwise Spark evaluates it a second time in the condition that separates decoded from rejected rows, and a

@@ -51,7 +51,8 @@ def test_a_change_is_kept_with_both_sides_and_is_one_event(ledger: Ledger) -> No
     assert (event.action, event.reason) == ("see_schema", "source_schema_changed")
     assert "`n` was int and is long" in event.explanation
     assert "`gone` was date and is gone" in event.explanation
-    assert "`new` is new: string. Planned again." in event.explanation
+    assert "`new` is new: string." in event.explanation
+    assert "table a.b. Planned again. `n` was" in event.explanation
     assert {"field": "n", "was": "int", "now": "long"} in event.evidence["changes"]
 
 
@@ -64,6 +65,41 @@ def test_a_table_that_returns_to_what_it_was_has_changed_and_files_of_two_sender
 
     files, table = source_schemas(ledger, "flights")
     assert (dict(files.fields), dict(table.fields)) == (dict(SECOND.fields), dict(FIRST.fields))
+
+
+def test_what_the_stream_did_stays_in_the_event_of_a_wide_change(ledger: Ledger) -> None:
+    wide = {f"{number:03}_{'x' * 300}": "struct" for number in range(200)}
+    record_seen_schema(ledger, "flights", FIRST)
+
+    record_seen_schema(ledger, "flights", replace(SECOND, fields=wide))
+
+    (event,) = events(ledger)
+    evidence = event.evidence
+    assert "Planned again." in event.explanation
+    assert (evidence["input"], evidence["answer"], evidence["now"]) == ("r", "Planned again.", "table a.b")
+    assert len(evidence["changes"]) > 5
+    assert len(evidence["changes"]) + evidence["more_changes"] == 202
+    assert "left_out" not in evidence
+
+
+def test_long_types_that_begin_alike_differ(ledger: Ledger) -> None:
+    of = {kind: f"enum<{'a, ' * 1_000}{kind}>" for kind in ("b", "c")}
+    record_seen_schema(ledger, "flights", replace(FIRST, fields={"n": of["b"]}))
+
+    found = [record_seen_schema(ledger, "flights", replace(FIRST, fields={"n": of[kind]})) for kind in "bc"]
+
+    assert found == [False, True]
+    (change,) = source_schemas(ledger, "flights")[0].changes
+    assert change.was != change.now
+
+
+def test_inputs_that_are_not_declared_any_more_are_left_out(ledger: Ledger) -> None:
+    for name in ("r", "r, its values", "removed", "removed, its values"):
+        record_seen_schema(ledger, "flights", replace(FIRST, input=name))
+
+    assert len(source_schemas(ledger, "flights")) == 4
+    assert [one.input for one in source_schemas(ledger, "flights", inputs={"r": 1})] == ["r", "r, its values"]
+    assert source_schemas(ledger, "flights", inputs=()) == ()
 
 
 def test_names_without_end_and_names_that_cannot_be_stored_are_bounded(ledger: Ledger) -> None:

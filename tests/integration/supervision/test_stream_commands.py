@@ -112,11 +112,14 @@ def test_a_stream_without_its_declaration_is_shown_and_stopped_by_name(
 
 def test_what_a_sender_changed_is_shown_by_name(sluice: Sluice, ledger: Ledger) -> None:
     for kind in ("int", "long"):
-        seen = SeenSchema(input="r", source="table a.b", fields={"n": kind}, answer="It plans again.")
+        seen = SeenSchema(input="records", source="table a.b", fields={"n": kind}, answer="It plans again.")
         record_seen_schema(ledger, "flights", seen)
+    for name in ("records, its values", "removed", "removed, its values"):
+        record_seen_schema(ledger, "flights", replace(seen, input=name))
 
-    (schema,) = document(sluice("stream", "show", "flights", "--json"))["source_schemas"]
+    schema, of_values = document(sluice("stream", "show", "flights", "--json"))["source_schemas"]
 
+    assert (schema["input"], of_values["input"]) == ("records", "records, its values")
     assert (schema["fields"], schema["answer"]) == ({"n": "long"}, "It plans again.")
     assert schema["changes"] == [{"field": "n", "was": "int", "now": "long"}]
     assert "Schemas of the inputs" in sluice("stream", "show", "flights")[1]

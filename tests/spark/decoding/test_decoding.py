@@ -117,6 +117,19 @@ def test_what_cannot_be_decoded_is_refused_with_its_place_and_its_reason(worksho
     assert [batch.undeclared_fields for batch in batches if batch.undeclared_fields] == [{"orders": {"more": 1}}]
 
 
+def test_a_marker_of_a_value_that_the_sender_does_not_have_is_no_text(workshop: Workshop) -> None:
+    topic = sent(workshop, [b'{"id": 1, "word": "__debezium_unavailable_value"}', b'{"id": 2, "word": "two"}'])
+    stream = declared(workshop, topic)
+
+    workshop.run(stream)
+
+    assert [row["word"] for row in workshop.rows(stream)] == ["two"]
+    (row,) = workshop.rows(f"quarantine.{stream}")
+    assert (row["kind"], row["path"], json.loads(row["position"])["offset"]) == ("unavailable", "word", 0)
+    seen = preview(workshop.spark, workshop.stream(stream), workshop.settings, sample=100, shown=100)
+    assert sum(seen.refused.values()) == 1
+
+
 def test_a_continuous_stream_an_incremental_one_and_a_preview_decode_alike(workshop: Workshop) -> None:
     topic = sent(workshop, [value for value, _ in VALUES])
     incremental, continuous = declared(workshop, topic), declared(workshop, topic, how=CONTINUOUS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from datetime import UTC, datetime
 from uuid import uuid4
 
 import pytest
@@ -26,6 +28,36 @@ def test_a_row_of_a_table_with_a_column_file_is_no_file(workshop: Workshop) -> N
 
     assert (batch.input_rows, batch.refused_rows) == (2, 1)
     assert batch.rejected_files == ()
+
+
+def test_the_position_of_a_stored_record_is_its_place_in_the_topic_and_no_other_column(workshop: Workshop) -> None:
+    name = f"s{workshop.namespace}"
+    place = {"topic": "orders", "partition": 0, "offset": 7, "timestamp": datetime(2026, 1, 31, tzinfo=UTC)}
+    kinds = {"topic": "string", "partition": "int", "offset": "long", "timestamp": "timestamptz"}
+    source = workshop.declare_table("stored", {"customer": "string", "value": "binary", **kinds})
+    target = workshop.declare_table("target", {"id": "long"})
+    workshop.declare_stream(
+        name,
+        sql="SELECT id FROM orders",
+        inputs={
+            "orders": {
+                "stream": {
+                    "iceberg": {
+                        "table": source,
+                        "value": {"format": "json", "columns": [{"name": "id", "type": "long"}]},
+                    }
+                }
+            }
+        },
+        outputs={"main": {"iceberg": {"table": target}}},
+        quarantine=True,
+    )
+    workshop.append("stored", [{"customer": "a name", "value": b"{", **place}])
+
+    workshop.run(name)
+
+    (row,) = workshop.rows(f"quarantine.{name}")
+    assert json.loads(row["position"]) == {**place, "timestamp": "2026-01-31T00:00:00.000Z"}
 
 
 def test_a_stop_at_a_field_that_no_column_takes_names_it_without_a_position(workshop: Workshop) -> None:

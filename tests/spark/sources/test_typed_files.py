@@ -86,6 +86,18 @@ def test_a_file_without_a_declared_column_is_refused(workshop: Workshop, tmp_pat
     assert schema.answer == "It does not fit what is declared, and stops the stream before the batch."
 
 
+def test_a_column_that_became_optional_is_an_event(workshop: Workshop, tmp_path: Path) -> None:
+    folder = Folder(workshop, tmp_path, {"id": "double"}, format="parquet")
+    for number, is_optional in enumerate((False, True)):
+        columns = pa.schema([pa.field("id", pa.float64(), nullable=is_optional)])
+        folder.write(f"{number}.parquet", pa.table({"id": [float(number)]}, schema=columns))
+        folder.run()
+
+    (schema,) = source_schemas(workshop.ledger, folder.stream)
+    assert [str(one) for one in schema.changes] == ["`id` was required double and is double"]
+    assert folder.rows() == [{"id": 0.0}, {"id": 1.0}]
+
+
 @pytest.mark.parametrize("kind", ["parquet", "orc", "avro"])
 def test_files_from_before_a_column_are_read_beside_newer_ones(workshop: Workshop, tmp_path: Path, kind: str) -> None:
     folder = Folder(workshop, tmp_path, {"id": "double", "amount": "double"}, format=kind)

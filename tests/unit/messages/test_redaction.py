@@ -48,6 +48,7 @@ WITH_A_SECRET = [
     f"Cookie: session={S}; other={S}",
     f'"Set-Cookie": "session={S}; Path=/"',
 ]
+AS_A_TYPE = ["token: intern4l-5ecret", "password=string9", "secret: dated-9f", 'pwd: "int"', "token: struct"]
 OF_ITS_OWN_FORM = [
     "AKIAABCDEFGHIJKLMNOP",
     "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.abcdefgh",
@@ -73,6 +74,9 @@ HARMLESS = [
     "the second pass: 3 files, signal=9, design=2",
     "task-abcdefghijklmnopqrstuvwx, passed 3",
     "http://user@host/path",
+    "struct<token:int, password: struct<a:string>, access_token_at:timestamp>",
+    "token: declared string, got long",
+    "`secret` is new: decimal(9, 2)",
 ]
 
 
@@ -80,6 +84,11 @@ HARMLESS = [
 def test_a_secret_is_left_out(text: str) -> None:
     assert S not in redacted(f"It failed: {text}.\nSee above.")
     assert redacted(text) == redacted(redacted(text))
+
+
+@pytest.mark.parametrize("text", AS_A_TYPE)
+def test_a_secret_that_begins_as_a_type_does_is_left_out(text: str) -> None:
+    assert redacted(text).endswith("***")
 
 
 @pytest.mark.parametrize("secret", OF_ITS_OWN_FORM)

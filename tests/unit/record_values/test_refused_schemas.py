@@ -21,6 +21,24 @@ def _refused(monkeypatch: pytest.MonkeyPatch, name: str) -> dict[str, str]:
     return registry.described_schema(cast(Any, None), 1, message=None)
 
 
+def test_the_fields_inside_of_columns_have_paths_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = """{"type": "record", "name": "r", "fields": [
+        {"name": "s", "type": {"type": "record", "name": "s", "fields": [
+        {"name": "token", "type": {"type": "array", "items": "int"}}]}}, {"name": "m", "type": ["null", {"type": "map",
+        "values": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}}]}]}"""
+    found = RegisteredSchema(format="avro", schema=SchemaText(text=text))
+    monkeypatch.setattr(registry, "schema_of_id", lambda _connection, _id: found)
+
+    assert registry.described_schema(cast(Any, None), 1, message=None) == {
+        "s": "required struct",
+        "s.token": "list",
+        "s.token.element": "int",
+        "m": "optional map",
+        "m.key": "string",
+        "m.value": "decimal(9, 2)",
+    }
+
+
 def test_the_log_of_protoc_is_no_part_of_its_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     (described,) = _refused(monkeypatch, "logged").values()
 
