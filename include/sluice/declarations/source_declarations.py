@@ -145,6 +145,12 @@ class KinesisSource(Declared):
         None, gt=0, le=LARGEST_LONG, description="the most records in a batch of a continuous stream"
     )
 
+    @model_validator(mode="after")
+    def _every_record_has_a_value(self) -> Self:
+        if self.value is not None and "tombstones" in self.value.model_fields_set:
+            raise wrong("belongs to Kafka: each record of Kinesis has a value. Leave it out", "value", "tombstones")
+        return self
+
 
 class FilesSource(Declared):
     """Files below a folder of a connection, each read once."""

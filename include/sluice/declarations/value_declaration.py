@@ -194,6 +194,11 @@ class ValueDeclaration(Declared):
         None, description="protobuf: the message by its full name; unset: the first of the schema"
     )
     on_unknown_field: UnknownFieldPolicy = Field("ignore", description=UNKNOWN_FIELD_HELP)
+    tombstones: Literal["quarantine", "ignore"] = Field(
+        "quarantine",
+        description="of Kafka, and of a table with its records: whether a record without a value, as a compacted topic "
+        "has for a deleted key, goes to the quarantine, or is left out and counted as skipped input",
+    )
     decoding_timeout: Duration = Field(
         timedelta(seconds=30), description="the longest that the decoding of a value, or of 16 MiB of them, may take"
     )

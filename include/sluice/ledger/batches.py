@@ -56,8 +56,8 @@ class BatchObservation:
     start_offsets, end_offsets: by input name, as the source writes them.
     snapshot_ids: the snapshot of each output, by output name.
     skipped_input: input that no batch will ever read, by input name and place: the offsets of a Kafka partition that
-        were removed before they were read, the rows of an Iceberg snapshot that was skipped. Empty unless the
-        declaration allows it.
+        were removed before they were read, the rows of an Iceberg snapshot that was skipped, records without a value
+        that are left out. It is not among the input rows, and empty unless the declaration allows it.
     is_rejected: whether a person rejected the batch: no output gets its rows, and all of them are `refused_rows`.
     rejected_files: the files of which no record was good, at most `MOST_REJECTED_FILES`.
     state_rows: the rows of all state stores of the query after the batch. state_bytes: the memory that they take in the

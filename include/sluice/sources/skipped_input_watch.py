@@ -185,7 +185,9 @@ class SkippedInputWatch:
         found = {name: places for name, places in (lost | skipped).items() if places}
         for name, places in found.items():
             _log.warning("batch %d: input %s: %d rows were skipped", batch.key.batch, name, sum(places.values()))
-        return replace(batch, skipped_input=found)
+        left_out = batch.skipped_input
+        both = {name: {**left_out.get(name, {}), **found.get(name, {})} for name in (*left_out, *found)}
+        return replace(batch, skipped_input=both)
 
     def _read_firsts(self, source: KafkaSource) -> Firsts:
         from sluice.sources.kafka_topics import KafkaTopics  # a native library, which other inputs do not load

@@ -18,6 +18,7 @@ from sluice.settings import KafkaConnection, Settings
 from sluice_spark.query.stream_inputs import OpenedInputs, open_inputs
 from sluice_spark.session.columns import quoted, quoted_table
 from sluice_spark.sources import files, kafka, read_input
+from sluice_spark.sources.input_decoding import without_tombstones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +56,13 @@ def open_bounded(
     return BoundedInputs(
         rows=rows,
         rejected=tuple(opened.rejected[name] for name in bounds if name in opened.rejected),
-        counted=tuple(one for name, bound in bounds.items() for one in _counted(bound, arriving, rows, opened)),
+        counted=tuple(
+            without_tombstones(one, stream.declaration.inputs[name].declared_source)
+            if isinstance(bound, TableBound)
+            else one
+            for name, bound in bounds.items()
+            for one in _counted(bound, arriving, rows, opened)
+        ),
     )
 
 

@@ -29,7 +29,7 @@ from sluice_spark.query.lateness import AGGREGATIONS, LATE_METRIC
 from sluice_spark.query.stream_inputs import rejected_files, undeclared_fields, written_as
 from sluice_spark.session.item_context import in_this_context
 from sluice_spark.session.jvm import jvm_of
-from sluice_spark.sources.input_decoding import INPUT_METRIC, REJECTED_METRIC
+from sluice_spark.sources.input_decoding import INPUT_METRIC, REJECTED_METRIC, TOMBSTONES_METRIC
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
@@ -38,6 +38,9 @@ _log = logging.getLogger(__name__)
 
 _NO_WATERMARK = datetime(1970, 1, 1, tzinfo=UTC)
 """Spark's watermark before it has seen an event time."""
+
+TOMBSTONES = "tombstones"
+"""The place in the skipped input of a batch of records that were left out because they have no value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +82,7 @@ def observe_batch(progress: Mapping[str, Any], delivered: DeliveredBatch, origin
         end_offsets=_offsets(progress, origin.sources, "endOffset"),
         snapshot_ids={},  # the publication knows them
         durations_ms=progress["durationMs"],
+        skipped_input={name: {TOMBSTONES: rows} for name, rows in _tombstones(progress).items()},
         state_rows=_sum_over(operators, "numRowsTotal"),
         state_bytes=_sum_over(operators, "memoryUsedBytes"),
         rejected_files=rejected_files(progress) if origin.judges_files else (),
@@ -190,7 +194,18 @@ def _input_rows(progress: Mapping[str, Any]) -> int:
     observed = progress.get("observedMetrics", {})
     ours = (metric for name, metric in observed.items() if name.startswith((INPUT_METRIC, REJECTED_METRIC)))
     counts = [metric["rows"] for metric in ours if "rows" in metric]
-    return sum(counts) if counts else progress["numInputRows"]
+    return sum(counts) if counts else progress["numInputRows"] - sum(_tombstones(progress).values())
+
+
+def _tombstones(progress: Mapping[str, Any]) -> dict[str, int]:
+    """The records without a value that were left out, by input."""
+    observed = progress.get("observedMetrics", {})
+    counts = {
+        name.removeprefix(TOMBSTONES_METRIC): int(metric["rows"])
+        for name, metric in observed.items()
+        if name.startswith(TOMBSTONES_METRIC)
+    }
+    return {name: rows for name, rows in counts.items() if rows}
 
 
 def _late_rows(progress: Mapping[str, Any]) -> int:

@@ -46,6 +46,10 @@ REJECTED_METRIC = "sluice.rejected."
 REJECTED_FILES, GOOD_FILES = "rejected_files", "good_files"
 """What the metric of an input of lines has besides: the files with a rejected record, and those with a good one."""
 
+TOMBSTONES_METRIC = "sluice.tombstones."
+"""The prefix of the observed metric that counts the records of an input, as `rows`, that are left out because they have
+no value. They are below what counts its rows."""
+
 FACTS_METRIC = "sluice.facts."
 """The prefix of the observed metric of an input that rejects nothing: as `facts` what is known of each block of values
 beside its columns."""
@@ -158,6 +162,10 @@ def decode(
     if source.value is not None:
         schema = resolve_values(source.value, folder=folder, settings=settings)
         form = _form_of_records(source, schema, rows)
+        if observed_as is not None and rows.isStreaming and source.value.tombstones == "ignore":
+            tombstones = fn.count_if(fn.col(quoted(form.content)).isNull())
+            rows = rows.observe(f"{TOMBSTONES_METRIC}{observed_as}", tombstones.alias("rows"))
+        rows = without_tombstones(rows, source)
         return _split(_tried(rows, schema, form), schema.columns, form, declared, metric)
     of_lines = files if files is not None and files.format in ("json", "csv") else None
     if of_lines is not None and of_lines.on_malformed == "quarantine":
@@ -176,6 +184,14 @@ def decode(
     if not quarantines:
         return DecodedInput(rows=_stopping_ahead(rows, declared))
     return _bounded(rows, declared, None if metric is None else replace(metric, counts_rows=False))
+
+
+def without_tombstones(rows: DataFrame, source: SourceDeclaration) -> DataFrame:
+    """The rows of a source before they are decoded, without those that have no value where these are left out."""
+    if source.value is None or source.value.tombstones != "ignore":
+        return rows
+    content = _RECORDS[source.kind].content if source.iceberg is None else source.iceberg.value_column
+    return rows.where(fn.col(quoted(content)).isNotNull())
 
 
 def _form_of_records(source: SourceDeclaration, schema: ValueSchema, rows: DataFrame) -> _Form:

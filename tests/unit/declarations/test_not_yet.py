@@ -91,6 +91,7 @@ _WORKS_BELOW = {
             "registry",
             "message",
             "on_unknown_field",
+            "tombstones",
             "decoding_timeout",
             "decoding_tries",
             *(f"columns.*.{key}" for key in ("name", "type", "required", "doc", "unit", "field")),

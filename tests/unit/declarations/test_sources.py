@@ -116,6 +116,12 @@ def test_lines_that_are_put_aside_need_a_quarantine(valid: Folder) -> None:
     )
 
 
+def test_kinesis_has_no_tombstones(valid: Folder) -> None:
+    value = f"{VALUE.removesuffix('}')}, tombstones: ignore}}"
+    (problem,) = problems_with(valid, f"kinesis: {{connection: c, stream: s, {value}}}")
+    assert "`inputs.flights.stream.kinesis.value.tombstones`: belongs to Kafka: each record of Kinesis" in problem
+
+
 def test_masked_columns_are_those_of_the_sender(valid: Folder) -> None:
     """What is masked is found by the names in the record, so that another name could show a masked value."""
     columns = "[{name: a, type: string, field: b}, {name: b, type: string, field: a}]"
