@@ -15,10 +15,12 @@ from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
+from pyspark.sql import types
 from tests.unit.record_values.test_avro_values import by_registry, framed, record
 from tests.unit.record_values.test_avro_values import written as avro
 from tests.unit.sources.test_file_types import FILE_TYPES
 
+from sluice.declarations.column_types import parse_column_type
 from sluice.declarations.schemas.avro_schemas import avro_columns
 from sluice.declarations.schemas.protobuf_schemas import compiled, message_columns, message_of
 from sluice.declarations.value_declaration import Column
@@ -26,6 +28,9 @@ from sluice.record_values.csv_decoding import CsvBlockDecoder
 from sluice.record_values.json_decoding import JsonBlockDecoder
 from sluice.sources.database_types import unreadable_type
 from sluice.sources.file_types import FileFormat, unfit_columns
+from sluice.sources.source_fields import UNREADABLE
+from sluice_spark.query.stream_outputs import find_differences
+from sluice_spark.session.columns import spark_type
 
 FILE = Path(__file__).parents[2] / "docs" / "formats.md"
 
@@ -133,6 +138,26 @@ POSTGRESQL = (
     ),
 )
 
+DELTA: Mapping[str, types.DataType] = {
+    "boolean": types.BooleanType(),
+    "tinyint": types.ByteType(),
+    "smallint": types.ShortType(),
+    "int": types.IntegerType(),
+    "bigint": types.LongType(),
+    "float": types.FloatType(),
+    "double": types.DoubleType(),
+    "decimal(9,2)": types.DecimalType(9, 2),
+    "string": types.StringType(),
+    "binary": types.BinaryType(),
+    "date": types.DateType(),
+    "timestamp": types.TimestampType(),
+    "timestamp_ntz": types.TimestampNTZType(),
+    "array<bigint>": types.ArrayType(types.LongType()),
+    "map<string,bigint>": types.MapType(types.StringType(), types.LongType()),
+    "struct<a:bigint>": types.StructType([types.StructField("a", types.LongType())]),
+}
+"""The types of Delta tables as Spark gives them."""
+
 
 def render() -> str:
     """The text of the page."""
@@ -150,6 +175,11 @@ def render() -> str:
             *_protobuf_table(),
             "Of files, `ts` is a time without a zone and `tz` an instant, in `ms`, `us` or `ns`.\n",
             *(part for one in ("parquet", "orc", "avro") for part in _files_table(one)),
+            "## Tables of Iceberg\n",
+            _OF_TABLES,
+            *_tables_table({kind: spark_type(parse_column_type(kind)) for kind in DECLARED}, UNREADABLE),
+            "## Tables of Delta\n",
+            *_tables_table(DELTA, {}),
             "## PostgreSQL\n",
             "| type | |\n|---|---|",
             *(f"| `{kind}` | {_refused(why) if (why := unreadable_type(kind)) else 'read'} |" for kind in POSTGRESQL),
@@ -164,7 +194,12 @@ _INTRODUCTION = """\
 This page is made by the code that decides: each value was handed to the decoder of its format with each declared type.
 What is not listed for a type is rejected, or refused where it is a type of a file. Nothing is cut or completed; only
 json and csv, whose numbers have decimal digits, give the nearest `float` or `double`. [The guide](guides/inputs.md)
-says where such values go. Tables of Iceberg and Delta have their own types, which are read as they are.
+says where such values go. Records of Kinesis, and values that a table stores, are decoded as those of Kafka are.
+"""
+
+_OF_TABLES = """\
+An input that is a table declares no columns: each is read as it is. It goes unchanged into columns of these types; into
+all others only by a cast of the transformation, and the stream says so at its start.
 """
 
 
@@ -249,6 +284,23 @@ def _files_table(file_format: FileFormat) -> Iterable[str]:
         ]
         yield f"| `{kind}` | {_listed(found) if found else 'none'} |"
     yield ""
+
+
+def _tables_table(columns: Mapping[str, types.DataType], unreadable: Mapping[str, str]) -> Iterable[str]:
+    yield "| type in the table | goes unchanged into |\n|---|---|"
+    for name, kind in columns.items():
+        found = taken_by(kind)
+        yield f"| `{name}` | {_listed(found) if found else 'none'} |"
+    for name, why in unreadable.items():
+        yield f"| `{name}` | {_refused(why)} |"
+    yield ""
+
+
+def taken_by(kind: types.DataType) -> list[str]:
+    """The declared types whose columns take rows of a type of Spark without a cast."""
+    rows = types.StructType([types.StructField("x", kind)])
+    wanted = {one: types.StructType([types.StructField("x", spark_type(parse_column_type(one)))]) for one in DECLARED}
+    return [name for name, table in wanted.items() if not list(find_differences(rows, table))]
 
 
 def _listed(values: Iterable[str]) -> str:

@@ -46,6 +46,19 @@ def changed_fields(planned: SourceFields, now: SourceFields) -> tuple[str, ...]:
     )
 
 
+UNREADABLE: Mapping[str, str] = {"time": "is a time of day, which Spark does not have"}
+"""Why a column of a table cannot be read, by its type. Another writer may add one to a table."""
+
+
+def unreadable_fields(fields: SourceFields) -> tuple[str, ...]:
+    """A phrase for each field that Spark cannot read."""
+    return tuple(
+        f"column {one.path} of type {one.kind} {UNREADABLE[one.kind]}"
+        for one in fields.values()
+        if one.kind in UNREADABLE
+    )
+
+
 PLANNED = "A run that starts now is planned with it, and stops if it does not fit."
 PLANS_AGAIN = "The run plans again before its next batch."
 WITHOUT_NEW = "What is new in it is read from the next start on."

@@ -99,6 +99,40 @@ def test_one_refused_table_does_not_stop_the_others(
     ]
 
 
+def validated(capsys: pytest.CaptureFixture[str], path: Path) -> tuple[int, Any]:
+    """The exit code of `sluice validate --tables`, and its answer."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as leaving:
+        main(["validate", str(path), "--tables", "--json"])
+    return int(leaving.value.code or 0), json.loads(capsys.readouterr().out)
+
+
+def test_validation_against_the_catalog_names_what_would_change_and_what_cannot(
+    pipelines: Path, namespace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tables = {name: pipelines / f"{namespace}.{name}.table.yaml" for name in ("delays", "flights")}
+    created = {f"{namespace}.{name}": ["create the table with 1 columns"] for name in tables}
+    assert validated(capsys, pipelines)[0] == 0
+    assert validated(capsys, pipelines)[1]["table_changes"] == created
+    assert run("create") == 0
+    assert validated(capsys, pipelines)[1]["table_changes"] == {}
+    tables["flights"].write_text(tables["flights"].read_text().replace("int}", "long}"))
+
+    assert validated(capsys, pipelines)[1]["table_changes"] == {
+        f"{namespace}.flights": ["widen the column id from int to long"]
+    }
+
+    tables["delays"].write_text(tables["delays"].read_text().replace("int}", "string}"))
+    code, found = validated(capsys, pipelines)
+    assert (code, list(found["table_changes"])) == (2, [f"{namespace}.flights"])
+    (problem,) = found["problems"]
+    assert problem["file"].endswith(f"{namespace}.delays.table.yaml")
+    assert "the column id would change from int to string" in problem["message"]
+    assert validated(capsys, tables["flights"])[0] == 0
+    assert validated(capsys, tables["delays"])[1]["table_changes"] == {}
+    assert states(capsys)[f"{namespace}.flights"] != "as declared", "it changes nothing"
+
+
 def test_a_broken_declaration_is_reported_after_the_valid_ones_are_done(
     pipelines: Path, namespace: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

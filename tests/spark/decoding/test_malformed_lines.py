@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -12,7 +13,7 @@ import pytest
 from tests.fixtures.drill import sampled
 from tests.fixtures.workshop import Workshop
 
-from sluice.errors import LakehouseError
+from sluice.errors import LakehouseError, SluiceError
 from sluice.pages.quarantine_page import QuarantineReading
 from sluice.record_values.rejection import LARGEST_VALUE_BYTES, too_large
 from sluice.settings import FilesConnection
@@ -156,3 +157,40 @@ def test_what_follows_a_quotation_mark_that_nothing_closes_is_put_aside(workshop
     size = len("22") + len(rest)
     assert refused["reason"] == too_large(size).sentence
     assert refused["payload"] == f'2,2,"{rest}"'
+
+
+@pytest.mark.parametrize("form", ["json", pytest.param("csv", marks=pytest.mark.full)])
+def test_a_file_whose_upload_was_cut_stops_the_stream_by_its_name_and_is_read_once_it_is_whole(
+    workshop: Workshop, tmp_path: Path, form: str
+) -> None:
+    lines = [f'{{"id": {number}, "word": "w{number}"}}' for number in range(2_000)]
+    if form == "csv":
+        lines = ["id,word,number", *(f"{number},w{number}," for number in range(2_000))]
+    whole = gzip.compress("\n".join(lines).encode())
+    (tmp_path / "in").mkdir()
+    cut = tmp_path / "in" / f"cut.{form}.gz"
+    cut.write_bytes(whole[: len(whole) // 2])
+    workshop = with_folder(workshop, tmp_path)
+    stream = f"m{uuid4().hex[:12]}"
+    table = workshop.declare_table(stream, {"id": "long", "word": "string"})
+    source = {"connection": "folder", "path": "in", "format": form, "columns": COLUMNS, "on_malformed": "quarantine"}
+
+    def declare(**more: str) -> None:
+        workshop.declare_stream(
+            stream,
+            sql="SELECT id, word FROM lines",
+            inputs={"lines": {"stream": {"files": source | more}}},
+            outputs={"main": {"iceberg": {"table": table}}},
+            quarantine=True,
+        )
+
+    declare()
+    with pytest.raises(SluiceError, match=rf"cut\.{form}\.gz"):
+        workshop.run_supervised(stream)
+    assert (workshop.rows(stream), workshop.rows(f"quarantine.{stream}")) == ([], [])
+
+    cut.write_bytes(whole)
+    declare(on_changed="ignore")
+    workshop.run_supervised(stream)
+
+    assert [row["id"] for row in workshop.rows(stream)] == list(range(2_000))

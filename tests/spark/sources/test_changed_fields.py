@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import date
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
-from pyiceberg.types import DecimalType, FloatType, LongType
+from pyiceberg.types import DecimalType, DoubleType, FloatType, IntegerType, LongType
 from tests.fixtures.workshop import Workshop
 
 from sluice.errors import SchemaError
@@ -143,3 +144,42 @@ def test_a_wider_column_that_fits_the_target_is_read_whole(workshop: Workshop) -
     sql = "SELECT id, n, CAST(d AS decimal(20, 2)) d, f FROM r"
     found = Evolving(workshop, sql=sql, d="decimal(20, 2)").run(_wide_decimal, second)
     assert [row["d"] for row in found] == [Decimal("1.50"), Decimal("123456789012.34")]
+
+
+def test_fields_inside_of_lists_maps_and_structs_are_followed_too(workshop: Workshop) -> None:
+    """And the column of the partitions, which is renamed."""
+    name = f"s{workshop.namespace}"
+    columns = {"id": "long", "day": "date", "s": "struct<a: int, b: int>", "l": "list<int>", "m": "map<string, float>"}
+    source = workshop.declare_table("bronze", columns, partitioning=[{"column": "day", "transform": "identity"}])
+    wide = {"id": "long", "s": "struct<a: int, b: int>", "l": "list<long>", "m": "map<string, double>"}
+    workshop.declare_stream(
+        name,
+        sql="SELECT id, s, CAST(l AS ARRAY<BIGINT>) l, CAST(m AS MAP<STRING, DOUBLE>) m FROM r",
+        inputs={"r": {"stream": {"iceberg": {"table": source}}}},
+        outputs={"main": {"iceberg": {"table": workshop.declare_table("silver", wide)}}},
+        mode="continuous",
+        trigger={"processing_time": "1 second"},
+    )
+    day = date(2026, 1, 31)
+    workshop.append(source, [{"id": 1, "day": day, "s": {"a": 5, "b": 7}, "l": [1], "m": [("k", 0.5)]}])
+    read: dict[int, int] = {}
+
+    def stop_when(batch: BatchObservation) -> bool:
+        if batch.input_rows and not read:
+            with workshop.table(source).update_schema() as update:
+                update.delete_column(("s", "a"))
+                update.update_column(("l", "element"), LongType())
+                update.update_column(("m", "value"), DoubleType())
+                update.rename_column("day", "on_day")
+            with workshop.table(source).update_schema() as update:
+                update.add_column(("s", "a"), IntegerType())
+            workshop.append(source, [{"id": 2, "on_day": day, "s": {"a": 6, "b": 8}, "l": [2**40], "m": [("k", 0.1)]}])
+        read[batch.key.batch] = batch.input_rows
+        return sum(read.values()) >= 2
+
+    workshop.run(name, stop_when=stop_when)
+
+    assert workshop.rows("silver") == [
+        {"id": 1, "s": {"a": 5, "b": 7}, "l": [1], "m": {"k": 0.5}},
+        {"id": 2, "s": {"a": 6, "b": 8}, "l": [2**40], "m": {"k": 0.1}},
+    ]

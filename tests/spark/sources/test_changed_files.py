@@ -110,3 +110,32 @@ def test_only_what_was_read_is_put_away(workshop: Workshop, tmp_path: Path, afte
     assert (landing.folder / "latest_sales.json").read_text().count("\n") == 2
     archived = [file.name for file in (tmp_path / "in" / "old").rglob("*.json")]
     assert archived == (["plain.json"] if "archive_path" in afterwards else [])
+
+
+@pytest.mark.parametrize("afterwards", ["delete", pytest.param("archive", marks=pytest.mark.full)])
+def test_what_was_uploaded_again_stops_the_stream_before_anything_is_put_away(
+    workshop: Workshop, tmp_path: Path, afterwards: str
+) -> None:
+    archive = {"archive_path": "old"} if afterwards == "archive" else {}
+    landing = Landing(workshop, tmp_path, afterwards=afterwards, **archive)
+    landing.upload("latest_sales.json", 1)
+    landing.upload("plain.json", 2)
+    landing.run()
+    landing.upload("latest_sales.json", 3, 4)
+    landing.upload("other.json", 5)
+
+    with pytest.raises(InputReplacedError, match=r"latest_sales\.json"):
+        landing.run()
+    assert landing.ids() == [1, 2]
+    assert landing.files() == ["latest_sales.json", "other.json", "plain.json"]
+
+    (landing.folder / "latest_sales.json").rename(landing.folder / "second_sales.json")
+    (landing.folder / ".latest_sales.json.crc").unlink(missing_ok=True)
+    landing.run()
+    landing.upload("last.json", 6)
+    landing.run()
+
+    assert landing.ids() == [1, 2, 3, 4, 5, 6]
+    assert landing.files() == ["last.json"]
+    archived = sorted(file.name for file in (tmp_path / "in" / "old").rglob("*.json"))
+    assert archived == (["other.json", "plain.json", "second_sales.json"] if archive else [])

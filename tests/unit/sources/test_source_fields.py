@@ -15,6 +15,7 @@ from pyiceberg.types import (
     NestedField,
     StringType,
     StructType,
+    TimeType,
 )
 
 from sluice.sources.source_fields import (
@@ -25,6 +26,7 @@ from sluice.sources.source_fields import (
     answer_to_fields,
     changed_fields,
     fields_of,
+    unreadable_fields,
 )
 
 
@@ -80,3 +82,9 @@ def test_what_a_run_does_about_the_fields_of_its_table_depends_on_what_it_has_pl
     assert answer_to_fields({1: n}, {1: wide}) == PLANS_AGAIN
     assert answer_to_fields({1: n}, {1: n, 2: wide}) == WITHOUT_NEW
     assert answer_to_fields({1: wide}, {1: wide}) == PLANNED
+
+
+def test_a_column_that_no_reader_has_is_named_with_its_path() -> None:
+    inner = NestedField(2, "opens", TimeType(), required=False)
+    found = fields_of(Schema(NestedField(1, "s", StructType(inner), required=False)))
+    assert unreadable_fields(found) == ("column s.opens of type time is a time of day, which Spark does not have",)
