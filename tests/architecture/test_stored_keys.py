@@ -30,6 +30,7 @@ NOT_STORED = {
     "sluice.input.": "a metric of Spark",
     "sluice.rejected.": "a metric of Spark",
     "sluice.facts.": "a metric of Spark",
+    "sluice.tombstones.": "a metric of Spark",
 }
 """Literals that look like keys, and what they are; nothing of it is written onto a table."""
 

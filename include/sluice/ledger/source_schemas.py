@@ -151,7 +151,7 @@ def source_schemas(ledger: Ledger, stream: str, *, inputs: Collection[str] | Non
 
     Parameters
     ----------
-    inputs: those that are declared, without which a schema is that of an input of before; unset for all that were seen.
+    inputs: those that are declared; others are left out. Unset for all that were seen.
     """
     query = select(*LastSchema.columns()).where(LastSchema.stream == stream).order_by(LastSchema.input)
     if inputs is not None:
