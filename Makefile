@@ -1,15 +1,17 @@
 # The commands of the project; `make help` lists them. They need Python 3.11 or newer, make and bash, and install the rest.
 .DEFAULT_GOAL := help
 .PHONY: help setup demo down test test-full checks drill drill-supervision bench matrix lint format lock clean \
-        test-side-by-side test-unit test-integration test-spark test-spark-read test-spark-write test-orchestration \
+        test-platform test-rings test-unit test-integration test-spark test-spark-read test-spark-write test-orchestration \
         test-end-to-end test-yarn
 
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 SELECTION := # of tests, where it is not the one of pyproject.toml
-CHECKS := lint test-orchestration test-spark-write test-spark-read test-integration test-unit
-CHECKS_AT_ONCE := 4
+BESIDE := # `nice`, where a ring takes what another one leaves
+WITHOUT_SERVICES := lint test-unit
+WITH_SERVICES := test-integration test-orchestration test-spark-write test-spark-read
+CHECKS := $(WITHOUT_SERVICES) $(WITH_SERVICES)
 
 # The subjects of the two processes that test Spark. Both take about as long.
 SPARK_READ := $(addprefix tests/spark/,session sources decoding state refresh maintenance)
@@ -41,17 +43,21 @@ demo: ## Run the whole platform on real flight data and verify it
 down: ## Stop the local stack and every process that it started
 	@if [ -x $(BIN)/sluice ]; then $(BIN)/sluice stack down; fi
 
-test: test-end-to-end test-side-by-side ## Run every test ring and the checks; large sets of cases by a sample
+test: test-platform test-rings ## Run every test ring and the checks; large sets of cases by a sample
 	@echo "All checks and all test rings passed."
 
 test-full: ## Run the same with all cases but those of `make drill`
 	@$(MAKE) --no-print-directory test SELECTION='-m "not drill"'
 
-# The whole platform is tested first and alone: beside other rings its stacks, which also cost when they wait, would run
-# for several times as long. Of the other rings four at a time keep two cores at work until the end; Airflow's, which
-# waits most, is the first of them. Spark's runs as two processes, each with services and a session of its own.
-test-side-by-side: setup
-	@$(MAKE) --no-print-directory --jobs=$(CHECKS_AT_ONCE) checks
+# The whole platform is tested first, since beside other rings with services its stacks, which also cost when they wait,
+# would run for several times as long. Its waits leave a quarter of two cores: to what needs no service, at a lower
+# priority. The other rings take two cores four at a time, and about as long. Spark's runs as two processes, each with
+# services and a session of its own.
+test-platform: setup
+	@$(MAKE) --no-print-directory --jobs=2 BESIDE=nice checks CHECKS="test-end-to-end $(WITHOUT_SERVICES)"
+
+test-rings: setup
+	@$(MAKE) --no-print-directory --jobs=4 checks CHECKS="$(WITH_SERVICES)"
 
 checks: $(CHECKS)
 
@@ -93,12 +99,12 @@ bench: setup ## Measure deliveries, publications, a triggerer, parsing, the ledg
 		if [ -n "$$failed" ]; then echo "Benchmarks beyond their limits:$$failed"; exit 1; fi
 
 lint: setup ## Check style, format and types
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BESIDE) $(BIN)/ruff check .
+	$(BESIDE) $(BIN)/ruff format --check .
+	$(BESIDE) $(BIN)/mypy
 
 test-unit: setup ## Run the tests of single parts and of the architecture: no service, no database, no Airflow; seconds
-	$(PYTEST) $(SELECTION) tests/unit tests/architecture $(WHOLE_LINES)
+	$(BESIDE) $(PYTEST) $(SELECTION) tests/unit tests/architecture $(WHOLE_LINES)
 
 test-integration: setup ## Run the tests with real databases, catalogs, programs and processes, and the contract suites
 	$(PYTEST) $(SELECTION) tests/contracts tests/integration $(WHOLE_LINES)

@@ -19,7 +19,8 @@ def holds_tests(folder: str) -> set[str]:
 
 
 def test_every_folder_of_tests_belongs_to_a_ring() -> None:
-    rings = re.findall(r"^\t\$\(PYTEST\) \$\(SELECTION\) (.*?) \$\(WHOLE_LINES\)$", MAKEFILE, re.MULTILINE)
+    ring = r"^\t(?:\$\(BESIDE\) )?\$\(PYTEST\) \$\(SELECTION\) (.*?) \$\(WHOLE_LINES\)$"
+    rings = re.findall(ring, MAKEFILE, re.MULTILINE)
 
     folders = {word.removeprefix("tests/") for ring in rings for word in ring.split() if word.startswith("tests/")}
     assert holds_tests("tests") == folders | BESIDE_MAKE_TEST

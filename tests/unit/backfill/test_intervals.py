@@ -48,7 +48,7 @@ def test_what_is_no_interval_is_refused(start: str, end: str, problem: str) -> N
 
 @pytest.mark.parametrize("length", ["hour", "day", "month"])
 def test_parts_are_counted_before_they_are_made(monkeypatch: pytest.MonkeyPatch, length: IntervalLength) -> None:
-    whole = parse_interval("1970-01-01", "2200-12-01")
+    whole = parse_interval("1970-01-01", "1990-12-01" if length == "hour" else "2200-12-01")
     count = len(list(intervals._parts(whole, length)))
     monkeypatch.setattr(intervals, "_parts", lambda *_: pytest.fail("a part was made"))
 
