@@ -171,15 +171,26 @@ def record_identities(
 
 
 def restore_generation(
-    ledger: Ledger, stream: str, generation: int, *, checkpoint: str, query_id: str, restored_by: str
+    ledger: Ledger,
+    stream: str,
+    generation: int,
+    *,
+    checkpoint: str,
+    query_id: str,
+    identities: Mapping[str, str],
+    restored_by: str,
 ) -> GenerationObservation:
     """Write the row of a generation back that an older copy of the ledger does not have. Repeated, it changes nothing.
+
+    Parameters
+    ----------
+    identities: the ids of what it reads and writes, as they are now: an input that is replaced from now on is noticed.
 
     Raises
     ------
     CheckpointError: when the ledger has the generation with another query.
     """
-    values = {"checkpoint": checkpoint, "query_id": query_id, "opened_by": restored_by}
+    values = {"checkpoint": checkpoint, "query_id": query_id, "opened_by": restored_by, "identities": dict(identities)}
     with ledger.transaction() as connection:
         row = insert(Generation).values(stream=stream, generation=generation, **values)
         connection.execute(row.on_conflict_do_nothing())

@@ -1,11 +1,15 @@
-"""Ends a live run whose process is gone, for callers that may take its place without a supervisor."""
+"""Ends a live run whose process is gone, for callers that may take its place without a supervisor, and finds drivers
+that live on behind the end of their runs."""
 
 from __future__ import annotations
 
-from sluice.ledger.connection import Ledger
+from datetime import datetime, timedelta
+
+from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.events import Actor, Event, EventAction, record_event
+from sluice.ledger.leases import LEASE_SECONDS
 from sluice.ledger.run_values import RunObservation, RunState
-from sluice.ledger.runs import record_end, take_over
+from sluice.ledger.runs import recent_runs, record_end, take_over
 from sluice.processes.driver_processes import observe_process
 from sluice.processes.process_identity import ProcessState
 
@@ -33,6 +37,25 @@ def end_if_vacated(ledger: Ledger, live: RunObservation, *, launched_by: str) ->
 def is_vacated(live: RunObservation) -> bool:
     """Whether the process of a live run is gone, so that `end_if_vacated` ends it. Nothing is changed."""
     return _observed(live) is ProcessState.GONE
+
+
+_LOOKED_AT = 8
+"""How many runs of a stream are looked at for a driver that lives on: more than one lease holds."""
+
+
+def find_left_driver(ledger: Ledger, stream: str) -> RunObservation | None:
+    """A run that others ended, and whose driver may still write: its process lives, or cannot be observed before its
+    lease would be over. None otherwise."""
+    lost = (run for run in recent_runs(ledger, stream, _LOOKED_AT) if run.state is RunState.LOST)
+    now = database_time(ledger)
+    return next((run for run in lost if _may_write(run, now)), None)
+
+
+def _may_write(run: RunObservation, now: datetime) -> bool:
+    seen = _observed(run)
+    heard_at = run.heartbeat_at or run.launched_at
+    is_in_lease = now - heard_at < timedelta(seconds=LEASE_SECONDS)
+    return seen is ProcessState.ALIVE or (seen is ProcessState.UNKNOWN and is_in_lease)
 
 
 def _observed(live: RunObservation) -> ProcessState:

@@ -39,7 +39,7 @@ from sluice.publication.staged_batch import (
 from sluice.publication.start_check import refuse_set_back
 from sluice.publication.undeclared_outputs import OutputTables, load_output_tables
 from sluice.settings import Settings
-from sluice.sources.source_identities import Replaced, find_replaced, observe_identities
+from sluice.sources.source_identities import NONE_KNOWN, Identities, Replaced, find_replaced, observe_identities
 from sluice.stored_keys import FIRST_BATCH
 
 STUCK_AFTER_TRIGGERS = 20
@@ -120,7 +120,8 @@ def observe_position(
         seen = replace(seen, checkpoint=checkpoint, contents=contents)
     recorded = [one for one in known if one.key.generation == seen.number]
     seen = replace(seen, batches=_batches(seen, outputs, recorded))
-    seen = replace(seen, replaced=_replaced(catalog, declaration, settings, seen, unknown))
+    identities = _identities(catalog, declaration, settings, seen, unknown)
+    seen = replace(seen, identities=identities, replaced=tuple(_replaced(seen, identities)))
     return replace(seen, health=_health(declaration, seen, has_batches=bool(recorded), now=now))
 
 
@@ -171,8 +172,8 @@ def _outputs(
 
 
 def _output(tables: OutputTables, *, generation: int, recorded: Sequence[BatchObservation]) -> _Output | None:
-    """An output; none while it is new: it has no table yet, or no mark and no trace of one."""
-    if tables.target is None:
+    """An output; none while it is new, or declared again: its next start opens it where the checkpoint stands."""
+    if tables.target is None or tables.is_left:
         return None
     try:
         refuse_set_back([tables], generation=generation, recorded=recorded)
@@ -263,23 +264,31 @@ def _as_in_log(ends: Mapping[str, Any]) -> Iterator[str]:
             yield canonical_offsets({**ends, **{f"source {place}": offset for place in range(1, places)}})
 
 
-def _replaced(
+def _identities(
     catalog: Catalog | None,
     declaration: StreamDeclaration,
     settings: Settings,
     seen: StreamPosition,
     unknown: dict[Witness, str],
-) -> tuple[Replaced, ...]:
-    generation = seen.generation
-    if catalog is None or generation is None or not generation.identities or generation.generation < seen.number:
-        return ()
+) -> Identities:
+    """The ids of today, where there are others to compare them with, or a generation that a repair gives them to."""
+    is_compared = _is_newest(seen) and seen.generation is not None and seen.generation.identities
+    if catalog is None or not (is_compared or (seen.number and not _is_newest(seen))):
+        return NONE_KNOWN
     try:
-        found = find_replaced(generation.identities, observe_identities(declaration, settings, catalog))
+        return observe_identities(declaration, settings, catalog)
     except (LakehouseError, SettingsError) as error:
         unknown[Witness.SOURCES] = str(error)
-        return ()
+        return NONE_KNOWN
+
+
+def _replaced(seen: StreamPosition, identities: Identities) -> Iterator[Replaced]:
+    if seen.generation is None or not _is_newest(seen):
+        return
     has_published = bool(seen.batches) or seen.newest_visible >= 0
-    return tuple(one for one in found if has_published or not one.is_output)
+    for one in find_replaced(seen.generation.identities, identities):
+        if has_published or not one.is_output:
+            yield one
 
 
 def _health(

@@ -9,7 +9,7 @@ generation, query and marks stay, so that nothing becomes visible twice. No run 
 
 What it does not do: it computes no lost state again, nor what a source keeps in the checkpoint alone.
 A table that was set back or created again has remedies of its own, and they come first.
-Known limitation: a driver that lives on although the ledger has its run as ended may still write the checkpoint.
+Known limitation: of a driver whose run a lost ledger has forgotten nothing is known; its next heartbeat ends it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.events import EventAction, record_event
 from sluice.ledger.generations import restore_generation
+from sluice.ledger.leases import LEASE_SECONDS
 from sluice.ledger.refreshes import unsettled_refresh
+from sluice.ledger.run_values import RunObservation
+from sluice.ledger.vacated_runs import find_left_driver
 from sluice.operations import OperationPlan, OperationVerb, Refusal, RefusalReason, Stake, steps_of
 from sluice.positions.judge_position import disagreeing, judge_position
 from sluice.positions.observe_position import observe_position
@@ -62,6 +65,7 @@ class Repair:
             "generation": self.seen.number,
             "location": self.seen.checkpoint,
             "restores_generation": self.generation is not None,
+            "identities": dict(self.seen.identities) if self.generation is not None else {},
             "stands_at": written.stands_at,
             "runs_again": written.runs_again,
             "removes": list(written.removes),
@@ -168,6 +172,7 @@ def repair_stream(
                 repair.generation,
                 checkpoint=repair.seen.checkpoint,
                 query_id=repair.query_id,
+                identities=repair.seen.identities,
                 restored_by=asked_by,
             )
             reached(CrashPoint.RECORDED)
@@ -203,6 +208,14 @@ def _refusals(ledger: Ledger, seen: StreamPosition, findings: tuple[PositionFind
             sentence=f"A run of {seen.stream} lives, and writes what would be repaired.",
             next_step=f"Stop it first: `sluice stream stop {seen.stream}`.",
         )
+    if (left := find_left_driver(ledger, seen.stream)) is not None:
+        yield Refusal(
+            reason=RefusalReason.NOT_AT_REST,
+            sentence=f"The driver of run {left.run_id} may still live and write the checkpoint, although that run has "
+            f"ended in the ledger ({left.reason}).",
+            next_step=f"End its process{_where(left)}, or wait until its lease is over, "
+            f"{LEASE_SECONDS:.0f} s after its newest heartbeat.",
+        )
     if unsettled_refresh(ledger, seen.stream) is not None:
         yield Refusal(
             reason=RefusalReason.OTHER_REMEDY,
@@ -216,6 +229,10 @@ def _refusals(ledger: Ledger, seen: StreamPosition, findings: tuple[PositionFind
                 sentence=f"{str(one)[0].upper()}{str(one)[1:]}.",
                 next_step=one.next_step,
             )
+
+
+def _where(run: RunObservation) -> str:
+    return "" if run.process is None else f", {run.process.pid} on {run.process.host}"
 
 
 def _sentences(repair: Repair, findings: tuple[PositionFinding, ...]) -> Iterator[str]:

@@ -13,7 +13,7 @@ from sluice.ledger.checkpoint_checks import CheckpointObservation
 from sluice.ledger.generations import GenerationObservation
 from sluice.publication.chain import MarkPosition
 from sluice.publication.staged_batch import StagedOutput
-from sluice.sources.source_identities import Replaced
+from sluice.sources.source_identities import NONE_KNOWN, Identities, Replaced
 
 
 class Witness(StrEnum):
@@ -104,6 +104,7 @@ class StreamPosition:
         unset when its storage does not answer. health: what a check of these alone finds.
     tables: one for each output that is published by Sluice and has been opened.
     batches: those of the newest generation that are known, by number.
+    identities: the ids of what it reads and writes as they are, where they are compared or written back.
     replaced: what has its name and another id.
     unknown: why a witness did not answer.
     is_live: whether a driver runs: then the witnesses move while they are read.
@@ -118,6 +119,7 @@ class StreamPosition:
     health: CheckpointObservation | None
     tables: tuple[TableWitness, ...] = ()
     batches: Mapping[int, KnownBatch] = field(default_factory=dict, hash=False)
+    identities: Identities = field(default_factory=lambda: NONE_KNOWN, hash=False)
     replaced: tuple[Replaced, ...] = ()
     unknown: Mapping[Witness, str] = field(default_factory=dict, hash=False)
     is_live: bool = False

@@ -38,7 +38,7 @@ from sluice.publication.undeclared_outputs import (
     find_undeclared_outputs,
     load_output_tables,
 )
-from sluice.stored_keys import MARK_MOVE, MARK_POSITION, OUTPUT, STAGING_CLOSED_AT, STREAM
+from sluice.stored_keys import MARK_MOVE, MARK_POSITION, OUTPUT, STREAM
 from sluice.tables.declared_tables import load_table
 
 
@@ -104,8 +104,7 @@ class StreamTables:
     @property
     def redeclared(self) -> tuple[StagedOutput, ...]:
         """The outputs that the stream continued without, for a while."""
-        staging = ((one.names, one.staging) for one in self.outputs)
-        return tuple(names for names, table in staging if table is not None and STAGING_CLOSED_AT in table.properties)
+        return tuple(one.names for one in self.outputs if one.is_left)
 
     def are_before(self, generation: int) -> bool:
         """Whether an output is not open in a generation, and was in an earlier one."""

@@ -42,6 +42,11 @@ class OutputTables:
         return staged_batches(self.staging, stream=self.names.stream, output=self.names.output)
 
     @property
+    def is_left(self) -> bool:
+        """Whether the stream continued without the output, and no run has begun with it since."""
+        return self.staging is not None and STAGING_CLOSED_AT in self.staging.properties
+
+    @property
     def holds_batches_for_another_table(self) -> bool:
         """Whether something is staged for a table other than the target, whatever that was called then."""
         if self.staging is None or self.target is None or not self.staged:

@@ -19,14 +19,17 @@ from sluice.checkpoints.compatibility import SOURCES, STATE_OPERATORS
 from sluice.ledger.events import EventSubject, recent_events
 from sluice.ledger.generations import find_generation, record_fingerprint, record_query_id
 from sluice.ledger.run_values import RunState
-from sluice.ledger.runs import admit_run, newest_run, record_end
+from sluice.ledger.runs import admit_run, newest_run, record_end, record_process
+from sluice.processes.driver_processes import identity_of
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.staged_batch import canonical_offsets
+from sluice.sources.source_identities import input_table_name, output_table_name
 
 __all__ = ["copier"]
 
 QUERY = "5b50e120-f7a9-4610-916a-695e361d1bb4"
 HEADER = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}\n'
+TABLES = ("rows", "copies")
 CHANGES = 10
 """How many files the repair of set back tables changes: plans, states, commits, and its `metadata` twice."""
 
@@ -133,6 +136,11 @@ def test_a_forgotten_generation_is_written_back(copier: Copier, capsys: pytest.C
     known = find_generation(copier.ledger, copier.stream)
     assert known is not None
     assert (known.generation, known.query_id) == (1, QUERY)
+    uuids = {name: copier.bench.catalog.load_table(f"{copier.stream}.{name}").metadata.table_uuid for name in TABLES}
+    assert known.identities == {
+        input_table_name(f"{copier.stream}.rows"): str(uuids["rows"]),
+        output_table_name(f"{copier.stream}.copies"): str(uuids["copies"]),
+    }, "an input that is replaced before the next start is noticed"
 
 
 def test_it_is_refused_beside_a_live_run_and_as_another_plan_than_was_shown(
@@ -146,6 +154,39 @@ def test_it_is_refused_beside_a_live_run_and_as_another_plan_than_was_shown(
     code, _, errors = typed(["stream", "repair", copier.stream, "--yes"], capsys)
     assert (code, copier.stream in errors, folder(copier).exists()) == (1, True, False)
     record_end(copier.ledger, run.run_id, state=RunState.FINISHED, exit_code=0, reason="done")
+
+
+def test_it_waits_for_a_driver_that_lives_on_behind_the_end_of_its_run(
+    copier: Copier, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["stream", "repair", copier.stream, "--dry-run"]
+    driver = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    run = admit_run(
+        copier.ledger, stream=copier.stream, mode="incremental", declaration_digest="d", launched_by="a test"
+    )
+    record_process(copier.ledger, run.run_id, identity_of(driver.pid), None)
+    record_end(copier.ledger, run.run_id, state=RunState.LOST, exit_code=None, reason="it fell silent")
+
+    code, shown, _ = typed(words, capsys)
+
+    assert (code, f"The driver of run {run.run_id} may still live" in shown) == (1, True), shown
+    driver.communicate(b"\n")
+    code, shown, _ = typed(words, capsys)
+    assert (code, "may still live" in shown) == (0, False), shown
+
+
+def test_an_output_that_is_declared_again_is_left_to_its_next_start(
+    copier: Copier, capsys: pytest.CaptureFixture[str]
+) -> None:
+    filled(copier, batches=4)
+    words = ["stream", "repair", copier.stream, "--dry-run"]
+    assert "The checkpoint ahead: " in typed(words, capsys)[1]
+    with copier.bench.catalog.load_table(copier.bench.output.staging).transaction() as transaction:
+        transaction.set_properties({"sluice.staging.closed-at": "1:2"})
+
+    code, shown, _ = typed(words, capsys)
+
+    assert (code, "agree: nothing is written." in shown) == (0, True), shown
 
 
 def test_state_that_is_gone_is_refused_with_the_number(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
