@@ -32,6 +32,7 @@ from tests.fixtures.grown_ledgers import watched_queries
 from tests.fixtures.ledger import running_postgres
 from tests.fixtures.sample_declarations import write_continuous_stream, write_table
 
+from sluice.ledger.batch_rules import rule_results_of_tables
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.migrations import upgrade
 from sluice.ledger.quality_checks import checks_of_tables
@@ -39,13 +40,14 @@ from sluice.pages.declared_now import DeclaredNow
 from sluice.pages.line_selection import LineCounts, LineSelection
 from sluice.pages.lineage_page import MOST_NAMED, LineageSelection, known_lineage, lineage_page
 from sluice.pages.page_templates import render
-from sluice.pages.quality_report import SUMMARY_CHECKS, charts_of_report, quality_line, summary_figures
+from sluice.pages.quality_report import SUMMARY_CHECKS, batch_lines, charts_of_report, quality_line, summary_figures
 from sluice.pages.stream_lines import HISTORY_HOURS, ObservingLauncher, observe_streams
 from sluice.pages.stream_page import load_stream_page
 from sluice.pages.table_lines import TableLine, observe_tables
 from sluice.pages.table_looks import TableLook
 from sluice.pages.table_page import load_table_page
 from sluice.pages.table_selection import TableSelection, counts_of
+from sluice.quality.judged_rules import TableRules, judged_rules, writers_of
 from sluice.quality.rule_results import read_report
 from sluice.supervision.stream_status import observe_row
 
@@ -245,7 +247,18 @@ def quality_page(ledger: Ledger, declared: DeclaredNow) -> str:
     """The summary of the quality of all tables, as its route makes it."""
     lines = table_lines(ledger, declared)
     found = checks_of_tables(ledger, [line.table for line in lines], limit=SUMMARY_CHECKS)
-    shown = [quality_line(line, found.get(line.table, ()), ()) for line in lines]
+    rules = judged_rules(declared.read())
+    batches = rule_results_of_tables(ledger, writers_of(rules, found), limit=SUMMARY_CHECKS)
+    shown = [
+        quality_line(
+            line,
+            found.get(line.table, ()),
+            (),
+            rules=rules.get(line.table, TableRules()).rules,
+            batches=batches.get(line.table, ()),
+        )
+        for line in lines
+    ]
     values = {
         "shown": shown,
         "without_rules": (),
@@ -266,6 +279,7 @@ def one_report(ledger: Ledger, declared: DeclaredNow) -> str:
         "line": line,
         "report": report,
         "charts": charts_of_report(report),
+        "batches": batch_lines(report),
         "run_link": "",
         "data_docs": {},
         "outlook": None,

@@ -12,10 +12,10 @@ from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.masked_tables import masked_columns_of_table
 from sluice.launching.job_output import json_value
 from sluice.ledger.connection import open_ledger
-from sluice.ledger.quality_checks import UNSUCCESSFUL_VERDICTS, QualityObservation, newest_checks
+from sluice.ledger.quality_checks import UNSUCCESSFUL_VERDICTS, QualityObservation, QualityVerdict, newest_checks
 from sluice.maintenance.maintained_tables import find_declaration
 from sluice.quality.quality_pages import quality_sentence
-from sluice.quality.rule_results import RuleHistory, TableReport, read_report
+from sluice.quality.rule_results import RuleHistory, TableReport, read_newest_reports, read_report
 from sluice.quality.suggested_rules import FEWEST_ROWS, as_patch, suggest_rules
 from sluice.settings import load_settings
 from sluice.tables.catalog import open_catalog
@@ -52,48 +52,75 @@ def suggest(
 
 @app.command()
 def report(
-    table: Annotated[str | None, typer.Argument(help="The table; all that were checked when not given.")] = None,
+    table: Annotated[str | None, typer.Argument(help="The table; all when not given.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show each rule of a table with what it found over time, or the newest result of every table; end with 1 when a
     rule does not hold."""
     settings = load_settings()
+    declarations = load_declarations(settings.pipelines)
     with open_ledger(settings.ledger_url) as ledger:
         if table is None:
-            found: TableReport | Sequence[QualityObservation] = newest_checks(ledger)
+            reports = read_newest_reports(ledger, declarations)
+            declared = {one.table for one in reports}
+            undeclared = [check for check in newest_checks(ledger) if check.table not in declared]
         else:
-            declarations = load_declarations(settings.pipelines)
-            found = read_report(ledger, declarations, find_declaration(declarations, table))
-    checks = found.checks[:1] if isinstance(found, TableReport) else found
-    if as_json:
-        of_all = {"checks": [json_value(check) for check in checks]}
-        print_json(json_value(found) if isinstance(found, TableReport) else of_all)
+            reports = (read_report(ledger, declarations, find_declaration(declarations, table)),)
+            undeclared = []
+    checks = sorted(
+        [*undeclared, *(one.newest for one in reports if one.newest is not None)], key=lambda one: one.table
+    )
+    if as_json and table is None:
+        print_json({"checks": [json_value(check) for check in checks], "tables": [json_value(one) for one in reports]})
+    elif as_json:
+        print_json(json_value(reports[0]))
     else:
-        lines = list(_lines_of(found)) if isinstance(found, TableReport) else list(_lines_of_all(checks))
+        lines = _lines_of(reports[0]) if table is not None else _lines_of_all(reports, undeclared)
         typer.echo("\n".join(lines))
-    if any(check.verdict in UNSUCCESSFUL_VERDICTS for check in checks):
+    if any(check.verdict in UNSUCCESSFUL_VERDICTS for check in checks) or any(one.broken for one in reports):
         raise typer.Exit(UNHEALTHY_EXIT_CODE)
 
 
-def _lines_of_all(checks: Sequence[QualityObservation]) -> Iterator[str]:
-    if not checks:
-        yield "No table: no check has been recorded. The DAG data_quality makes them."
-    for check in checks:
-        yield f"{check.table}: {check.verdict}, {check.checked_at:%Y-%m-%d %H:%M:%S} UTC"
+def _lines_of_all(reports: Sequence[TableReport], undeclared: Sequence[QualityObservation]) -> Iterator[str]:
+    if not reports and not undeclared:
+        yield "No table has rules, and none was checked."
+    for found in reports:
+        yield _headline(found)
+        if found.newest is not None and not found.newest.details:
+            yield f"  {quality_sentence(found.newest)}"
+        for rule in found.broken:
+            yield f"  {_mark_of(rule)} {rule.rule}: {rule.newest.found if rule.newest else ''}; owner {rule.owner}"
+    for check in undeclared:
+        yield f"{check.table}, which is not declared: {check.verdict}, {check.checked_at:%Y-%m-%d %H:%M:%S} UTC"
         yield f"  {quality_sentence(check)}"
+
+
+def _headline(found: TableReport) -> str:
+    """What the rules of a table found last, in one line."""
+    newest = found.newest
+    times = [rule.newest.at for rule in found.rules if rule.newest is not None]
+    times += [newest.checked_at] if newest is not None else []
+    if not times:
+        return f"{found.table}: not checked yet, owner {found.owner}"
+    is_failed = any(rule.newest is not None and rule.newest.success is False for rule in found.rules)
+    result = QualityVerdict.FAILED if is_failed else QualityVerdict.PASSED if newest is None else newest.verdict
+    unchecked = f", {found.unchecked} not checked yet" if found.unchecked else ""
+    when = f"{max(times):%Y-%m-%d %H:%M:%S} UTC"
+    holding = f"{found.holding} of {len(found.rules)} rules hold"
+    return f"{found.table}: {result}, {when}, {holding}{unchecked}, owner {found.owner}"
 
 
 def _lines_of(found: TableReport) -> Iterator[str]:
     newest = found.newest
-    when = "not checked yet" if newest is None else f"{newest.verdict}, {newest.checked_at:%Y-%m-%d %H:%M:%S} UTC"
-    yield f"{found.table}: {when}, {found.holding} of {len(found.rules)} rules hold, owner {found.owner}"
+    yield _headline(found)
     if newest is not None and newest.snapshot_committed_at is not None:
         committed = f"{newest.snapshot_committed_at:%Y-%m-%d %H:%M:%S} UTC"
         yield f"  {newest.rows:,} rows of snapshot {newest.snapshot_id}, committed {committed}"
     if not found.rules:
-        yield "  no rules: its declaration has no `quality`, so nothing is checked"
+        yield "  no rules: neither `rules` nor `quality` is declared, so nothing is checked"
     for rule in found.rules:
-        yield f"  {_mark_of(rule)} {rule.rule}{_history_of(rule)}"
+        owner = "" if rule.owner == found.owner else f"; owner {rule.owner}"
+        yield f"  {_mark_of(rule)} {rule.rule}{_history_of(rule)}{owner}"
 
 
 def _mark_of(rule: RuleHistory) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from sqlalchemy import Connection, Identity, Index, select
+from sqlalchemy import ARRAY, Connection, Identity, Index, Text, func, literal, select, true
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -117,3 +117,36 @@ def recent_rule_results(
         query = query.where(StoredRuleResult.stream == stream)
     with ledger.transaction() as connection:
         return tuple(record_of(RuleResult, row) for row in connection.execute(query).all())
+
+
+def rule_results_of_tables(
+    ledger: Ledger, written: Sequence[tuple[str, str]], *, limit: int
+) -> Mapping[str, tuple[RuleResult, ...]]:
+    """The newest results of some tables, newest first, at most `limit` of each stream: one that writes seldom is not
+    crowded out by one that writes often.
+
+    Parameters
+    ----------
+    written: tables, each with a stream that writes it.
+    """
+    if not written:
+        return {}
+    tables, streams = zip(*written, strict=True)
+    asked = (
+        func.unnest(literal(list(tables), ARRAY(Text)), literal(list(streams), ARRAY(Text)))
+        .table_valued("table", "stream")
+        .render_derived(name="asked")
+    )
+    newest = (
+        select(StoredRuleResult.number, *_COLUMNS)
+        .where(StoredRuleResult.stream == asked.c.stream, StoredRuleResult.table == asked.c.table)
+        .order_by(StoredRuleResult.number.desc())
+        .limit(limit)
+        .lateral("newest")
+    )
+    query = select(*newest.c).select_from(asked.join(newest, true())).order_by(newest.c.number.desc())
+    found: dict[str, list[RuleResult]] = {}
+    with ledger.transaction() as connection:
+        for row in connection.execute(query):
+            found.setdefault(row.table, []).append(record_of(RuleResult, row))
+    return {table: tuple(results) for table, results in found.items()}

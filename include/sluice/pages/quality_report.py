@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
+from sluice.ledger.batch_rules import RuleCount, RuleResult
 from sluice.ledger.quality_checks import QualityObservation
 from sluice.pages.page_words import ShownTone, count_text, duration_text
 from sluice.pages.svg_charts import Chart, coloured_lines, newest_of, top_of
 from sluice.pages.table_lines import TableLine
-from sluice.quality.rule_results import RuleFinding, RuleHistory, TableReport, broken_rules, score_of
+from sluice.quality.judged_rules import JudgedRule
+from sluice.quality.rule_results import (
+    RuleFinding,
+    RuleHistory,
+    TableReport,
+    batch_histories,
+    broken_rules,
+    score_of,
+)
 
 SUMMARY_CHECKS = 12
-"""How many checks of each table the summary draws: three days of those every six hours."""
+"""How many checks of each table the summary draws, and batches of each stream: three days of checks every six hours."""
 
 SHOWN_BROKEN = 3
 """How many broken rules of a table the summary names; its report has all."""
@@ -23,12 +32,13 @@ SHOWN_BROKEN = 3
 class QualityLine:
     """A table of the summary.
 
-    scores: the share of its rules that held, of each check, oldest first; in percent.
+    scores, batch_scores: the share of its rules that held, of each check and of each batch, oldest first; in percent.
     broken: what does not hold, in words, at most `SHOWN_BROKEN`; `more_broken` are not named.
     """
 
     line: TableLine
     scores: tuple[int | None, ...] = ()
+    batch_scores: tuple[int | None, ...] = ()
     broken: tuple[str, ...] = ()
     more_broken: int = 0
 
@@ -45,40 +55,102 @@ def history_tones(rule: RuleHistory) -> tuple[ShownTone, ...]:
     return tuple(tone_of(result) for result in reversed(rule.results))
 
 
-def quality_line(line: TableLine, checks: Sequence[QualityObservation], masked: Collection[str]) -> QualityLine:
-    """A table of the summary. checks: its newest, newest first, the first with what it found."""
-    broken = tuple(broken_rules(checks[0], masked)) if checks else ()
+def quality_line(
+    line: TableLine,
+    checks: Sequence[QualityObservation],
+    masked: Collection[str],
+    *,
+    rules: Sequence[JudgedRule] = (),
+    batches: Sequence[RuleResult] = (),
+) -> QualityLine:
+    """A table of the summary.
+
+    Parameters
+    ----------
+    checks: its newest, newest first, the first with what it found.
+    rules, batches: by which its batches are judged, and the newest of them, newest first.
+    """
+    of_checks = tuple(broken_rules(checks[0], masked)) if checks else ()
+    broken = (*_broken_in_batches(batch_histories(rules, batches, masked), line.owner), *of_checks)
     return QualityLine(
         line=line,
         scores=tuple(_percent(check) for check in reversed(checks)),
+        batch_scores=tuple(_percent_of_batch(batch) for batch in reversed(batches)),
         broken=broken[:SHOWN_BROKEN],
         more_broken=max(len(broken) - SHOWN_BROKEN, 0),
     )
 
 
+def _broken_in_batches(rules: Iterable[RuleHistory], owner: str) -> Iterator[str]:
+    """The rules that do not hold in their newest batch, with who answers where that is not the owner of the table."""
+    for rule in rules:
+        if rule.newest is not None and not rule.newest.success:
+            who = f"; owner {rule.owner}" if rule.owner != owner else ""
+            yield f"{rule.rule}: {rule.newest.found}{who}"
+
+
 def has_rules(line: TableLine) -> bool:
     """Whether anything of a table is checked, or was."""
-    return bool(line.rules or line.expectations)
+    return bool(line.all_rules or line.found)
 
 
 def summary_figures(lines: Sequence[QualityLine]) -> Mapping[str, int]:
-    """How many tables are in order, are not, were not checked yet, and have no rules; of those that were checked the
-    share of rules that hold, in percent."""
+    """How many tables are in order, are not, were not checked yet, and have no rules; of the rules with a result the
+    share that holds, in percent."""
     tables = [one.line for one in lines]
-    checked = [one for one in tables if one.expectations]
-    expectations = sum(one.expectations for one in checked)
+    found = sum(one.found for one in tables)
     return {
         "good": sum(one.tone is ShownTone.GOOD for one in tables),
         "broken": sum(not one.is_healthy for one in tables),
-        "unchecked": sum(bool(one.rules) and not one.expectations for one in tables),
+        "unchecked": sum(bool(one.all_rules) and not one.found for one in tables),
         "without": sum(not has_rules(one) for one in tables),
-        "percent": round(100 * sum(one.expectations - one.failed for one in checked) / expectations) if checked else 0,
+        "percent": round(100 * sum(one.holding for one in tables) / found) if found else 0,
     }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLine:
+    """What the rules found in one batch of a table. batch: `<generation>:<batch>`.
+
+    broken: the rules that do not hold, each with how many rows break it. holds: whether it waited for a person.
+    """
+
+    at: datetime | None
+    stream: str
+    batch: str
+    rows: int
+    rules: int
+    broken: tuple[str, ...]
+    holds: bool
+
+
+def batch_lines(report: TableReport) -> tuple[BatchLine, ...]:
+    """The batches of a table, newest first."""
+    return tuple(
+        BatchLine(
+            at=batch.recorded_at,
+            stream=batch.stream,
+            batch=f"{batch.generation}:{batch.batch}",
+            rows=batch.rows,
+            rules=len(batch.rules),
+            broken=tuple(_in_rows(name, batch.rules[name]) for name in batch.broken),
+            holds=batch.holds,
+        )
+        for batch in report.batches
+    )
+
+
+def _in_rows(name: str, found: RuleCount) -> str:
+    return f"{name}: {found.failed:,} of {found.counted:,} rows" if found.failed else name
+
+
 def charts_of_report(report: TableReport) -> tuple[Chart, ...]:
-    """The charts of a table over its checks: rules that hold, rows that break one, volume, freshness."""
-    checks = report.checks[::-1]
+    """The charts of a table over its checks and batches: rules that hold, rows that break one, volume, and freshness
+    when it was checked."""
+    return (*_charts_of_checks(report.checks[::-1]), *_charts_of_batches(report.batches[::-1]))
+
+
+def _charts_of_checks(checks: Sequence[QualityObservation]) -> tuple[Chart, ...]:
     if not checks:
         return ()
     failing = [_failing_rows(check) for check in checks]
@@ -91,14 +163,34 @@ def charts_of_report(report: TableReport) -> tuple[Chart, ...]:
     )
 
 
-def _chart(title: str, values: Sequence[int | None], say: Callable[[float], str], *, top: float | None = None) -> Chart:
+def _charts_of_batches(batches: Sequence[RuleResult]) -> tuple[Chart, ...]:
+    """A row that breaks two rules counts twice, as in a check."""
+    if not batches:
+        return ()
+    failing = [sum(found.failed for found in batch.rules.values()) for batch in batches]
+    scores = [_percent_of_batch(batch) for batch in batches]
+    return (
+        _chart("Rules that hold, by batch", scores, "{:.0f} %".format, top=100, unit="batches"),
+        _chart("Rows that break a rule, by batch", failing, count_text, unit="batches"),
+        _chart("Rows, by batch", [batch.rows for batch in batches], count_text, unit="batches"),
+    )
+
+
+def _chart(
+    title: str,
+    values: Sequence[int | None],
+    say: Callable[[float], str],
+    *,
+    top: float | None = None,
+    unit: str = "checks",
+) -> Chart:
     most = top_of(values) if top is None else top
     newest = newest_of(values)
     shown = "unknown" if newest is None else say(newest)
     return Chart(
         title=title,
         figure=shown,
-        summary=f"{title}: now {shown}, over {len(values)} checks.",
+        summary=f"{title}: now {shown}, over {len(values)} {unit}.",
         top=say(round(most)),
         lines=coloured_lines([values], most),
     )
@@ -107,6 +199,10 @@ def _chart(title: str, values: Sequence[int | None], say: Callable[[float], str]
 def _percent(check: QualityObservation) -> int | None:
     score = score_of(check)
     return None if score is None else round(100 * score)
+
+
+def _percent_of_batch(batch: RuleResult) -> int | None:
+    return round(100 * (len(batch.rules) - len(batch.broken)) / len(batch.rules)) if batch.rules else None
 
 
 def _failing_rows(check: QualityObservation) -> int | None:

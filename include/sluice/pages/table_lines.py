@@ -13,10 +13,12 @@ from sluice.declarations.loaded_declarations import Declarations
 from sluice.declarations.quarantine_table import all_tables
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.ledger.all_tables import KnownTable, find_tables
+from sluice.ledger.batch_rules import RuleResult, rule_results_of_tables
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.quality_checks import UNSUCCESSFUL_VERDICTS, QualityVerdict
 from sluice.pages.page_words import ShownTone
 from sluice.pages.table_looks import TableLook
+from sluice.quality.judged_rules import TableRules, judged_rules, writers_of
 
 QUARANTINE_NAMESPACE = "quarantine."
 """How the names of the tables of rejected rows begin."""
@@ -34,6 +36,8 @@ class TableLine:
     held_for: how old the oldest kept snapshot was at that run.
     rules: how many expectations are declared. verdict, failed, expectations, checked_at: of its newest quality check;
     unset without one.
+    batch_rules: by how many rules its batches are judged. judged, broken, judged_at: how many of them have a result,
+    how many do not hold by their newest, and when the newest batch was recorded.
     """
 
     table: str
@@ -61,22 +65,60 @@ class TableLine:
     failed: int = 0
     expectations: int = 0
     checked_at: datetime | None = None
+    batch_rules: int = 0
+    judged: int = 0
+    broken: int = 0
+    judged_at: datetime | None = None
+
+    @property
+    def all_rules(self) -> int:
+        """How many rules are declared, whatever applies them."""
+        return self.rules + self.batch_rules
+
+    @property
+    def found(self) -> int:
+        """How many rules have a result."""
+        return self.expectations + self.judged
+
+    @property
+    def holding(self) -> int:
+        """How many of those hold."""
+        return self.found - self.failed - self.broken
+
+    @property
+    def unchecked(self) -> int:
+        """How many rules have no result yet."""
+        return (0 if self.expectations else self.rules) + self.batch_rules - self.judged
+
+    @property
+    def found_at(self) -> datetime | None:
+        """When its rules were applied last, by a check or by a batch."""
+        return max((at for at in (self.checked_at, self.judged_at) if at is not None), default=None)
+
+    @property
+    def result(self) -> QualityVerdict | None:
+        """The result of its newest check and of its newest batches together; none before the first."""
+        if self.broken:
+            return QualityVerdict.FAILED
+        if self.judged and self.verdict in (None, QualityVerdict.NOTHING_TO_CHECK):
+            return QualityVerdict.PASSED
+        return self.verdict
 
     @property
     def tone(self) -> ShownTone:
-        """How the result of its newest check is marked."""
-        if self.verdict is None or self.verdict is QualityVerdict.NOTHING_TO_CHECK:
+        """How its result is marked."""
+        if self.result is None or self.result is QualityVerdict.NOTHING_TO_CHECK:
             return ShownTone.CALM
-        if self.verdict is QualityVerdict.PASSED:
+        if self.result is QualityVerdict.PASSED:
             return ShownTone.GOOD
-        return ShownTone.BAD if self.verdict is QualityVerdict.FAILED else ShownTone.ODD
+        return ShownTone.BAD if self.result is QualityVerdict.FAILED else ShownTone.ODD
 
     @property
     def quality_words(self) -> str:
-        """The result of its newest check; a table without rules is not one that was not checked."""
-        if self.verdict is not None:
-            return self.verdict.replace("_", " ")
-        return "not checked yet" if self.rules else "no rules"
+        """Its result; a table without rules is not one that was not checked."""
+        if self.result is not None:
+            return self.result.replace("_", " ")
+        return "not checked yet" if self.all_rules else "no rules"
 
     @property
     def is_quarantine(self) -> bool:
@@ -85,8 +127,8 @@ class TableLine:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether its newest check found nothing."""
-        return self.verdict not in UNSUCCESSFUL_VERDICTS
+        """Whether its newest check and its newest batches found nothing."""
+        return self.result not in UNSUCCESSFUL_VERDICTS
 
 
 def observe_tables(
@@ -110,6 +152,8 @@ def observe_tables(
     names = sorted(visible) if only is None else [only] if only in visible else []
     seen = looks(names) if names else {}
     known = find_tables(ledger, names) if names else {}
+    rules = judged_rules(declarations)
+    batches = rule_results_of_tables(ledger, writers_of(rules, names), limit=1)
     now = database_time(ledger)
     writers: dict[str, list[str]] = {}
     readers: dict[str, list[str]] = {}
@@ -134,6 +178,7 @@ def observe_tables(
             rules=0 if (quality := visible[name].quality) is None else len(quality.expectations),
             writers=tuple(writers.get(name, ())),
             readers=tuple(readers.get(name, ())),
+            **_judged(rules.get(name, TableRules()), batches.get(name, ())),
         )
         for name in names
     )
@@ -207,4 +252,15 @@ def _checked(check: Row[Any] | None) -> Mapping[str, Any]:
         "failed": len(check.failed_expectations),
         "expectations": check.expectations,
         "checked_at": check.checked_at,
+    }
+
+
+def _judged(known: TableRules, batches: Sequence[RuleResult]) -> Mapping[str, Any]:
+    """batches: the newest of each stream that writes it, newest first."""
+    found = [one for rule in known.rules if (one := rule.newest_in(batches)) is not None]
+    return {
+        "batch_rules": len(known.rules),
+        "judged": len(found),
+        "broken": sum(one.is_broken for one in found),
+        "judged_at": batches[0].recorded_at if batches else None,
     }

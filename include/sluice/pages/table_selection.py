@@ -14,7 +14,7 @@ _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 _TONES = (ShownTone.BAD, ShownTone.ODD, ShownTone.GOOD, ShownTone.CALM)
 
 _KEYS: Mapping[str, Callable[[TableLine], Any]] = {
-    "quality": lambda line: (_TONES.index(line.tone), not line.rules),
+    "quality": lambda line: (_TONES.index(line.tone), not line.all_rules),
     "table": lambda line: line.table,
     "fresh": lambda line: line.fresh_at or _LONG_AGO,
     "rows": lambda line: -1 if line.rows is None else line.rows,

@@ -14,11 +14,11 @@ from typing import Any
 
 from sluice.declarations.loaded_declarations import Declarations
 from sluice.declarations.masked_tables import masked_columns_of_table
-from sluice.declarations.rule_declaration import RuleDeclaration
+from sluice.declarations.quarantine_table import all_tables
 from sluice.declarations.table_declaration import TableDeclaration
-from sluice.ledger.batch_rules import RuleCount, RuleResult, recent_rule_results
+from sluice.ledger.batch_rules import RuleCount, RuleResult, rule_results_of_tables
 from sluice.ledger.connection import Ledger
-from sluice.ledger.quality_checks import ExpectationObservation, QualityObservation, recent_quality
+from sluice.ledger.quality_checks import ExpectationObservation, QualityObservation, newest_checks, recent_quality
 from sluice.quality.expectation_sentences import (
     columns_of,
     expectation_sentence,
@@ -27,9 +27,10 @@ from sluice.quality.expectation_sentences import (
     sample_words,
     without_masked_values,
 )
+from sluice.quality.judged_rules import JudgedRule, TableRules, judged_rules, writers_of
 
 SHOWN_RESULTS = 30
-"""How many results of each rule a report has: a week of checks every six hours."""
+"""How many results of each rule a report has: a week of checks every six hours, and as many batches of each stream."""
 
 
 class RulePlace(StrEnum):
@@ -61,12 +62,14 @@ class RuleHistory:
     """One rule, and what it found each time, newest first.
 
     rule: what must be true, in words. kind: its name in the declaration. place: what applies it.
+    owner: who answers for it.
     columns: what it is about; none for a rule about the whole table.
     """
 
     rule: str
     kind: str
     place: RulePlace
+    owner: str
     columns: tuple[str, ...] = ()
     results: tuple[RuleFinding, ...] = ()
 
@@ -100,13 +103,15 @@ class RuleHistory:
 class TableReport:
     """The quality of a table.
 
-    checks: the newest first. rules: those that are broken first, then in the order of the declaration.
+    checks, batches: the newest first; of the batches what the rules found in them.
+    rules: those that are broken first, then in the order of the declaration.
     """
 
     table: str
     owner: str
     checks: tuple[QualityObservation, ...]
     rules: tuple[RuleHistory, ...]
+    batches: tuple[RuleResult, ...] = ()
 
     @property
     def newest(self) -> QualityObservation | None:
@@ -118,30 +123,49 @@ class TableReport:
         """How many of the rules hold, by their newest results."""
         return sum(rule.newest is not None and rule.newest.success is True for rule in self.rules)
 
+    @property
+    def broken(self) -> tuple[RuleHistory, ...]:
+        """The rules that do not hold, or could not be evaluated, by their newest results."""
+        return tuple(rule for rule in self.rules if rule.newest is not None and rule.newest.success is not True)
+
+    @property
+    def unchecked(self) -> int:
+        """How many of the rules have no result yet."""
+        return sum(rule.newest is None for rule in self.rules)
+
 
 def read_report(
     ledger: Ledger, declarations: Declarations, declared: TableDeclaration, *, limit: int = SHOWN_RESULTS
 ) -> TableReport:
-    """Read what the rules of a table found. limit: how many results of each rule are read."""
-    rules = rules_of(declarations, declared.table)
+    """Read what the rules of a table found. limit: how many results of each rule are read, by stream."""
+    table = declared.table
+    known = judged_rules(declarations).get(table, TableRules())
+    written = [(table, stream) for stream in known.streams]
     return report_of(
         declared,
-        recent_quality(ledger, declared.table, limit=limit),
-        masked_columns_of_table(declarations, declared.table),
-        rules=rules,
-        batches=recent_rule_results(ledger, table=declared.table, limit=limit) if rules else (),
+        recent_quality(ledger, table, limit=limit),
+        masked_columns_of_table(declarations, table),
+        rules=known.rules,
+        batches=rule_results_of_tables(ledger, written, limit=limit).get(table, ()),
     )
 
 
-def rules_of(declarations: Declarations, table: str) -> tuple[RuleDeclaration, ...]:
-    """The rules by which every batch of a table is judged: its own, and those of the streams that write it."""
-    found: dict[str, RuleDeclaration] = {}
-    for stream in declarations.streams.values():
-        for name, rules in stream.rules.items():
-            output = stream.declaration.outputs[name].iceberg
-            if output is not None and output.table == table:
-                found |= {rule.name: rule for rule in rules}
-    return tuple(found.values())
+def read_newest_reports(ledger: Ledger, declarations: Declarations) -> tuple[TableReport, ...]:
+    """The newest results of all declared tables that have rules or were checked, by name."""
+    rules = judged_rules(declarations)
+    checks = {check.table: check for check in newest_checks(ledger)}
+    batches = rule_results_of_tables(ledger, writers_of(rules, rules), limit=1)
+    return tuple(
+        report_of(
+            table,
+            (checks[name],) if name in checks else (),
+            masked_columns_of_table(declarations, name),
+            rules=rules.get(name, TableRules()).rules,
+            batches=batches.get(name, ()),
+        )
+        for name, table in sorted(all_tables(declarations).items())
+        if name in rules or name in checks or table.quality is not None
+    )
 
 
 def report_of(
@@ -149,7 +173,7 @@ def report_of(
     checks: Sequence[QualityObservation],
     masked: Collection[str],
     *,
-    rules: Sequence[RuleDeclaration] = (),
+    rules: Sequence[JudgedRule] = (),
     batches: Sequence[RuleResult] = (),
 ) -> TableReport:
     """The report of a table from what is recorded, the newest first. Pure.
@@ -159,9 +183,15 @@ def report_of(
     masked: the columns, in lower case, of which no value is shown.
     rules, batches: by which its batches are judged, and what they found.
     """
-    found = (*_of_batches(rules, batches, masked), *_of_checks(declared, checks, masked))
+    found = (*batch_histories(rules, batches, masked), *_of_checks(declared, checks, masked))
     ordered = sorted(found, key=_comes_later)
-    return TableReport(table=declared.table, owner=declared.owner, checks=tuple(checks), rules=tuple(ordered))
+    return TableReport(
+        table=declared.table,
+        owner=declared.owner,
+        checks=tuple(checks),
+        rules=tuple(ordered),
+        batches=tuple(batches),
+    )
 
 
 def broken_rules(check: QualityObservation, masked: Collection[str]) -> Iterator[str]:
@@ -185,23 +215,25 @@ def _comes_later(rule: RuleHistory) -> bool:
     return rule.newest is None or rule.newest.success is True
 
 
-def _of_batches(
-    rules: Iterable[RuleDeclaration], batches: Sequence[RuleResult], masked: Collection[str]
+def batch_histories(
+    rules: Iterable[JudgedRule], batches: Sequence[RuleResult], masked: Collection[str]
 ) -> Iterator[RuleHistory]:
     """The rules of batches. The rows that break one are not recorded with its counts: those in the quarantine are
     there."""
     for rule in rules:
-        columns = tuple(dict.fromkeys(column for _, column in rule.columns))
+        declared = rule.declared
+        columns = tuple(dict.fromkeys(column for _, column in declared.columns))
         is_shown = not any(column.lower() in masked for column in columns)
         yield RuleHistory(
-            rule=rule_words(rule.type, rule.kwargs) if rule.type is not None else rule.sentence,
-            kind=f"{rule.name}: {rule.on_failure}",
+            rule=rule_words(declared.type, declared.kwargs) if declared.type is not None else declared.sentence,
+            kind=f"{declared.name}: {declared.on_failure}",
             place=RulePlace.BATCH,
+            owner=rule.owner,
             columns=columns,
             results=tuple(
-                _of_batch(batch, batch.rules[rule.name], is_shown=is_shown)
+                _of_batch(batch, found, is_shown=is_shown)
                 for batch in batches
-                if rule.name in batch.rules
+                if (found := rule.found_in(batch)) is not None
             ),
         )
 
@@ -240,6 +272,7 @@ def _of_checks(
             rule=rule_words(rule.type, rule.kwargs),
             kind=rule.type,
             place=RulePlace.CHECK,
+            owner=declared.owner,
             columns=tuple(dict.fromkeys(columns_of(rule.kwargs))),
             results=tuple(found.get(key, ())),
         )

@@ -5,6 +5,7 @@ Who may read the DAG `data_quality` sees them, for the tables that they may see.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -12,17 +13,28 @@ from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import FileResponse, HTMLResponse
 
 from sluice.declarations.masked_tables import masked_columns_of_table
+from sluice.ledger.batch_rules import rule_results_of_tables
 from sluice.ledger.quality_checks import checks_of_tables, recent_quality
 from sluice.pages.page_templates import render
-from sluice.pages.quality_report import SUMMARY_CHECKS, charts_of_report, has_rules, quality_line, summary_figures
+from sluice.pages.quality_report import (
+    SUMMARY_CHECKS,
+    QualityLine,
+    batch_lines,
+    charts_of_report,
+    has_rules,
+    quality_line,
+    summary_figures,
+)
+from sluice.pages.table_lines import TableLine
 from sluice.pages.table_selection import TableSelection, counts_of
+from sluice.quality.judged_rules import TableRules, judged_rules, writers_of
 from sluice.quality.quality_pages import QualityPages
 from sluice.quality.rule_results import SHOWN_RESULTS, read_report
 from sluice.supervision.platform_dags import MAINTENANCE_DAG, QUALITY_DAG
 from sluice_airflow.pages.dag_outlooks import find_outlooks
 from sluice_airflow.pages.page_access import ReaderDep
 from sluice_airflow.pages.page_addresses import airflow_of, base_of, dag_run_link
-from sluice_airflow.pages.page_state import StateDep
+from sluice_airflow.pages.page_state import PageState, StateDep
 from sluice_airflow.pages.table_routes import lines_for, require_dag, visible_table
 
 _REPORT_POLICY = (
@@ -50,13 +62,7 @@ def _summary_page(request: Request, reader: ReaderDep, pages: StateDep) -> HTMLR
     query = dict(request.query_params)
     selection = TableSelection.of({"sort": "quality", **query})
     selected = selection.select(lines)
-    found = checks_of_tables(pages.ledger, [line.table for line in lines], limit=SUMMARY_CHECKS)
-    masked = {
-        table: masked_columns_of_table(pages.declarations, table)
-        for table, checks in found.items()
-        if checks[0].details
-    }
-    by_table = {line.table: quality_line(line, found.get(line.table, ()), masked.get(line.table, ())) for line in lines}
+    by_table = _quality_lines(pages, lines)
     values = {
         "base": base_of(request),
         "airflow": airflow_of(request),
@@ -72,6 +78,27 @@ def _summary_page(request: Request, reader: ReaderDep, pages: StateDep) -> HTMLR
     return HTMLResponse(render("quality", values))
 
 
+def _quality_lines(pages: PageState, lines: Sequence[TableLine]) -> Mapping[str, QualityLine]:
+    """The lines of the summary by table, from two queries for all of them."""
+    names = [line.table for line in lines]
+    checks = checks_of_tables(pages.ledger, names, limit=SUMMARY_CHECKS)
+    rules = judged_rules(pages.declarations)
+    batches = rule_results_of_tables(pages.ledger, writers_of(rules, names), limit=SUMMARY_CHECKS)
+    shows_values = {table for table, seen in checks.items() if seen[0].details}
+    shows_values |= {table for table, judged in batches.items() if any(batch.broken for batch in judged)}
+    masked = {table: masked_columns_of_table(pages.declarations, table) for table in shows_values}
+    return {
+        line.table: quality_line(
+            line,
+            checks.get(line.table, ()),
+            masked.get(line.table, ()),
+            rules=rules.get(line.table, TableRules()).rules,
+            batches=batches.get(line.table, ()),
+        )
+        for line in lines
+    }
+
+
 def _report_page(table: str, request: Request, reader: ReaderDep, pages: StateDep) -> HTMLResponse:
     for dag in (MAINTENANCE_DAG, QUALITY_DAG):
         require_dag(reader, dag)
@@ -85,6 +112,7 @@ def _report_page(table: str, request: Request, reader: ReaderDep, pages: StateDe
         "line": line,
         "report": report,
         "charts": charts_of_report(report),
+        "batches": batch_lines(report),
         "run_link": dag_run_link(report.newest.launched_by) if report.newest is not None else "",
         "data_docs": {check.checked_at: docs.result_page(table, check.checked_at) for check in report.checks},
         "paused": pages.paused_for(reader, among=(QUALITY_DAG,)),

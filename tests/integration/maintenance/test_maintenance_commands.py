@@ -17,6 +17,7 @@ from tests.fixtures.stack import Stack
 
 from sluice.cli.app import main
 from sluice.ledger.airflow_owner import DagObservation
+from sluice.ledger.batch_rules import RuleCount, RuleResult, add_rule_results
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.generations import current_generation, record_query_id
 from sluice.ledger.quality_checks import (
@@ -228,6 +229,34 @@ def test_the_report_of_a_table_names_each_rule_with_its_values_and_history(
         (True, 0, []),
     ]
     assert ended(["quality", "report", "no.table"]) == 2
+
+
+def test_the_report_has_the_rules_of_batches_with_who_answers_for_them(
+    deployment: Deployment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copies = deployment.table.replace(".rows", ".copies")
+    rule = {"name": "few", "expression": "id < 5", "on_failure": "warn", "owner": "analysts"}
+    file = tmp_path / "pipelines" / f"{copies}.table.yaml"
+    declare(file, table=copies, columns=[{"name": "id", "type": "long"}], rules=[rule])
+
+    assert ended(["quality", "report", copies]) == 0
+    assert f"{copies}: not checked yet, owner me" in capsys.readouterr().out
+    found = RuleCount(counted=6, failed=1, on_failure="warn", is_broken=True)
+    batch = RuleResult(
+        stream=deployment.stream, generation=1, batch=0, output="copies", table=copies, rows=6, rules={"few": found}
+    )
+    with deployment.ledger.transaction() as connection:
+        add_rule_results(connection, [batch])
+
+    for asked in ([], [copies]):
+        assert ended(["quality", "report", *asked]) == 1
+        said = capsys.readouterr().out
+        assert f"{copies}: failed, " in said
+        assert "0 of 1 rules hold, owner me" in said
+        assert f"  ● id < 5: 1 of 6 rows of batch 1:0 of {deployment.stream} break it" in said
+        assert "; owner analysts" in said
+    report = {one["table"]: one for one in answer(["quality", "report"], capsys)["tables"]}[copies]
+    assert (report["checks"], [one["owner"] for one in report["rules"]]) == ([], ["analysts"])
 
 
 def a_check(deployment: Deployment, verdict: QualityVerdict) -> QualityObservation:

@@ -16,13 +16,16 @@ from tests.integration.ledger.test_upkeep import MAINTENANCE, NOON, QUALITY
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.loaded_declarations import Declarations
 from sluice.declarations.maintenance_declaration import MaintenanceDeclaration
+from sluice.ledger.batch_rules import RuleCount, RuleResult, add_rule_results, rule_results_of_tables
 from sluice.ledger.connection import Ledger
 from sluice.ledger.maintenance_runs import record_maintenance
 from sluice.ledger.quality_checks import record_quality
+from sluice.pages.quality_report import SUMMARY_CHECKS, charts_of_report, has_rules
 from sluice.pages.table_lines import TableLine
 from sluice.pages.table_lines import observe_tables as observe_tables_with
 from sluice.pages.table_looks import TableLook
 from sluice.pages.table_page import load_table_page
+from sluice.quality.rule_results import read_report
 
 LARGE = frozenset({"maintenance_runs", "quality_results", "events"})
 
@@ -90,6 +93,63 @@ def test_rows_are_those_of_the_newest_snapshot_and_without_the_catalog_those_aft
     assert (seen.rows, seen.files, seen.bytes) == (7, 2, 9)
     assert unseen.rows == unread.rows == MAINTENANCE.after.rows != 7
     assert (unseen.exists, unread.exists, gone.exists) == (None, None, False)
+
+
+def test_a_table_with_rules_of_its_batches_alone_is_not_one_without_rules(ledger: Ledger, tmp_path: Path) -> None:
+    rule = "rules:\n  - {name: early, expression: 'at < now()', on_failure: warn, owner: analysts}\n"
+    write_table(tmp_path, "silver.flights", more=rule)
+    write_table(tmp_path, "bronze.flights")
+    for stream in ("often", "seldom"):
+        write_continuous_stream(tmp_path, stream, reads="bronze.flights", writes="silver.flights")
+    declarations = load_declarations(tmp_path)
+    assert declarations.broken == {}
+    for batch in range(SUMMARY_CHECKS + 1):
+        judged(ledger, "seldom" if batch == 0 else "often", batch, failed=int(batch == SUMMARY_CHECKS))
+
+    (line,) = observe_tables(ledger, declarations, readable_streams={"often"}, only="silver.flights")
+    report = read_report(ledger, declarations, declarations.tables["silver.flights"].declaration)
+
+    assert has_rules(line)
+    assert (line.quality_words, line.found, line.holding, line.is_healthy) == ("failed", 1, 0, False)
+    assert len(charts_of_report(report)) == 3
+    (early,) = report.rules
+    assert (early.owner, len(early.results)) == ("analysts", SUMMARY_CHECKS + 1)
+    assert early.newest is not None
+    assert early.newest.found == f"1 of 5 rows of batch 1:{SUMMARY_CHECKS} of often break it"
+    written = [("silver.flights", "often"), ("silver.flights", "seldom")]
+    found = rule_results_of_tables(ledger, written, limit=3)["silver.flights"]
+    newest = [("often", SUMMARY_CHECKS - n) for n in range(3)]
+    assert [(one.stream, one.batch) for one in found] == [*newest, ("seldom", 0)], "a stream that writes seldom, too"
+    with ledger.transaction() as connection:
+        connection.execute(text(_JUDGED))
+        connection.execute(text("ANALYZE sluice.rule_results"))
+    with watched_queries(ledger) as watched:
+        observe_tables(ledger, declarations, readable_streams={"often"})
+    assert watched.whole_scans(ledger, frozenset({"rule_results"})) == []
+
+
+_JUDGED = """
+INSERT INTO sluice.rule_results (stream, generation, batch, output, "table", rows, rules)
+SELECT 's' || n % 200, 1, n, 'main', 't' || n % 200, rows, rules
+FROM sluice.rule_results, generate_series(100, 2000) AS n WHERE stream = 'often'
+ON CONFLICT DO NOTHING
+"""
+
+
+def judged(ledger: Ledger, stream: str, batch: int, *, failed: int) -> None:
+    """Record what the rule found in a batch."""
+    found = RuleCount(counted=5, failed=failed, on_failure="warn", is_broken=failed > 0)
+    result = RuleResult(
+        stream=stream,
+        generation=1,
+        batch=batch,
+        output="main",
+        table="silver.flights",
+        rows=5,
+        rules={"early": found},
+    )
+    with ledger.transaction() as connection:
+        add_rule_results(connection, [result])
 
 
 def test_streams_that_may_not_be_read_are_not_named(ledger: Ledger, declarations: Declarations) -> None:

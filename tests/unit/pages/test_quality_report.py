@@ -17,6 +17,7 @@ from sluice.ledger.quality_checks import ExpectationObservation, QualityObservat
 from sluice.pages.page_templates import render
 from sluice.pages.quality_report import (
     QualityLine,
+    batch_lines,
     charts_of_report,
     has_rules,
     history_tones,
@@ -25,6 +26,7 @@ from sluice.pages.quality_report import (
 )
 from sluice.pages.table_lines import TableLine
 from sluice.pages.table_selection import TableSelection, counts_of
+from sluice.quality.judged_rules import JudgedRule
 from sluice.quality.rule_results import RuleFinding, TableReport, report_of
 
 assert DECLARED.quality is not None
@@ -69,6 +71,7 @@ def report_page(report: TableReport, **changed: Any) -> str:
         "line": LINE,
         "report": report,
         "charts": charts_of_report(report),
+        "batches": batch_lines(report),
         "run_link": "dags/data_quality/runs/scheduled__7",
         "data_docs": {},
         "paused": (),
@@ -139,7 +142,7 @@ def test_a_row_rule_is_shown_with_what_each_batch_found() -> None:
         )
         for number, failed in ((9, 2), (8, 0))
     ]
-    report = report_of(DECLARED, BROKEN_TWICE, (), rules=[rule], batches=batches)
+    report = report_of(DECLARED, BROKEN_TWICE, (), rules=[JudgedRule(declared=rule, owner="web")], batches=batches)
 
     first = report.rules[0]
     assert (first.rule, first.kind, first.unit, first.broken) == ("strongest < 9", "quick: quarantine", "batches", 1)
@@ -149,11 +152,14 @@ def test_a_row_rule_is_shown_with_what_each_batch_found() -> None:
     assert "strongest &lt; 9" in shown
     assert "in 1 of 2 batches" in shown
     assert "in 3 of 4 checks" in shown
+    assert "<code>1:9</code> of clicks" in shown
+    assert "<div>quick: 2 of 40 rows</div>" in shown
+    assert [chart.figure for chart in charts_of_report(report)][-3:] == ["0 %", "2", "40"]
 
 
 def test_a_rule_about_a_batch_is_shown_with_what_was_observed_unless_its_column_is_masked() -> None:
     mean = {"type": "expect_column_mean_to_be_between", "kwargs": {"column": "strongest", "max_value": 4}}
-    rules = [RuleDeclaration.model_validate({"name": "weak", **mean})]
+    rules = [JudgedRule(declared=RuleDeclaration.model_validate({"name": "weak", **mean}), owner="web")]
     found = RuleCount(counted=40, failed=0, on_failure="hold", is_broken=True, observed="5.5")
     batch = RuleResult(
         stream="clicks", generation=1, batch=9, output="main", table="silver.clicks", rows=40, rules={"weak": found}
@@ -237,6 +243,43 @@ def test_the_summary_names_what_is_broken_and_counts_the_rest() -> None:
     assert "1 without rules" in shown
     without_details = replace(BROKEN_TWICE[0], details=())
     assert quality_line(LINE, [without_details], ()).broken == (BETWEEN.type,), "of a program that recorded no more"
+
+
+def test_the_summary_counts_rules_of_batches_and_names_those_that_are_broken_with_their_owner() -> None:
+    rule = RuleDeclaration.model_validate({"name": "quick", "expression": "strongest < 9", "on_failure": "quarantine"})
+    found = RuleCount(counted=40, failed=2, on_failure="quarantine", is_broken=True)
+    batch = RuleResult(
+        stream="clicks", generation=1, batch=9, output="main", table="silver.clicks", rows=40, rules={"quick": found}
+    )
+    line = replace(LINE, batch_rules=2, judged=1, broken=1, judged_at=NOON)
+    shown = quality_line(line, (), (), rules=[JudgedRule(declared=rule, owner="analysts")], batches=[batch])
+
+    assert (line.tone, line.quality_words, line.is_healthy) == ("bad", "failed", False)
+    assert (shown.batch_scores, shown.broken) == (
+        (0,),
+        ("strongest < 9: 2 of 40 rows of batch 1:9 of clicks break it, and are in its quarantine; owner analysts",),
+    )
+    holds = QualityLine(line=replace(LINE, batch_rules=2, judged=2, judged_at=NOON))
+    unchecked = QualityLine(line=replace(LINE, batch_rules=2))
+    figures = {"good": 1, "broken": 1, "unchecked": 1, "without": 0, "percent": 67}
+    assert summary_figures([shown, holds, unchecked]) == figures
+    page = summary_page(shown, unchecked)
+    assert "0 of 1" in page
+    assert "1 not checked yet" in page
+    assert "owner analysts" in page
+    assert "2 declared" in page
+    assert "without rules" not in page
+
+
+def test_a_broken_batch_outweighs_a_check_that_passed_and_a_check_a_batch_that_did() -> None:
+    passed, failed = with_result("silver.clicks"), with_result("silver.clicks", failed=1)
+    judged: dict[str, Any] = {"batch_rules": 1, "judged": 1, "judged_at": NOON + SIX_HOURS}
+
+    assert replace(passed, **judged, broken=1).result is QualityVerdict.FAILED
+    assert replace(failed, **judged).result is QualityVerdict.FAILED
+    assert replace(passed, **judged).found_at == NOON + SIX_HOURS
+    empty = replace(LINE, rules=2, verdict=QualityVerdict.NOTHING_TO_CHECK, **judged)
+    assert (empty.result, empty.unchecked) == (QualityVerdict.PASSED, 2)
 
 
 def test_two_hundred_tables_are_a_summary_of_less_than_300_kilobytes() -> None:
