@@ -32,8 +32,14 @@ FileFormat = Literal["parquet", "orc", "avro"]
 LEGACY_INSTANT = pa.timestamp("ns", tz="INT96")
 """How a time of parquet's old type INT96 is given here: an instant, which Spark reads to the microsecond."""
 
+ORC_INSTANT = pa.timestamp("ns", tz="ORC")
+"""How orc's type `timestamp with local time zone` is given here, which Spark does not read. Its `timestamp` is an
+instant, as Spark reads it, and a local time is what Spark marks as one."""
+
 _SIGNED = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _UNSIGNED = (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
+
+_BYTES = (pa.binary(), pa.large_binary())
 
 _EXACT: Mapping[str, tuple[pa.DataType, ...]] = {
     "boolean": (pa.bool_(),),
@@ -160,6 +166,8 @@ def _fits(declared: ColumnType, found: pa.DataType, file_format: FileFormat) -> 
             return _is_time(name, found, file_format)
         case PrimitiveType(name="binary") if pa.types.is_fixed_size_binary(found):
             return True
+        case PrimitiveType(name="binary") if file_format == "avro":
+            return found in _BYTES  # Spark's reader of Avro takes no text for bytes
         case PrimitiveType(name=name):
             return found in _EXACT.get(name, ())
     return False
@@ -168,11 +176,12 @@ def _fits(declared: ColumnType, found: pa.DataType, file_format: FileFormat) -> 
 def _is_time(name: str, found: pa.DataType, file_format: FileFormat) -> bool:
     if not pa.types.is_timestamp(found):
         return False
-    if file_format == "orc":  # its writers do not agree on which of its two types is which; both hold microseconds
-        return True
     if found == LEGACY_INSTANT:
         return name == "timestamptz"
-    return found.unit in ("ms", "us") and (found.tz is not None) == (name == "timestamptz")
+    if found == ORC_INSTANT:
+        return False
+    units = ("s", "ms", "us", "ns") if file_format == "orc" else ("ms", "us")  # orc has no units
+    return found.unit in units and (found.tz is not None) == (name == "timestamptz")
 
 
 def _declared(kind: ColumnType) -> str:
@@ -195,9 +204,11 @@ def _words(found: pa.DataType) -> str:
     if pa.types.is_timestamp(found):
         if found == LEGACY_INSTANT:
             return "an INT96 instant"
+        if found == ORC_INSTANT:
+            return "a timestamp with local time zone, which Spark does not read from orc"
         units = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
         return f"{'an instant' if found.tz is not None else 'a time without a zone'} in {units[found.unit]}"
-    if found in (pa.binary(), pa.large_binary()):
+    if found in _BYTES:
         return "bytes without the annotation of text"
     if found in _UNSIGNED:
         return f"an unsigned number of {found.bit_width} bits"

@@ -13,7 +13,7 @@ from pyarrow import orc, parquet
 from pyspark.sql import SparkSession
 
 from sluice.errors import LakehouseError
-from sluice.sources.file_types import LEGACY_INSTANT, FileFormat
+from sluice.sources.file_types import LEGACY_INSTANT, ORC_INSTANT, FileFormat
 from sluice_spark.session.jvm import first_line, jvm_of
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def read_columns(spark: SparkSession, uri: str, *, file_format: FileFormat) -> p
                 case "parquet":
                     return _parquet_columns(parquet.ParquetFile(pa.PythonFile(file, "r")))
                 case "orc":
-                    return orc.ORCFile(pa.PythonFile(file, "r")).schema
+                    return _orc_columns(orc.ORCFile(pa.PythonFile(file, "r")).schema)
             return pa.schema([_avro_field(one) for one in _avro_fields(file)])
         except (pa.ArrowException, OSError, ValueError, EOFError, KeyError, IndexError) as error:
             if isinstance(error.__cause__, Py4JJavaError) or isinstance(error, LakehouseError):
@@ -60,6 +60,33 @@ def _parquet_columns(file: parquet.ParquetFile) -> pa.Schema:
             place = columns.names.index(leaf.path)
             columns = columns.set(place, columns.field(place).with_type(LEGACY_INSTANT))
     return columns
+
+
+_ORC_ATTRIBUTE, _LOCAL = b"spark.sql.catalyst.type", b"timestamp_ntz"
+
+
+def _orc_columns(found: pa.Schema) -> pa.Schema:
+    """The columns with their times as Spark reads them: it writes a local time as a number with a mark."""
+    return pa.schema([_orc_field(found.field(index)) for index in range(len(found.names))])
+
+
+def _orc_field(field: pa.Field[Any]) -> pa.Field[Any]:
+    if (field.metadata or {}).get(_ORC_ATTRIBUTE) == _LOCAL:
+        return field.with_type(pa.timestamp("us"))
+    return field.with_type(_orc_type(field.type))
+
+
+def _orc_type(kind: Any) -> pa.DataType:
+    if pa.types.is_timestamp(kind):
+        return ORC_INSTANT if kind.tz is not None else pa.timestamp(kind.unit, tz="UTC")
+    if pa.types.is_struct(kind):
+        return pa.struct([_orc_field(kind.field(index)) for index in range(kind.num_fields)])
+    if pa.types.is_list(kind):
+        return pa.list_(_orc_field(kind.value_field).type)
+    if pa.types.is_map(kind):
+        return pa.map_(_orc_field(kind.key_field).type, _orc_field(kind.item_field).type)
+    other: pa.DataType = kind
+    return other
 
 
 def _avro_fields(file: io.RawIOBase) -> list[Mapping[str, Any]]:

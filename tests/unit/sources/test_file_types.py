@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from sluice.declarations.value_declaration import Column
-from sluice.sources.file_types import LEGACY_INSTANT, FileFormat, undeclared_columns, unfit_columns
+from sluice.sources.file_types import LEGACY_INSTANT, ORC_INSTANT, undeclared_columns, unfit_columns
 
 FILE_TYPES: dict[str, pa.DataType] = {
     "bool": pa.bool_(),
@@ -33,6 +33,7 @@ FILE_TYPES: dict[str, pa.DataType] = {
     "tz_us": pa.timestamp("us", tz="Europe/Berlin"),
     "tz_ns": pa.timestamp("ns", tz="UTC"),
     "int96": LEGACY_INSTANT,
+    "orc_tz": ORC_INSTANT,
     "decimal(9,2)": pa.decimal128(9, 2),
     "decimal(20,4)": pa.decimal128(20, 4),
     "list": pa.list_(pa.int32()),
@@ -134,9 +135,19 @@ def test_names_that_differ_in_case_only_are_ambiguous() -> None:
     assert difference.got == "id and ID, which differ in case only"
 
 
-@pytest.mark.parametrize("kind", ["ts_ns", "tz_ns"])
 @pytest.mark.parametrize("declared", ["timestamp", "timestamptz"])
-def test_orc_has_times_whose_writers_do_not_agree(kind: str, declared: str) -> None:
-    file_format: FileFormat = "orc"
+def test_orc_has_no_units_and_an_instant_that_spark_does_not_read(declared: str) -> None:
+    prefix = "ts_" if declared == "timestamp" else "tz_"
     column = Column(name="x", type=declared)
-    assert unfit_columns([column], pa.schema([("x", FILE_TYPES[kind])]), file_format=file_format) == ()
+    times = {name: kind for name, kind in FILE_TYPES.items() if name.startswith(("ts_", "tz_", "orc_"))}
+    fits = [
+        name for name, kind in times.items() if not unfit_columns([column], pa.schema([("x", kind)]), file_format="orc")
+    ]
+    assert fits == [name for name in times if name.startswith(prefix)]
+
+
+def test_avro_has_no_text_for_bytes() -> None:
+    (difference,) = unfit_columns(
+        [Column(name="x", type="binary")], pa.schema([("x", pa.string())]), file_format="avro"
+    )
+    assert str(difference) == "x: declared binary, got string"
