@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -207,9 +208,15 @@ def _found_version(connection: Connection) -> str | None:
 
 
 def _scripts() -> ScriptDirectory:
+    return _scripts_of(_config().get_main_option("script_location") or "")
+
+
+@cache
+def _scripts_of(folder: str) -> ScriptDirectory:
+    """The migrations of a folder. Alembic runs all their files to know their order, so a process does it once."""
     from alembic.script import ScriptDirectory
 
-    return ScriptDirectory.from_config(_config())
+    return ScriptDirectory(folder)
 
 
 def _config() -> Config:
