@@ -49,6 +49,7 @@ def test_a_backfill_has_one_run_for_each_day_and_nothing_is_scheduled(airflow: R
         "start": "2013-01-05T00:00:00+00:00",
         "end": "2013-01-06T00:00:00+00:00",
         "allow_fewer": "no",
+        "allow_repeated": "no",
         "agreed": "",
     }
 

@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from sluice.backfill.intervals import Interval
+from sluice.backfill.intervals import Interval, spanned
 from sluice.errors import VerificationError
+
+ALLOW_REPEATED = (
+    "Where they are other rows, repeat it with `--allow-repeated`; a run of a DAG takes the conf "
+    '`{"allow_repeated": true}`.'
+)
+"""The way out where rows may be there already."""
 
 _MOST_NAMED = 5
 """How many intervals a message names."""
@@ -111,18 +117,53 @@ def require_taken(
     ------
     VerificationError: with the intervals whose backfills are not asked for; nothing was published.
     """
-    lost = {one: rows for one, rows in moved.items() if not any(_contains(other, one) for other in planned)}
-    if not lost:
+    if not (lost := _not_among(planned, moved)):
         return
-    every = (interval, *lost)  # rows that change places with each other need both at the same time
-    first, last = min(every, key=lambda one: one.start), max(every, key=lambda one: one.end)
-    named = "; ".join(one.spoken for one in sorted(lost, key=lambda one: one.start)[:_MOST_NAMED])
-    more = f" and {len(lost) - _MOST_NAMED} more" if len(lost) > _MOST_NAMED else ""
     raise VerificationError(
         f"{sum(lost.values()):,} rows that {table} holds in {interval.spoken} lie in other intervals now, which do not "
-        f"have them yet: {named}{more}. They would be lost. Nothing was published.",
-        next_step=f"Backfill them together: `sluice backfill {stream} --from "
-        f"{first.start:%Y-%m-%dT%H:%M} --to {last.end:%Y-%m-%dT%H:%M}`.",
+        f"have them yet: {_named(lost)}. They would be lost. Nothing was published.",
+        next_step=_together(interval, lost, stream=stream),
+    )
+
+
+def require_removed(
+    arrived: Mapping[Interval, int], planned: Sequence[Interval], *, stream: str, table: str, interval: Interval
+) -> None:
+    """Check that rows which lay in other intervals before are removed there: they would be there twice.
+
+    Parameters
+    ----------
+    arrived: how many rows that come into `interval` the target holds in another one, where they are given no more.
+    planned: the intervals whose backfills are asked for.
+
+    Raises
+    ------
+    VerificationError: with the intervals whose backfills are not asked for; nothing was published.
+    """
+    if not (twice := _not_among(planned, arrived)):
+        return
+    raise VerificationError(
+        f"{sum(twice.values()):,} rows of {interval.spoken} are in {table} already, in other intervals, where they do "
+        f"not lie any more: {_named(twice)}. They would be there twice. Nothing was published.",
+        next_step=f"{_together(interval, twice, stream=stream)} {ALLOW_REPEATED}",
+    )
+
+
+def _not_among(planned: Sequence[Interval], rows: Mapping[Interval, int]) -> dict[Interval, int]:
+    return {one: number for one, number in rows.items() if not any(_contains(other, one) for other in planned)}
+
+
+def _named(intervals: Mapping[Interval, int]) -> str:
+    named = "; ".join(one.spoken for one in sorted(intervals, key=lambda one: one.start)[:_MOST_NAMED])
+    return f"{named} and {len(intervals) - _MOST_NAMED} more" if len(intervals) > _MOST_NAMED else named
+
+
+def _together(interval: Interval, others: Mapping[Interval, int], *, stream: str) -> str:
+    """The command that replaces all of them: rows that change places with each other need both at the same time."""
+    whole = spanned((interval, *others))
+    return (
+        f"Backfill them together: `sluice backfill {stream} --from {whole.start:%Y-%m-%dT%H:%M} --to "
+        f"{whole.end:%Y-%m-%dT%H:%M}`."
     )
 
 

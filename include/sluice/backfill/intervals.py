@@ -14,6 +14,8 @@ IntervalLength = Literal["hour", "day", "month"]
 
 Wanted = TypeVar("Wanted")
 
+_MICROSECOND = timedelta(microseconds=1)
+
 _FORM = "%Y%m%dT%H%M"
 
 FIRST_YEAR, LAST_YEAR = 1970, 2200
@@ -49,6 +51,10 @@ class Interval:
     def widened(self, margin: timedelta) -> Interval:
         """The interval with a margin before and after it."""
         return Interval(start=self.start - margin, end=self.end + margin)
+
+    def with_neighbours(self, length: IntervalLength) -> Interval:
+        """The interval with the hour, day or month before and after it. It begins and ends where one does."""
+        return Interval(start=floor_time(self.start - _MICROSECOND, length), end=_next(self.end, length))
 
 
 def publication_key(stream: str, interval: Interval, *, identity: str, attempt: int) -> str:

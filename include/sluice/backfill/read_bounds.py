@@ -31,8 +31,12 @@ class InputBound:
         return self.input
 
     def whole(self) -> InputBound | None:
-        """The same without the column; none when not all is known to be left that the stream had read."""
+        """All that is left of what the stream had read, without the column; none when it is not known what that is."""
         return replace(self, column=None)
+
+    def longer(self) -> InputBound | None:
+        """The same for reading a longer interval; none when what is left of that is not known."""
+        return self
 
     @property
     def _with_returning(self) -> str:
@@ -51,10 +55,6 @@ class TableBound(InputBound):
     snapshot_id: int | None = None
     has_lost_rows: bool = False
     has_expired_history: bool = False
-
-    def whole(self) -> InputBound | None:
-        """The same without the column; none when rows may have been removed that the stream had read."""
-        return None if self.column is not None and self.has_lost_rows else replace(self, column=None)
 
     @property
     def what(self) -> str:
@@ -78,7 +78,9 @@ class TopicBound(InputBound):
     is_by_record_time: whether `column` is the record's own time.
     complete_after: with `is_by_record_time`, all records that are younger than this are still there; unset when none
         was removed.
-    everything: with `is_by_record_time`, all records that the stream has read; unset when some of them were removed.
+    everything: with `is_by_record_time`, all records that are left of those that the stream has read; unset when it is
+        not known which these are.
+    has_lost_records: whether some were removed that the stream has read.
     """
 
     ranges: Mapping[str, Mapping[int, OffsetRange]] = field(default_factory=dict)
@@ -86,10 +88,15 @@ class TopicBound(InputBound):
     is_by_record_time: bool = False
     complete_after: datetime | None = None
     everything: TopicBound | None = None
+    has_lost_records: bool = False
 
     def whole(self) -> InputBound | None:
-        """The same without the column; none when records were removed that the stream had read."""
+        """All records that are left, without the column; none when it is not known which these are."""
         return self.everything if self.is_by_record_time else replace(self, column=None)
+
+    def longer(self) -> InputBound | None:
+        """All records that are left, where the offsets are those of an interval."""
+        return self.everything if self.is_by_record_time else self
 
     @property
     def what(self) -> str:

@@ -129,6 +129,7 @@ def plan_topic_bound(
         complete_after=complete_after,
         ranges=_ranges(sights, source),
         everything=_everything(sights, source, input_name) if by_time else None,
+        has_lost_records=bool(removed),
         problem=f"{'; '.join(problems)}." if problems else "",
         is_gone=bool(problems),
         way_out=_COMPACTED_WAY_OUT
@@ -155,9 +156,11 @@ def _declared(source: KafkaSource, topic: str, partition: int) -> int:
 def _everything(
     sights: Mapping[str, Mapping[int, PartitionObservation]], source: KafkaSource, input_name: str
 ) -> TopicBound | None:
-    """All records that the stream has read, when all of them are left. From which offset on they are is not known of a
+    """All records that are left of those that the stream has read. From which offset on these are is not known of a
     stream that begins with a time."""
-    if isinstance(source.starting, datetime) or next(_problems(sights, source, None), None) is not None:
+    if isinstance(source.starting, datetime) or any(
+        one.end < one.read for partitions in sights.values() for one in partitions.values()
+    ):
         return None
     unbounded = {
         topic: {number: replace(one, since=None) for number, one in partitions.items()}

@@ -39,6 +39,9 @@ from sluice.work.start_application import profile_for
 
 app = typer.Typer(add_completion=False)
 
+_REPEATED_ALLOWED = "Rows are allowed that the table may hold elsewhere already."
+"""The last step of a plan with `--allow-repeated`."""
+
 
 @app.command()
 def backfill(
@@ -50,6 +53,10 @@ def backfill(
     ] = False,
     newest_first: Annotated[bool, typer.Option("--newest-first", help="Begin with the newest interval.")] = False,
     allows_fewer: AllowFewer = False,
+    allows_repeated: Annotated[
+        bool,
+        typer.Option("--allow-repeated", help="Also publish rows that the table may hold elsewhere already."),
+    ] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -72,8 +79,9 @@ def backfill(
             intervals = tuple(reversed(intervals))
 
         def planned() -> list[BackfillPlan]:
-            more = (made, FEWER_ALLOWED) if allows_fewer else (made,)
-            return [_plan(ctx, stream, whole).followed_by(*more) for whole in wholes]
+            fewer = (FEWER_ALLOWED,) if allows_fewer else ()
+            repeated = (_REPEATED_ALLOWED,) if allows_repeated else ()
+            return [_plan(ctx, stream, whole).followed_by(made, *fewer, *repeated) for whole in wholes]
 
         if may_act(planned, dry_run=dry_run, yes=yes, as_json=as_json):
             requests = [
@@ -82,6 +90,7 @@ def backfill(
                     start=one.start.isoformat(),
                     end=one.end.isoformat(),
                     allow_fewer=YES if allows_fewer else NO,
+                    allow_repeated=YES if allows_repeated else NO,
                 )
                 for one in intervals
             ]

@@ -49,6 +49,7 @@ class ReplaceInterval(WorkRequest):
 
     start, end: times in ISO 8601; without an offset they are UTC. The end is not part of the interval.
     allow_fewer: `yes` to publish also where fewer rows come than go.
+    allow_repeated: `yes` to publish also rows that the target may hold elsewhere already.
     agreed: the `declarations_digest` that a person agreed to; empty when no person was asked.
     """
 
@@ -58,6 +59,7 @@ class ReplaceInterval(WorkRequest):
     start: str
     end: str
     allow_fewer: str = NO
+    allow_repeated: str = NO
     agreed: str = ""
 
     def payload(self) -> dict[str, str]:

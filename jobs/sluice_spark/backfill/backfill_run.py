@@ -57,6 +57,7 @@ class BackfillRun:
 
     open_session: called when the plan is not refused.
     allows_fewer: whether the interval, and those of the followers, may have fewer rows afterwards.
+    allows_repeated: whether the targets may hold rows of them elsewhere already.
     agreed: the `declarations_digest` that a person agreed to; empty when no person was asked.
     patience_seconds: how long the run waits for a batch of the stream without which the interval cannot be planned.
     """
@@ -71,6 +72,7 @@ class BackfillRun:
     reached: Reached = unnoticed
     patience_seconds: float = PATIENCE_SECONDS
     allows_fewer: bool = False
+    allows_repeated: bool = False
     agreed: str = ""
 
     def work(self) -> BackfillResult:
@@ -173,6 +175,7 @@ class BackfillRun:
                 planned=self.planned,
                 observe_sources=partial(self.observe_sources, catalog),
                 allows_fewer=self.allows_fewer,
+                allows_repeated=self.allows_repeated,
                 identity=identity,
             )
             return replacing.replace(spark, computed, held)

@@ -12,7 +12,7 @@ from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
 from sluice.backfill.backfill_plan import BackfillObservation
-from sluice.backfill.balance import RowCounts, RowTotals, require_balance, require_taken
+from sluice.backfill.balance import RowCounts, RowTotals, require_balance, require_removed, require_taken
 from sluice.backfill.interval_gaps import Fingerprint
 from sluice.backfill.intervals import Interval, publication_key
 from sluice.backfill.observe_backfill import backfill_of, interval_of_table, replaces_rows
@@ -63,6 +63,7 @@ class IntervalReplacing:
     target: as it was loaded for the plan.
     planned: the intervals of the stream whose backfills are asked for. observe_sources: looks at what it reads.
     allows_fewer: whether the interval may have fewer rows afterwards.
+    allows_repeated: whether the target may hold rows of it elsewhere already.
     identity: of the attempt. Its number is one of the ledger, and a ledger that was restored gives it again.
     """
 
@@ -75,6 +76,7 @@ class IntervalReplacing:
     planned: Callable[[], Sequence[Interval]]
     observe_sources: Callable[[], PresentSource]
     allows_fewer: bool = False
+    allows_repeated: bool = False
     identity: str = field(default_factory=lambda: uuid4().hex)
 
     @property
@@ -114,6 +116,8 @@ class IntervalReplacing:
             staged = None if new == old else self._stage(computed, held, touched)
             self.reached(CrashPoint.STAGED)
             moved = self.moved_rows(computed, held) if staged is not None and old.rows else 0
+            if staged is not None and new.rows:
+                self.require_removed(computed, held)
             counts = self.audit(computed.totals(moved=moved), new=new, old=old, staged=staged, touched=touched)
             corrected = self.corrected(spark, computed, held, [self.seen.interval])
             self.reached(CrashPoint.AUDITED)
@@ -136,7 +140,7 @@ class IntervalReplacing:
         VerificationError: with their number; nothing was published.
         """
         whole = within or self.seen.interval
-        computed.require_times(held, whole, stream=self.attempt.stream)
+        computed.require_times(held, whole, stream=self.attempt.stream, allows_repeated=self.allows_repeated)
 
     @property
     def reads_whole(self) -> bool:
@@ -175,6 +179,24 @@ class IntervalReplacing:
             stream, table = self.attempt.stream, self.seen.output.target
             require_taken(moved, self.planned(), stream=stream, table=table, interval=whole)
         return sum(moved.values())
+
+    def require_removed(self, computed: IntervalRows, held: HeldRows, *, within: Interval | None = None) -> None:
+        """Refuse rows that the target holds in other intervals, unless all of these are asked for, or it is allowed.
+
+        Parameters
+        ----------
+        within: all that was computed together; this interval alone when it is unset.
+
+        Raises
+        ------
+        VerificationError: when the backfill of one of those intervals is not asked for.
+        """
+        whole = within or self.seen.interval
+        if self.allows_repeated:
+            return
+        if arrived := computed.arrived(held, whole, backfill_of(self.stream).interval):
+            stream, table = self.attempt.stream, self.seen.output.target
+            require_removed(arrived, self.planned(), stream=stream, table=table, interval=whole)
 
     def audit(
         self,

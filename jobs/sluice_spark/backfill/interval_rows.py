@@ -10,37 +10,40 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as fn
 
 from sluice.backfill.backfill_plan import BackfillObservation, plan_backfill
-from sluice.backfill.balance import RowTotals
+from sluice.backfill.balance import ALLOW_REPEATED, RowTotals
 from sluice.backfill.intervals import Interval, IntervalLength, spanned
 from sluice.backfill.observe_backfill import backfill_of
 from sluice.backfill.reach import PlanReach, reach_refusals
-from sluice.backfill.read_bounds import InputBound, TableBound
+from sluice.backfill.read_bounds import InputBound, TableBound, TopicBound
 from sluice.declarations.iceberg_output import IcebergOutput
 from sluice.declarations.loaded_declarations import LoadedStream
-from sluice.declarations.rule_declaration import RuleDeclaration, row_rules
+from sluice.declarations.rule_declaration import RuleDeclaration
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import UnpublishableError, VerificationError
 from sluice.settings import Settings
+from sluice_spark.backfill.batch_outputs import (
+    batch_outputs,
+    blocking_rules,
+    rows_near,
+    separated,
+    timeless_of_all,
+)
 from sluice_spark.backfill.bounded_inputs import open_bounded, within
-from sluice_spark.backfill.moved_rows import TimesGiven, moved_rows
+from sluice_spark.backfill.moved_rows import TimesGiven, arrived_rows, moved_rows
 from sluice_spark.backfill.plan_reach import derive_reach
 from sluice_spark.backfill.table_rows import HeldRows
-from sluice_spark.query.batch_form import DEDUPLICATIONS, CountedDuplicates, HeldResult
-from sluice_spark.query.row_rules import broken_rules, found_by_rules
+from sluice_spark.query.batch_form import DEDUPLICATIONS, CountedDuplicates
 from sluice_spark.query.state_operators import stateful_operators
 from sluice_spark.query.stream_outputs import (
     count_rejected_by_rules,
     open_targets,
     part,
-    rule_counts,
     unite_outputs,
 )
 from sluice_spark.query.stream_plan import plan_stream
-from sluice_spark.query.transformation import transform
 from sluice_spark.session.columns import quoted
 from sluice_spark.session.row_content import row_hashes
-from sluice_spark.session.valid_text import has_invalid_text, invalid_rows, require_valid_text
-from sluice_spark.sinks.iceberg import IcebergTarget, one_row_per_key
+from sluice_spark.sinks.iceberg import one_row_per_key
 
 _OWN_STATE = "WithState"
 """Part of the name of each operator whose state is the user's own."""
@@ -137,6 +140,7 @@ class IntervalRows:
     _superseded: CountedSuperseded
     _without_time: DataFrame
     _every_timeless: Callable[[], DataFrame | None] | None
+    _every_near: Callable[[], DataFrame | None] | None
     _beside: DataFrame
     _declared: IcebergOutput
     _reach: PlanReach
@@ -175,6 +179,21 @@ class IntervalRows:
             length=length,
         )
 
+    def arrived(self, held: HeldRows, interval: Interval, length: IntervalLength) -> Mapping[Interval, int]:
+        """The rows of an interval that the target holds in another one, where they are not any more (`arrived_rows`).
+        Where only an interval of the inputs is read, the nearest others are looked at."""
+        if self._reach.keeps_rows:
+            return {}
+        is_whole = self._every_near is None
+        return arrived_rows(
+            held=held.of_interval(interval),
+            computed=self.rows,
+            held_beside=held.outside(interval, near=None if is_whole else interval.with_neighbours(length)),
+            computed_beside=self._every_near or (lambda: self._beside),
+            column=self._column,
+            length=length,
+        )
+
     def are_held_elsewhere(self, held: HeldRows, intervals: Sequence[Interval]) -> bool:
         """Whether the target holds each row that was computed beside some intervals: then every record that was read
         is published once these are."""
@@ -185,14 +204,15 @@ class IntervalRows:
         hashed = new.select(*row_hashes(new))
         return hashed.exceptAll(old.select(*row_hashes(old))).isEmpty()
 
-    def require_times(self, held: HeldRows, interval: Interval, *, stream: str) -> None:
+    def require_times(self, held: HeldRows, interval: Interval, *, stream: str, allows_repeated: bool = False) -> None:
         """Refuse rows whose time is null, unless the target holds them: no interval takes them, so that they would be
         lost where the row in their place is replaced. Refuse rows that the target holds without a time, and that have
         one now: no interval removes them, so that they would be there twice. The rows must have been computed.
 
         Parameters
         ----------
-        held: what the target holds; a merged row is known by its keys.
+        held: what the target holds; a merged row is known by its keys. allows_repeated: whether it may hold rows of the
+            interval without a time.
 
         Raises
         ------
@@ -200,14 +220,13 @@ class IntervalRows:
         """
         timeless, refreshes = held.without_time(), f"`sluice stream refresh {stream}`"
         self._require_held(timeless, refreshes)
-        if self._reach.keeps_rows:
+        if self._reach.keeps_rows or allows_repeated:
             return
         twice = TimesGiven(
             held=held.of_interval(interval),
             computed=self.rows,
             held_timeless=timeless,
             computed_timeless=self._without_time,
-            column=self._column,
             every_timeless=self._every_timeless,
         ).count()
         if twice:
@@ -215,7 +234,7 @@ class IntervalRows:
                 f"{twice} rows of {interval.spoken} may be in {self._declared.table} already, with a null "
                 f"{self._column} that they do not have any more: no interval removes those. {self._unknown}Nothing was "
                 "published.",
-                next_step=f"Build the whole table again: {refreshes}.",
+                next_step=f"Build the whole table again: {refreshes}. {ALLOW_REPEATED}",
             )
 
     def _require_held(self, held: DataFrame, refreshes: str) -> None:
@@ -284,7 +303,7 @@ def compute_interval(
     duplicates, all_results = CountedDuplicates(), Observation()
     name, is_whole = seen.output.output, all(source.column is None for source in seen.sources)
     everything = held.everything() if is_whole else None
-    outputs = _outputs(spark, stream, seen, inputs.rows, held=everything, duplicates=duplicates)
+    outputs = batch_outputs(spark, stream, seen, inputs.rows, held=everything, duplicates=duplicates)
     targets = open_targets(spark, stream, outputs, catalog=catalog)
     declared = targets[0].declared
     outputs[name], invalid = separated(outputs[name], targets[0], has_quarantine=stream.declaration.quarantine)
@@ -310,7 +329,8 @@ def compute_interval(
         _duplicates=duplicates,
         _superseded=superseded,
         _without_time=part(timeless, name).select(*columns),
-        _every_timeless=None if is_whole else partial(_timeless_of_all, spark, stream, settings, seen),
+        _every_timeless=None if is_whole else partial(timeless_of_all, spark, stream, settings, seen),
+        _every_near=None if is_whole else partial(rows_near, spark, stream, settings, seen),
         _beside=part(beside, name).select(*columns),
         _declared=declared,
         _reach=reach,
@@ -320,71 +340,13 @@ def compute_interval(
 
 
 def _unknown_losses(source: InputBound) -> str:
-    """That records without a time may have been removed instead, as a sentence; empty where it is known."""
-    if not isinstance(source, TableBound) or not source.has_expired_history or source.has_lost_rows:
+    """That records without a time may have been removed instead, as a sentence; empty where none was."""
+    if isinstance(source, TopicBound) and source.has_lost_records:
+        return f"Input {source.input} has lost records, and they may be rows of these. "
+    if not isinstance(source, TableBound):
         return ""
-    return f"Whether {source.table} has lost their records instead is unknown: snapshots of it are expired. "
-
-
-def _outputs(
-    spark: SparkSession,
-    stream: LoadedStream,
-    seen: BackfillObservation,
-    inputs: Mapping[str, DataFrame],
-    *,
-    held: DataFrame | None,
-    duplicates: CountedDuplicates | None = None,
-) -> dict[str, DataFrame]:
-    """The outputs of the transformation as a batch. held: what the target holds, where the inputs are read whole."""
-    kept = HeldResult(table=seen.output.target, column=backfill_of(stream).column, rows=held)
-    counted = duplicates or CountedDuplicates()
-    return {
-        one: counted.as_batch(rows, held=kept if one == seen.output.output else None)
-        for one, rows in transform(spark, stream, inputs).items()
-    }
-
-
-def _timeless_of_all(
-    spark: SparkSession, stream: LoadedStream, settings: Settings, seen: BackfillObservation
-) -> DataFrame | None:
-    """The rows without a time of all that the stream had read, also where a backfill reads an interval of an input;
-    none when some of it is gone."""
-    whole = {source.input: source.whole() for source in seen.sources}
-    bounds = {name: bound for name, bound in whole.items() if bound is not None}
-    if len(bounds) < len(whole):
-        return None
-    inputs, column = open_bounded(spark, stream, settings, bounds, wide=seen.interval), backfill_of(stream).column
-    outputs, name = _outputs(spark, stream, seen, inputs.rows, held=None), seen.output.output
-    (target, *_) = targets = open_targets(spark, stream, outputs, catalog=settings.catalog.name)
-    outputs[name], _ = separated(outputs[name], target, has_quarantine=stream.declaration.quarantine)
-    outputs[name] = outputs[name].where(fn.col(quoted(column)).isNull())
-    columns = [quoted(field) for field in spark.table(target.identifier).columns]
-    return part(unite_outputs(stream, outputs, targets).rows, name).select(*columns)
-
-
-def blocking_rules(united: DataFrame, rules: Mapping[str, Sequence[RuleDeclaration]]) -> str:
-    """The broken row rules by which a batch of the stream would not become visible, for a sentence; empty without any.
-
-    Parameters
-    ----------
-    united: as `unite_outputs` gives it. rules: those about a batch as a whole are not for other portions of the rows.
-    """
-    wanted = list(rule_counts(united, rules)) if rules else []
-    if not wanted:
-        return ""
-    found = found_by_rules(united.agg(*wanted).collect()[0], row_rules(rules))
-    return broken_rules({output: counts for output, (_, counts) in found.items()}, "fail", "hold")
-
-
-def separated(
-    rows: DataFrame, target: IcebergTarget, *, has_quarantine: bool
-) -> tuple[DataFrame, tuple[DataFrame, ...]]:
-    """The rows of an output whose text is UTF-8, and those of the quarantine for the others, as a batch of the stream
-    has them. Without a quarantine, such a row stops the computation with the names of its columns.
-    """
-    invalid = has_invalid_text(rows.schema)
-    if invalid is None:
-        return rows, ()
-    if not has_quarantine:
-        return require_valid_text(rows, place=f"output {target.output}, table {target.declared.table},"), ()
-    return rows.where(~invalid), (invalid_rows(rows, invalid),)
+    if source.has_lost_rows:
+        return f"{source.table} has lost rows, and they may be made of these. "
+    if source.has_expired_history:
+        return f"Whether {source.table} has lost their records instead is unknown: snapshots of it are expired. "
+    return ""

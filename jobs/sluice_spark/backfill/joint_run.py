@@ -106,6 +106,7 @@ class JointRun:
             planned=run.planned,
             observe_sources=partial(run.observe_sources, catalog),
             allows_fewer=run.allows_fewer,
+            allows_repeated=run.allows_repeated,
             identity=identity,
         )
 
@@ -163,6 +164,8 @@ class JointRun:
         staged = self._stage(computed, first, new=new, old=old)
         run.reached(CrashPoint.STAGED)
         moved = first.moved_rows(computed, held, within=whole) if staged and any(old.values()) else 0
+        if staged:
+            first.require_removed(computed, held, within=whole)
         totals, prepared = computed.totals(moved=moved), {}
         for interval, one in replacing.items():
             touched = TouchedFiles(whole=tuple(files[interval]), partial=())

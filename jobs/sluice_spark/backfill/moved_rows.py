@@ -1,5 +1,5 @@
-"""Finds the rows that an interval of the target loses to another one, because their time is another one now, and those
-that have a time now and had none.
+"""Finds the rows that an interval of the target loses to another one, or gets from another one, because their time is
+another one now, and those that have a time now and had none.
 
 A row is known by its columns that are no times, or by its other times when it has no such column: two rows that agree
 in them are taken for the same row. What the target holds where it lies now, is not lost.
@@ -40,22 +40,57 @@ def moved_rows(
     held_beside, computed_beside: those of other intervals. All of them have the same columns.
     column: by which rows have intervals. length: of one.
     """
-    if not (known_by := _known_by(computed, column)):
+    return _found_beside(held, computed, here=computed_beside, there=lambda: held_beside, column=column, length=length)
+
+
+def arrived_rows(
+    *,
+    held: DataFrame,
+    computed: DataFrame,
+    held_beside: DataFrame,
+    computed_beside: Callable[[], DataFrame | None],
+    column: str,
+    length: IntervalLength,
+) -> Mapping[Interval, int]:
+    """How many rows come into an interval that the target holds in another one, by that one, where nothing gives them
+    any more.
+
+    Parameters
+    ----------
+    computed_beside: computes the rows of the other intervals, once the target holds such rows; none where that is not
+        possible. All others as `moved_rows` has them.
+    """
+    return _found_beside(computed, held, here=held_beside, there=computed_beside, column=column, length=length)
+
+
+def _found_beside(
+    some: DataFrame,
+    others: DataFrame,
+    *,
+    here: DataFrame,
+    there: Callable[[], DataFrame | None],
+    column: str,
+    length: IntervalLength,
+) -> Mapping[Interval, int]:
+    """The rows that some have and others have not, which lie `here` beside the interval and not `there`."""
+    if not (known_by := _known_by(some, column)):
         return {}
-    gone = _known(held, known_by).exceptAll(_known(computed, known_by)).distinct().persist()
+    wanted = _known(some, known_by).exceptAll(_known(others, known_by)).distinct().persist()
+    start = fn.unix_micros(fn.date_trunc(length, fn.col(quoted(column)).cast("timestamp")))
+
+    def beside(rows: DataFrame) -> DataFrame:
+        return _hashed(rows, known_by, start).join(wanted, _KNOWN, "left_semi")
+
     try:
-        if gone.isEmpty():
+        if not wanted.count():  # all of it, so that Spark knows how large it is when it joins
             return {}
-        here, there = (
-            _hashed(
-                rows, known_by, fn.unix_micros(fn.date_trunc(length, fn.col(quoted(column)).cast("timestamp")))
-            ).join(fn.broadcast(gone), _KNOWN, "left_semi")
-            for rows in (computed_beside, held_beside)
-        )
-        found = here.exceptAll(there).groupBy(_START).count().collect()
+        # Most often nothing lies here, and what lies there need not be computed.
+        if (found := beside(here)).isEmpty() or (known := there()) is None:
+            return {}
+        counts = found.exceptAll(beside(known)).groupBy(_START).count().collect()
     finally:
-        gone.unpersist()
-    starts = ((datetime.fromtimestamp(one[_START] // 1_000_000, UTC), one["count"]) for one in found)
+        wanted.unpersist()
+    starts = ((datetime.fromtimestamp(one[_START] // 1_000_000, UTC), one["count"]) for one in counts)
     return {
         rounded_outwards(Interval(start=start, end=start.replace(microsecond=1)), length): rows
         for start, rows in starts
@@ -70,16 +105,14 @@ class TimesGiven:
     held_timeless: all rows without a time that the target holds.
     computed_timeless: the computed rows without a time; where only an interval of the inputs was read, those of its
         records.
-    column: that of the time.
-    every_timeless: computes the rows without a time of all records. It is none where records are gone, and unset where
-        all were computed.
+    every_timeless: computes the rows without a time of all records that are left. It is none where it is not known
+        which these are, and unset where all were computed.
     """
 
     held: DataFrame
     computed: DataFrame
     held_timeless: DataFrame
     computed_timeless: DataFrame
-    column: str
     every_timeless: Callable[[], DataFrame | None] | None = None
 
     def count(self) -> int:
@@ -89,8 +122,7 @@ class TimesGiven:
         A correction may have changed the values of a row with its time, and any row of the interval may have left it
         for good meanwhile: neither numbers of rows nor their values show that a new row only is an older one of the
         interval. Where only an interval was read, a row without a time may be of a record that was not: then all
-        records are read, once the others leave it open. Where some are gone, the rows that are known again are counted
-        alone.
+        records that are left are read, once the others leave it open. One of a record that is gone is counted, too.
         """
         if self.held_timeless.isEmpty() or not (stale := self._stale(self.computed_timeless)):
             return 0
@@ -98,7 +130,7 @@ class TimesGiven:
         if not found or self.every_timeless is None:
             return found
         every = self.every_timeless()
-        return self._known_again() if every is None else min(self._stale(every), new)
+        return found if every is None else min(self._stale(every), new)
 
     def _stale(self, timeless: DataFrame) -> int:
         """How many rows without a time the target holds that are given no more."""
@@ -108,13 +140,6 @@ class TimesGiven:
     def _new(self) -> int:
         computed, held = (rows.select(*row_hashes(rows)) for rows in (self.computed, self.held))
         return computed.exceptAll(held).count()
-
-    def _known_again(self) -> int:
-        if not (by := _known_by(self.computed, self.column)):
-            return 0
-        known = _known(self.held_timeless, by).exceptAll(_known(self.computed_timeless, by))
-        gained = _hashed(self.computed, by).exceptAll(_hashed(self.held, by))
-        return gained.join(fn.broadcast(known), _KNOWN, "left_semi").count()
 
 
 _KNOWN = ["known0", "known1"]
@@ -129,8 +154,7 @@ def _known(rows: DataFrame, known_by: list[str]) -> DataFrame:
     return rows.select(*map(quoted, known_by)).transform(lambda some: some.select(*row_hashes(some)).toDF(*_KNOWN))
 
 
-def _hashed(rows: DataFrame, known_by: list[str], start: Column | None = None) -> DataFrame:
-    """What a row is known by, where it lies if that is given, and all of it."""
+def _hashed(rows: DataFrame, known_by: list[str], start: Column) -> DataFrame:
+    """What a row is known by, where it lies, and all of it."""
     known = (one.alias(name) for one, name in zip(row_hashes(rows.select(*map(quoted, known_by))), _KNOWN, strict=True))
-    where = () if start is None else (start.alias(_START),)
-    return rows.select(*known, *where, *row_hashes(rows))
+    return rows.select(*known, start.alias(_START), *row_hashes(rows))

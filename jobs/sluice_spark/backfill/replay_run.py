@@ -54,7 +54,7 @@ from sluice.publication.staging_layout import BACKFILL_NAMESPACE, drop_staging_c
 from sluice.publication.write_folders import Writer
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
-from sluice_spark.backfill.interval_rows import blocking_rules, separated
+from sluice_spark.backfill.batch_outputs import blocking_rules, separated
 from sluice_spark.backfill.rejected_reading import RecordsAgain, RejectedReading
 from sluice_spark.backfill.replay_balance import (
     Computed,

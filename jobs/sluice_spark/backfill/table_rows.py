@@ -92,10 +92,11 @@ class HeldRows:
         rows = self._rows()
         return self._named(rows.where(within(rows, self._time, interval)))
 
-    def outside(self, interval: Interval) -> DataFrame:
-        """The rows of all other intervals."""
+    def outside(self, interval: Interval, *, near: Interval | None = None) -> DataFrame:
+        """The rows of all other intervals. near: that contains them; unset for all."""
         rows = self._rows()
-        return self._named(rows.where(~within(rows, self._time, interval)))
+        others = rows.where(~within(rows, self._time, interval))
+        return self._named(others if near is None else others.where(within(others, self._time, near)))
 
     def without_time(self) -> DataFrame:
         """The rows that lie in no interval."""

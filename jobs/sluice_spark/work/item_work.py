@@ -148,6 +148,7 @@ class IntervalWork:
             open_session=self.open_session,
             reached=self.reached,
             allows_fewer=item.payload["allow_fewer"] == YES,
+            allows_repeated=item.payload["allow_repeated"] == YES,
             agreed=item.payload["agreed"],
         )
 

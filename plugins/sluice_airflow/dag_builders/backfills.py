@@ -32,8 +32,9 @@ BACKFILL_TASK = "replace_interval"
 _BOUNDARY = "{{{{ {0}.isoformat() if {0} is defined else '' }}}}"
 """A boundary of the run's interval, in the template of its task; a run that was triggered by hand has none."""
 
-_ALLOW_FEWER = "{{ 'yes' if dag_run is defined and (dag_run.conf or {}).get('allow_fewer') is sameas true else 'no' }}"
-"""Whether the conf of the backfill allows that intervals have fewer rows afterwards."""
+_ALLOWED = "{{{{ 'yes' if dag_run is defined and (dag_run.conf or {{}}).get('{0}') is sameas true else 'no' }}}}"
+"""Whether the conf of the backfill allows something: `allow_fewer`, that intervals have fewer rows afterwards;
+`allow_repeated`, that the table may hold rows of them elsewhere."""
 
 _AGREED = "{{ (dag_run.conf or {}).get('agreed', '') if dag_run is defined else '' }}"
 """The declarations that a person agreed to on a page, as `backfill_request` puts them into the conf."""
@@ -70,7 +71,8 @@ def backfill_dag(loaded: LoadedStream) -> DAG:
                 stream=declaration.stream,
                 start=_BOUNDARY.format("data_interval_start"),
                 end=_BOUNDARY.format("data_interval_end"),
-                allow_fewer=_ALLOW_FEWER,
+                allow_fewer=_ALLOWED.format("allow_fewer"),
+                allow_repeated=_ALLOWED.format("allow_repeated"),
                 agreed=_AGREED,
             ),
             priority_weight=_BEHIND_INCREMENTS,

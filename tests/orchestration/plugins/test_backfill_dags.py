@@ -45,9 +45,9 @@ def test_one_task_asks_for_the_interval_of_its_run(folder: Path) -> None:
     assert (dag.dag_id, dag.max_active_runs, dag.is_paused_upon_creation) == ("daily_flights__backfill", 3, False)
     assert task.max_active_tis_per_dag is None, "the runs of a backfill wait for one application together"
     assert isinstance(task, BackfillOperator)
-    allowed = "dag_run is defined and (dag_run.conf or {}).get('allow_fewer') is sameas true"
+    allowed = "dag_run is defined and (dag_run.conf or {{}}).get('{}') is sameas true"
     assert task.fields == {
-        "allow_fewer": f"{{{{ 'yes' if {allowed} else 'no' }}}}",
+        **{name: f"{{{{ 'yes' if {allowed.format(name)} else 'no' }}}}" for name in ("allow_fewer", "allow_repeated")},
         "agreed": "{{ (dag_run.conf or {}).get('agreed', '') if dag_run is defined else '' }}",
         "stream": "daily_flights",
         "start": "{{ data_interval_start.isoformat() if data_interval_start is defined else '' }}",

@@ -65,10 +65,16 @@ def test_it_asks_for_the_interval_of_its_run(task: BackfillOperator) -> None:
 
 
 @pytest.mark.parametrize(
-    ("conf", "allowed"), [({"allow_fewer": True}, "yes"), ({"allow_fewer": "false"}, "no"), ({}, "no"), (None, "no")]
+    ("conf", "allowed"),
+    [
+        ({"allow_fewer": True}, ("yes", "no")),
+        ({"allow_fewer": "false", "allow_repeated": True}, ("no", "yes")),
+        ({}, ("no", "no")),
+        (None, ("no", "no")),
+    ],
 )
-def test_the_conf_of_the_run_says_whether_fewer_rows_are_allowed(
-    context: Context, conf: dict[str, object] | None, allowed: str
+def test_the_conf_of_the_run_says_whether_fewer_and_repeated_rows_are_allowed(
+    context: Context, conf: dict[str, object] | None, allowed: tuple[str, str]
 ) -> None:
     context["dag_run"].conf = conf
     (task,) = context["dag"].tasks
@@ -80,7 +86,8 @@ def test_the_conf_of_the_run_says_whether_fewer_rows_are_allowed(
         stream="daily_flights",
         start="2013-01-05T00:00:00+00:00",
         end="2013-01-06T00:00:00+00:00",
-        allow_fewer=allowed,
+        allow_fewer=allowed[0],
+        allow_repeated=allowed[1],
     )
 
 

@@ -262,7 +262,7 @@ class History:
         elif any(time is None for time in self._times_of_returning().values()):
             refusal = r"rows of the result have no at and are not in"
         elif is_corrected:
-            refusal = r"lie in other intervals now|rows of the result have no at|with a null at"
+            refusal = r"lie in other intervals now|do not lie any more|rows of the result have no at|with a null at"
         try:
             backfill(self.shop, self.case.stream, start=date_of(first), end=date_of(last + 1), allows_fewer=True)
         except (UnpublishableError, VerificationError) as error:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.backfill.balance import RowCounts, require_balance, require_taken
+from sluice.backfill.balance import RowCounts, require_balance, require_removed, require_taken
 from sluice.backfill.intervals import Interval, parse_interval
 from sluice.errors import VerificationError
 
@@ -41,6 +41,17 @@ def test_an_aggregation_accounts_for_its_files_alone() -> None:
 
 MOVED = {parse_interval("2013-01-06", "2013-01-07"): 2, parse_interval("2013-01-08", "2013-01-09"): 1}
 HERE = parse_interval("2013-01-05", "2013-01-06")
+
+
+def test_rows_that_come_from_where_nobody_removes_them_would_be_there_twice() -> None:
+    def require(*planned: Interval) -> None:
+        require_removed(MOVED, planned, stream="s", table="a.b", interval=HERE)
+
+    require(*MOVED)
+    with pytest.raises(VerificationError, match=r"^3 rows of 2013-01-05 .* are in a\.b already, in other") as twice:
+        require(HERE)
+    assert "`sluice backfill s --from 2013-01-05T00:00 --to 2013-01-09T00:00`" in (twice.value.next_step or "")
+    assert "`--allow-repeated`" in (twice.value.next_step or "")
 
 
 def require_moved_rows_taken(*planned: Interval) -> None:

@@ -109,13 +109,20 @@ def test_a_column_of_the_value_comes_before_the_time_of_the_record() -> None:
     ("declared", "seen", "first"),
     [
         ({}, {"first": 0}, 0),
-        ({}, {}, None),
+        ({}, {}, 10),
+        ({}, {"first": 0, "end": 19}, None),
         ({"starting": {"flights": {0: 10}}}, {}, 10),
         ({"starting": DAY_3}, {"first": 0}, None),
     ],
-    ids=["all are left", "some were removed", "those before the start were removed", "it begins with a time"],
+    ids=[
+        "all are left",
+        "some were removed",
+        "it is another topic",
+        "those before the start were removed",
+        "it begins with a time",
+    ],
 )
-def test_all_records_are_known_while_none_that_was_read_is_removed(
+def test_all_records_that_are_left_are_known_unless_the_topic_begins_with_a_time(
     declared: dict[str, Any], seen: dict[str, Any], first: int | None
 ) -> None:
     sights = {"flights": {0: sight(since=12, **seen)}}
@@ -126,4 +133,7 @@ def test_all_records_are_known_while_none_that_was_read_is_removed(
     expected = None if first is None else {"flights": {0: OffsetRange(first=first, end=20)}}
     whole = by_time.whole()
     assert (whole.ranges if isinstance(whole, TopicBound) else whole) == expected
+    assert by_time.longer() == whole
+    assert by_time.has_lost_records == (seen.get("first") != 0)
+    assert by_column.longer() == by_column
     assert by_column.whole() == replace(by_column, column=None)
