@@ -69,7 +69,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "sluice.launching": ("sluice.settings", *_VALUES, "sluice.failures", "sluice.setup"),
     "sluice.work": ("sluice.settings", *_VALUES, "sluice.backfill", "sluice.launching"),
-    "sluice.quality": ("sluice.declarations", "sluice.ledger", "sluice.tables"),
+    "sluice.quality": ("sluice.messages", "sluice.declarations", "sluice.ledger", "sluice.tables"),
     "sluice.supervision": (
         "sluice.settings",
         *_VALUES,

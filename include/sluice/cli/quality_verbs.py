@@ -14,6 +14,7 @@ from sluice.launching.job_output import json_value
 from sluice.ledger.connection import open_ledger
 from sluice.ledger.quality_checks import UNSUCCESSFUL_VERDICTS, QualityObservation, QualityVerdict, newest_checks
 from sluice.maintenance.maintained_tables import find_declaration
+from sluice.quality.judged_rules import TableRules, judged_rules
 from sluice.quality.quality_pages import quality_sentence
 from sluice.quality.rule_results import RuleHistory, TableReport, read_newest_reports, read_report
 from sluice.quality.suggested_rules import FEWEST_ROWS, as_patch, suggest_rules
@@ -39,13 +40,18 @@ def suggest(
     """Suggest rules that the rows of a table meet now, as a patch of its declaration with the evidence beside each."""
     settings = load_settings()
     declarations = load_declarations(settings.pipelines)
-    declared = find_declaration(declarations, table)
+    loaded = declarations.table(table)
     facts = read_column_facts(require_table(open_catalog(settings), table), sample_rows=sample)
-    rules = suggest_rules(declared, facts, masked=masked_columns_of_table(declarations, table))
+    rules = suggest_rules(
+        loaded.declaration,
+        facts,
+        masked=masked_columns_of_table(declarations, table),
+        rules=[rule.declared for rule in judged_rules(declarations).get(table, TableRules()).rules],
+    )
     if as_json:
         print_json({"table": table, "rules": [json_value(rule) for rule in rules]})
     elif rules:
-        typer.echo(as_patch(table, rules))
+        typer.echo(as_patch(loaded, rules))
     else:
         typer.echo(f"{table}: nothing to suggest; a table needs {FEWEST_ROWS} rows, and what is declared is left out.")
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from pyiceberg.conversions import from_bytes
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.types import (
+    DateType,
     DoubleType,
     FloatType,
     IntegerType,
@@ -19,12 +21,22 @@ from pyiceberg.types import (
     NestedField,
     PrimitiveType,
     StringType,
+    TimestampType,
+    TimestamptzType,
 )
+from pyiceberg.utils.datetime import days_to_date, micros_to_timestamp, micros_to_timestamptz
 
 from sluice.errors import LakehouseError
 from sluice.tables.catalog import catalog_refusals
+from sluice.tables.text_shapes import pattern_of
 
 _NUMBERS = (IntegerType, LongType, FloatType, DoubleType)
+_TIMES: Mapping[type, Callable[[int], date]] = {
+    DateType: days_to_date,
+    TimestampType: micros_to_timestamp,
+    TimestamptzType: micros_to_timestamptz,
+}
+_IN_SETS = (StringType, IntegerType, LongType)
 MOST_VALUES = 12
 """A column with more distinct values in the sample is no set."""
 
@@ -34,17 +46,23 @@ class ColumnFacts:
     """What is known of a column.
 
     rows: of the table. nulls: of all rows; none when a file does not count them.
-    lowest, highest: of numbers, from the bounds of all files; none when a file has none.
-    sampled: how many values the sample has. values: the distinct ones of a text column; empty when they are many.
+    lowest, highest: of numbers, dates and times, from the bounds of all files; none when a file has none.
+    sampled: how many values the sample has. values: the distinct ones of texts and whole numbers; empty when they are
+    many.
+    shortest, longest: of sampled texts, in characters. pattern: a regular expression that all of them meet; empty
+    without one.
     """
 
     name: str
     rows: int
     nulls: int | None
-    lowest: int | float | None = None
-    highest: int | float | None = None
+    lowest: int | float | date | None = None
+    highest: int | float | date | None = None
     sampled: int = 0
-    values: tuple[str, ...] = ()
+    values: tuple[str, ...] | tuple[int, ...] = ()
+    shortest: int | None = None
+    longest: int | None = None
+    pattern: str = ""
 
 
 def read_column_facts(table: Table, *, sample_rows: int) -> tuple[ColumnFacts, ...]:
@@ -74,11 +92,7 @@ def read_column_facts(table: Table, *, sample_rows: int) -> tuple[ColumnFacts, .
 def _facts_of(field: NestedField, files: Sequence[DataFile], sample: pa.Table | None) -> ColumnFacts:
     nulls = [(file.null_value_counts or {}).get(field.field_id) for file in files]
     lowest, highest = _bounds_of(field, files)
-    values: tuple[str, ...] = ()
     column = sample[field.name].drop_null() if sample is not None else pa.chunked_array([], pa.string())
-    if isinstance(field.field_type, StringType) and len(column):
-        distinct = pc.unique(column)
-        values = tuple(sorted(map(str, distinct.to_pylist()))) if len(distinct) <= MOST_VALUES else ()
     return ColumnFacts(
         name=field.name,
         rows=sum(file.record_count for file in files),
@@ -86,21 +100,38 @@ def _facts_of(field: NestedField, files: Sequence[DataFile], sample: pa.Table | 
         lowest=lowest,
         highest=highest,
         sampled=len(column),
-        values=values,
+        **_sampled(field, column),
     )
 
 
+def _sampled(field: NestedField, column: pa.ChunkedArray[Any]) -> dict[str, Any]:
+    """What the values of the sample have in common. column: without nulls."""
+    if not isinstance(field.field_type, _IN_SETS) or not len(column):
+        return {}
+    distinct: list[Any] = pc.unique(column).to_pylist()
+    values = tuple(sorted(distinct)) if len(distinct) <= MOST_VALUES else ()
+    if not isinstance(field.field_type, StringType):
+        return {"values": values}
+    lengths = [len(text) for text in distinct]
+    return {
+        "values": values,
+        "shortest": min(lengths),
+        "longest": max(lengths),
+        "pattern": pattern_of(distinct),
+    }
+
+
 def _bounds_of(field: NestedField, files: Sequence[DataFile]) -> tuple[Any, Any]:
-    """The bounds of a number over all files; a file in which all values are null has none, and needs none."""
+    """The bounds of a number or time over all files; a file in which all values are null has none, and needs none."""
     kind = field.field_type
-    if not isinstance(kind, _NUMBERS) or not isinstance(kind, PrimitiveType):
+    if not isinstance(kind, (*_NUMBERS, *_TIMES)) or not isinstance(kind, PrimitiveType):
         return None, None
     filled = [file for file in files if (file.null_value_counts or {}).get(field.field_id) != file.record_count]
     low = [(file.lower_bounds or {}).get(field.field_id) for file in filled]
     high = [(file.upper_bounds or {}).get(field.field_id) for file in filled]
     if not filled or None in low or None in high:
         return None, None
-    return (
-        min(from_bytes(kind, one) for one in low if one is not None),
-        max(from_bytes(kind, one) for one in high if one is not None),
-    )
+    lowest: Any = min(from_bytes(kind, one) for one in low if one is not None)
+    highest: Any = max(from_bytes(kind, one) for one in high if one is not None)
+    as_time = _TIMES.get(type(kind))
+    return (lowest, highest) if as_time is None else (as_time(lowest), as_time(highest))

@@ -231,6 +231,36 @@ def test_the_report_of_a_table_names_each_rule_with_its_values_and_history(
     assert ended(["quality", "report", "no.table"]) == 2
 
 
+def test_suggested_rules_are_a_patch_that_validate_accepts(
+    deployment: Deployment, tmp_path: Path, services_environment: Stack, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = deployment.table
+    assert ended(["quality", "suggest", table]) == 0
+    assert f"{table}: nothing to suggest; a table needs 100 rows" in capsys.readouterr().out
+    opened = open_catalog(services_environment.settings()).load_table(table)
+    opened.append(pa.table({"id": pa.array(range(6, 200), pa.int64())}))
+
+    assert ended(["quality", "suggest", table]) == 0
+    patch = capsys.readouterr().out
+    assert "  # none of 200 rows is null, by the counts of all files\n  - type: expect_column_values_to_not" in patch
+    assert "  # the bounds of all files of 200 rows; widen them where other values are right\n" in patch
+    suggested = answer(["quality", "suggest", table], capsys)
+    assert [rule["kwargs"] for rule in suggested["rules"]] == [
+        {"column": "id"},
+        {"column": "id", "min_value": 0, "max_value": 199},
+    ]
+    file = tmp_path / "pipelines" / f"{table}.table.yaml"
+    lines = file.read_text().splitlines()
+    lines.insert(lines.index("  expectations:") + 1, patch)
+    assert f"insert below line {lines.index('  expectations:') + 1};" in patch
+    file.write_text("\n".join(lines))
+
+    assert ended(["validate", str(tmp_path / "pipelines")]) == 0
+    capsys.readouterr()
+    assert ended(["quality", "suggest", table]) == 0
+    assert "nothing to suggest" in capsys.readouterr().out
+
+
 def test_the_report_has_the_rules_of_batches_with_who_answers_for_them(
     deployment: Deployment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,10 @@ from sluice.quality.quality_pages import QualityPages
 NOT_NULL = {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "id"}}
 UNIQUE = {"type": "expect_column_values_to_be_unique", "kwargs": {"column": "id"}}
 BETWEEN = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "id", "min_value": 0, "max_value": 2}}
+LATE = {  # as `sluice quality suggest` writes it
+    "type": "expect_column_values_to_be_between",
+    "kwargs": {"column": "at", "min_value": "2026-01-02 03:00:00+00:00"},
+}
 ROWS = {"type": "expect_table_row_count_to_be_between", "kwargs": {"min_value": 1}}
 
 pytestmark = pytest.mark.filterwarnings(
@@ -35,7 +40,11 @@ pytestmark = pytest.mark.filterwarnings(
 def declare(workshop: Workshop, expectations: Sequence[Any]) -> str:
     """Declare and create a table with expectations; its full name."""
     name = workshop.table_name("rows")
-    columns = [{"name": "id", "type": "long"}, {"name": "word", "type": "string"}]
+    columns = [
+        {"name": "id", "type": "long"},
+        {"name": "word", "type": "string"},
+        {"name": "at", "type": "timestamptz"},
+    ]
     declared: dict[str, Any] = {"table": name, "description": "rows", "owner": "me", "columns": columns}
     if expectations:
         declared["quality"] = {"expectations": list(expectations)}
@@ -46,7 +55,8 @@ def declare(workshop: Workshop, expectations: Sequence[Any]) -> str:
 
 def rows(*ids: int) -> list[dict[str, Any]]:
     """Rows with these ids."""
-    return [{"id": number, "word": f"word {number}"} for number in ids]
+    at = datetime(2026, 1, 2, 3, tzinfo=UTC)
+    return [{"id": number, "word": f"word {number}", "at": at} for number in ids]
 
 
 @pytest.fixture
@@ -59,15 +69,15 @@ def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_all_expectations_hold(workshop: Workshop, working_folder: Path) -> None:
-    table = declare(workshop, [NOT_NULL, UNIQUE, BETWEEN, ROWS])
+    table = declare(workshop, [NOT_NULL, UNIQUE, BETWEEN, ROWS, LATE])
     workshop.append(table, rows(0, 1, 2))
 
     seen = check(workshop, table)
 
-    assert (seen.verdict, seen.expectations, seen.failed_expectations) == (QualityVerdict.PASSED, 4, ())
+    assert (seen.verdict, seen.expectations, seen.failed_expectations) == (QualityVerdict.PASSED, 5, ())
     assert (seen.snapshot_id, seen.rows) == (workshop.table(table).metadata.current_snapshot_id, 3)
     assert [found.expectation for found in seen.details] == [
-        declared["type"] for declared in (NOT_NULL, UNIQUE, BETWEEN, ROWS)
+        declared["type"] for declared in (NOT_NULL, UNIQUE, BETWEEN, ROWS, LATE)
     ]
     recorded = newest_quality(workshop.ledger, table)
     assert recorded is not None
