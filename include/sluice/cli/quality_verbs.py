@@ -19,6 +19,7 @@ from sluice.quality.quality_pages import quality_sentence
 from sluice.quality.rule_results import RuleHistory, TableReport, read_newest_reports, read_report
 from sluice.quality.suggested_rules import FEWEST_ROWS, as_patch, suggest_rules
 from sluice.settings import load_settings
+from sluice.supervision.platform_troubles import unusual_rows
 from sluice.tables.catalog import open_catalog
 from sluice.tables.column_facts import read_column_facts
 from sluice.tables.declared_tables import require_table
@@ -61,11 +62,12 @@ def report(
     table: Annotated[str | None, typer.Argument(help="The table; all when not given.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show each rule of a table with what it found over time, or the newest result of every table; end with 1 when a
-    rule does not hold."""
+    """Show each rule of a table with what it found over time, or the newest result of every table, and whose rows are
+    unusual in number; end with 1 when a rule does not hold."""
     settings = load_settings()
     declarations = load_declarations(settings.pipelines)
     with open_ledger(settings.ledger_url) as ledger:
+        unusual = unusual_rows(ledger, table)
         if table is None:
             reports = read_newest_reports(ledger, declarations)
             declared = {one.table for one in reports}
@@ -76,13 +78,13 @@ def report(
     checks = sorted(
         [*undeclared, *(one.newest for one in reports if one.newest is not None)], key=lambda one: one.table
     )
-    if as_json and table is None:
-        print_json({"checks": [json_value(check) for check in checks], "tables": [json_value(one) for one in reports]})
-    elif as_json:
-        print_json(json_value(reports[0]))
+    if as_json:
+        of_all = {"checks": [json_value(check) for check in checks], "tables": [json_value(one) for one in reports]}
+        found = of_all if table is None else json_value(reports[0])
+        print_json(found | {"unusual_rows": [json_value(one) for one in unusual]})
     else:
         lines = _lines_of(reports[0]) if table is not None else _lines_of_all(reports, undeclared)
-        typer.echo("\n".join(lines))
+        typer.echo("\n".join((*lines, *(f"{one.stream}: {one.explanation}" for one in unusual))))
     if any(check.verdict in UNSUCCESSFUL_VERDICTS for check in checks) or any(one.broken for one in reports):
         raise typer.Exit(UNHEALTHY_EXIT_CODE)
 

@@ -36,7 +36,12 @@ from sluice.ledger.runs import find_run, newest_runs, recent_runs
 from sluice.ledger.source_schemas import source_schemas
 from sluice.ledger.undeclared_fields import undeclared_fields
 from sluice.supervision.orphaned_runs import find_orphaned_runs
-from sluice.supervision.platform_troubles import DAG_PAUSED, subjects_beside_streams, troubles_beside_streams
+from sluice.supervision.platform_troubles import (
+    DAG_PAUSED,
+    UNUSUAL_ROWS,
+    subjects_beside_streams,
+    troubles_beside_streams,
+)
 from sluice.supervision.stream_status import StreamRow, observe_rows
 
 _POLL_SECONDS = 0.3
@@ -71,8 +76,8 @@ def status(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show streams with their batches, rates and lag, tables whose check failed, and paused DAGs of the platform. Ends
-    with 1 when a stream is not in its desired state, or a check failed."""
+    """Show streams with their batches, rates and lag, tables whose check failed or whose rows are unusual, and paused
+    DAGs of the platform. Ends with 1 when a stream is not in its desired state, or a check failed."""
     with open_cli_context() as ctx:
         rows = _observed(ctx, names or [])
         problems = [] if names else [str(problem) for problem in ctx.declarations.problems]
@@ -85,7 +90,7 @@ def status(
         for remark in (*remarks(rows), *(f"{one.stream}: {one.reason}: {one.explanation}" for one in beside)):
             typer.echo(remark)
         _print_problems(problems)
-    has_failed_check = any(trouble.reason != DAG_PAUSED for trouble in beside)
+    has_failed_check = any(trouble.reason not in (DAG_PAUSED, UNUSUAL_ROWS) for trouble in beside)
     if problems or has_failed_check or not all(row.verdict.is_healthy for row in rows):
         raise typer.Exit(UNHEALTHY_EXIT_CODE)
 

@@ -156,6 +156,9 @@ class TableDeclaration(Declared):
         (), description="what must be true of every row and of every batch, whichever stream writes it"
     )
     quality: QualityDeclaration | None = Field(None, description="what must be true of the committed table")
+    unusual_rows: Literal["report", "ignore"] = Field(
+        "report", description="whether hours are reported in which unusually many or few rows come, or are rejected"
+    )
     maintenance: MaintenanceDeclaration = Field(MaintenanceDeclaration(), description="how it is kept in order")
 
     @model_validator(mode="after")

@@ -39,6 +39,7 @@ from sluice.ledger.batches import Batch
 from sluice.ledger.checkpoint_checks import CheckpointCheck
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import LedgerEvent
+from sluice.ledger.hourly_rows import remove_old_hours
 from sluice.ledger.leases import Lease
 from sluice.ledger.ledger_table import LedgerTable
 from sluice.ledger.maintenance_runs import MaintenanceRun
@@ -76,6 +77,7 @@ RETAINED: Mapping[str, str] = {
     "quality_results": "runs",
     "rule_results": "batches",
     "maintenance_runs": "runs",
+    "hourly_rows": "by itself",
     "work_items": "by itself",
     "applications": "by itself",
 }
@@ -212,11 +214,12 @@ def _all_but_newest(table: Any, subject: str, kept_for: timedelta) -> Select[Any
 
 
 def _remove_records(ledger: Ledger, retention: Retention) -> int:
-    return sum(_remove(ledger, key, old) for key, old in _old_records(retention))
+    return sum(_remove(ledger, key, old) for key, old in _old_records(retention)) + remove_old_hours(ledger)
 
 
 def _count_records(ledger: Ledger, retention: Retention) -> int:
-    return sum(_count(ledger, old) for _, old in _old_records(retention))
+    of_tables = sum(_count(ledger, old) for _, old in _old_records(retention))
+    return of_tables + remove_old_hours(ledger, dry_run=True)
 
 
 def _remove(ledger: Ledger, key: Any, old: Select[Any]) -> int:

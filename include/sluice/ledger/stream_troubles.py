@@ -1,5 +1,7 @@
 """The unhealthy states of streams, each with the time since which it lasts; and those of tables and of Sluice's own
-DAGs, under their names, which no stream has (`sluice.supervision.platform_troubles`)."""
+DAGs, under their names, which no stream has (`sluice.supervision.platform_troubles`).
+
+What is unusual about the rows of a table is beside what its checks found, so it has a subject of its own."""
 
 from __future__ import annotations
 
@@ -11,9 +13,21 @@ from sqlalchemy import Connection, Row, and_, case, delete, func, not_, select, 
 from sqlalchemy.dialects.postgresql import insert
 
 from sluice.ledger.connection import Ledger
-from sluice.ledger.events import Actor, Event, EventAction, add_event
+from sluice.ledger.events import Actor, Event, EventAction, EventSubject, add_event
 from sluice.ledger.ledger_table import LedgerTable
 from sluice.ledger.stored_values import record_of
+
+_ROWS_OF = "rows of "
+
+
+def rows_subject(table: str) -> str:
+    """The subject of what is unusual about the rows of a table; no stream can have this name."""
+    return f"{_ROWS_OF}{table}"
+
+
+def table_of_rows(subject: str) -> str | None:
+    """The table whose rows a subject is about; none for another subject."""
+    return subject.removeprefix(_ROWS_OF) if subject.startswith(_ROWS_OF) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,5 +167,12 @@ def _add_end(connection: Connection, ended: Row[Any], *, by: str) -> None:
 
 
 def _event(stream: str, action: EventAction, state: str, explanation: str, *, by: str) -> Event:
-    reason = state.replace(" ", "_")
-    return Event(name=stream, actor=Actor.component(by), action=action, reason=reason, explanation=explanation)
+    table = table_of_rows(stream)
+    return Event(
+        subject=EventSubject.STREAM if table is None else EventSubject.TABLE,
+        name=stream if table is None else table,
+        actor=Actor.component(by),
+        action=action,
+        reason=state.replace(" ", "_"),
+        explanation=explanation,
+    )

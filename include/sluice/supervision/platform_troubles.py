@@ -1,4 +1,5 @@
-"""What is wrong beside the streams: a table whose newest check failed, and a DAG of the platform that is paused.
+"""What is wrong beside the streams: a table whose newest check failed or whose rows are unusual, and a DAG of the
+platform that is paused.
 
 Each is recorded as a trouble, under the name of the table or the DAG, by whoever sees it: the check of the table, and
 the reconciler. So the command line and the pages read them together.
@@ -12,7 +13,13 @@ from collections.abc import Callable, Collection
 from sluice.declarations.loaded_declarations import Declarations
 from sluice.ledger.airflow_owner import DagObservation
 from sluice.ledger.connection import Ledger
-from sluice.ledger.stream_troubles import StreamTrouble, all_troubles, clear_trouble, record_trouble
+from sluice.ledger.stream_troubles import (
+    StreamTrouble,
+    all_troubles,
+    clear_trouble,
+    record_trouble,
+    rows_subject,
+)
 from sluice.processes.deadline import Deadline
 from sluice.supervision.platform_dags import MISSED_WHILE_PAUSED
 
@@ -21,16 +28,26 @@ _log = logging.getLogger(__name__)
 DAG_PAUSED = "dag paused"
 """The reason of the trouble of a DAG."""
 
+UNUSUAL_ROWS = "unusual rows"
+"""The reason of the trouble of a table whose rows are unusual in number: a sign, and no failure."""
+
 
 def subjects_beside_streams(declarations: Declarations) -> frozenset[str]:
-    """The names under which such troubles are recorded: of the platform's DAGs, and of tables with expectations."""
+    """The names under which such troubles are recorded: of the platform's DAGs, of tables with expectations, and of the
+    rows of tables."""
     checked = {name for name, table in declarations.tables.items() if table.declaration.quality is not None}
-    return frozenset(checked | set(MISSED_WHILE_PAUSED))
+    return frozenset(checked | set(map(rows_subject, declarations.tables)) | set(MISSED_WHILE_PAUSED))
 
 
 def troubles_beside_streams(ledger: Ledger, subjects: Collection[str]) -> tuple[StreamTrouble, ...]:
     """The troubles of some tables and DAGs, by name."""
     return tuple(trouble for trouble in all_troubles(ledger) if trouble.stream in subjects)
+
+
+def unusual_rows(ledger: Ledger, table: str | None = None) -> tuple[StreamTrouble, ...]:
+    """What is unusual about the rows of a table now, or of each table."""
+    found = (trouble for trouble in all_troubles(ledger) if trouble.reason == UNUSUAL_ROWS)
+    return tuple(trouble for trouble in found if table is None or trouble.stream == rows_subject(table))
 
 
 def note_paused_dags(

@@ -49,6 +49,7 @@ from sluice.supervision.progress_decision import ProgressJudgement, judge_known
 from sluice.supervision.progress_watch import sample_increments, watch_progress
 from sluice.supervision.rejection_limit import stop_beyond_limit
 from sluice.supervision.row_verdicts import with_rows
+from sluice.supervision.rows_watch import watch_rows
 from sluice.supervision.stream_verdict import (
     StreamState,
     StreamVerdict,
@@ -124,7 +125,7 @@ def reconcile_all(
 
     Returns
     -------
-    What a person is to look at, by stream.
+    What a person is to look at, by stream; of unusual rows only in the pass that finds them.
 
     Raises
     ------
@@ -159,7 +160,8 @@ def reconcile_all(
         if alert is not None:
             problems[name] = alert
     alerts = [problems[name] for name in sorted(problems)]
-    return (*alerts, *of_the_clock, *connection_alerts(supervisor))
+    of_rows = watch_rows(supervisor.ledger, declarations, number=number, by=supervisor.launched_by)
+    return (*alerts, *of_rows, *of_the_clock, *connection_alerts(supervisor))
 
 
 def _read_each(

@@ -22,6 +22,7 @@ from sluice.pages.table_page import load_table_page
 from sluice.pages.table_selection import TableSelection, counts_of
 from sluice.quality.rule_results import read_report
 from sluice.supervision.platform_dags import MAINTENANCE_DAG, QUALITY_DAG
+from sluice.supervision.platform_troubles import unusual_rows
 from sluice_airflow.pages.dag_outlooks import find_outlooks
 from sluice_airflow.pages.page_access import Reader, ReaderDep
 from sluice_airflow.pages.page_addresses import airflow_of, base_of
@@ -75,6 +76,7 @@ def _table_page(
         "maintenance_dag": MAINTENANCE_DAG,
         "quality_dag": QUALITY_DAG,
         "done": None if done is None else DONE_SENTENCES[done],
+        "unusual": unusual_rows(pages.ledger, table) if may_see_quality else (),
         "may_maintain": table in pages.maintained_tables(reader) and reader.may_start(MAINTENANCE_DAG),
         "report": read_report(pages.ledger, pages.declarations, declared, limit=1) if may_see_quality else None,
     }

@@ -219,6 +219,8 @@ def test_every_row_that_a_driver_can_change_is_one_of_its_own(driving: Ledger, w
         with driving.transaction() as connection:
             changed = connection.execute(text(f"UPDATE sluice.{table} SET stream = stream RETURNING stream"))  # noqa: S608
             assert changed.scalars().all() == ["clicks"], table
+    with pytest.raises(LedgerError), driving.transaction() as connection:
+        connection.execute(text("UPDATE sluice.hourly_rows SET batches = 0"))
     with driving.transaction() as connection:
         read = connection.execute(text("SELECT stream FROM sluice.driver_uis"))
         assert read.scalars().all() == ["clicks"], "a key signs requests to the UI of another driver"

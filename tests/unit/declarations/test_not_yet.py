@@ -31,6 +31,7 @@ _WORKS_BELOW = {
         "properties",
         "drop",
         "unchecked_properties",
+        "unusual_rows",
     ),
     "rules.*.": (
         "name",

@@ -15,6 +15,7 @@ from sluice.declarations.maintenance_declaration import MaintenanceDeclaration
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.ledger.maintenance_runs import KeptSnapshot, MaintenanceStep, StepOutcome, TableFigures
 from sluice.ledger.quality_checks import QualityVerdict
+from sluice.ledger.stream_troubles import StreamTrouble
 from sluice.pages.page_templates import render
 from sluice.pages.svg_charts import BAR_HEIGHT, bars_of, bars_path
 from sluice.pages.table_facts import columns_shown, queries_of
@@ -229,9 +230,24 @@ def page_of(line: TableLine, page: TablePage, **changed: Any) -> str:
         "quality_dag": "data_quality",
         "report": report_of(DECLARED, (), ()),
         "done": None,
+        "unusual": (),
         "may_maintain": False,
     }
     return render("table", values | changed)
+
+
+def test_rows_that_are_unusual_in_number_are_said_first() -> None:
+    unusual = StreamTrouble(
+        stream="rows of bronze.clicks",
+        reason="unusual rows",
+        explanation="Too few rows since noon.",
+        since=NOON - timedelta(hours=2),
+        observed_at=NOON,
+    )
+
+    shown = page_of(LINE, EMPTY, unusual=(unusual,))
+
+    assert "<b>▲ unusual rows</b> <span>for 2 h. Too few rows since noon.</span>" in shown
 
 
 def test_an_analyst_finds_columns_with_their_meaning_and_those_that_a_change_added() -> None:

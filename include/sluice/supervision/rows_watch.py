@@ -1,0 +1,150 @@
+"""Watches how many rows come into each table, and records what is unusual as a trouble under a subject of its own.
+
+A fifteenth of the tables is judged in each pass, so each four times an hour, by sums that the ledger has anyway. A
+person is alerted once when it begins; it is shown until it is over, and makes no stream unhealthy.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+
+from sluice.declarations.loaded_declarations import Declarations
+from sluice.errors import LedgerError
+from sluice.ledger.connection import Ledger
+from sluice.ledger.hourly_rows import HoursOfStreams, read_hours
+from sluice.ledger.stream_troubles import (
+    StreamTrouble,
+    all_troubles,
+    clear_trouble,
+    record_report,
+    record_trouble,
+    rows_subject,
+    table_of_rows,
+)
+from sluice.supervision.alerts import Alert
+from sluice.supervision.platform_troubles import UNUSUAL_ROWS
+from sluice.supervision.unusual_rows import (
+    SETTLED_HOURS,
+    WEEK_HOURS,
+    HourlyRows,
+    RowsVerdict,
+    UnusualKind,
+    UnusualRows,
+    judge_rows,
+)
+
+_log = logging.getLogger(__name__)
+
+JUDGED_EVERY_MINUTES = 15
+
+Writers = Sequence[tuple[str, str]]
+"""The streams that write a table, each with its output."""
+
+
+def watch_rows(ledger: Ledger, declarations: Declarations, *, number: int, by: str) -> tuple[Alert, ...]:
+    """Judge the tables whose turn it is.
+
+    Parameters
+    ----------
+    number: of the pass, its minute. by: the task that watches.
+
+    Returns
+    -------
+    What has begun to be unusual.
+    """
+    watched = watched_tables(declarations)
+    turn = number % JUDGED_EVERY_MINUTES
+    due = [table for place, table in enumerate(watched) if place % JUDGED_EVERY_MINUTES == turn]
+    try:
+        known = {one.stream: one for one in all_troubles(ledger) if one.reason == UNUSUAL_ROWS}
+        _clear_others(ledger, declarations, known, watched, by=by)
+        if not due:
+            return ()
+        hours = read_hours(ledger, {stream for table in due for stream, _ in watched[table]})
+        found = [_watch(ledger, table, hours_of_table(hours, watched[table]), known, by=by) for table in due]
+    except LedgerError as error:
+        _log.warning("the rows of %d tables could not be judged; the next turn does: %s", len(due), error)
+        return ()
+    return tuple(alert for alert in found if alert is not None)
+
+
+def watched_tables(declarations: Declarations) -> Mapping[str, Writers]:
+    """The declared tables that are watched, by name, each with what writes it."""
+    writers: dict[str, list[tuple[str, str]]] = {}
+    for name, stream in sorted(declarations.streams.items()):
+        for output, declared in stream.declaration.outputs.items():
+            if declared.iceberg is not None:
+                writers.setdefault(declared.iceberg.table, []).append((name, output))
+    return {
+        name: writers[name]
+        for name, table in sorted(declarations.tables.items())
+        if name in writers and table.declaration.unusual_rows == "report"
+    }
+
+
+def hours_of_table(hours: HoursOfStreams, writers: Writers) -> HourlyRows:
+    """The rows of a table in each hour since the first in which a stream that writes it had a batch. Pure."""
+    streams = {stream for stream, _ in writers}
+    of_table = [one for one in hours.hours if one.stream in streams]
+    begins_at = min((one.hour for one in of_table), default=hours.ends_at)
+    count = round((hours.ends_at - begins_at) / timedelta(hours=1))
+    rows, rejected = [0] * count, [0] * count
+    for one in of_table:
+        place = round((one.hour - begins_at) / timedelta(hours=1))
+        outputs = [output for stream, output in writers if stream == one.stream]
+        rows[place] += sum(one.published_rows.get(output, 0) for output in outputs)
+        rejected[place] += one.rejected_rows
+    return HourlyRows(begins_at=begins_at, rows=rows, rejected=rejected)
+
+
+def explain(verdict: RowsVerdict) -> str:
+    """What is unusual, since when, compared with what."""
+    if not verdict.unusual:
+        return f"As many rows come as usual again. It is over when they do for {SETTLED_HOURS} hours."
+    return " ".join(_sentence(one) for one in verdict.unusual)
+
+
+def _sentence(one: UnusualRows) -> str:
+    since, until = f"{one.since:%Y-%m-%d %H:%M} UTC", f"{one.until:%H:%M} UTC"
+    window = "hour" if one.hours == 1 else f"{one.hours} hours"
+    compared = f"in the same hours of {one.weeks} weeks, at the level of the last seven days"
+    if one.kind is UnusualKind.NONE:
+        least = "at least " if one.hours > WEEK_HOURS else ""
+        return f"No rows since {since}, where {least}{one.usual:,} are usual {compared}."
+    compared = compared if one.hours > 1 else compared.replace("hours", "hour", 1)
+    what = str(one.kind).capitalize()
+    return (
+        f"{what} since {since}: {one.seen:,} in the {window} up to {until}, where {one.usual:,} are usual {compared}."
+    )
+
+
+def _watch(
+    ledger: Ledger, table: str, history: HourlyRows, known: Mapping[str, StreamTrouble], *, by: str
+) -> Alert | None:
+    subject, verdict = rows_subject(table), judge_rows(history)
+    if verdict.is_settled or (not verdict.unusual and subject not in known):
+        if subject in known:
+            clear_trouble(ledger, subject, by=by)
+        return None
+    sentence = explain(verdict)
+    trouble = record_trouble(ledger, subject, reason=UNUSUAL_ROWS, explanation=sentence, by=by)
+    is_new = record_report(ledger, trouble, by=by)
+    return Alert(stream=subject, sentence=sentence, reason=UNUSUAL_ROWS) if is_new else None
+
+
+def _clear_others(
+    ledger: Ledger,
+    declarations: Declarations,
+    known: Iterable[str],
+    watched: Mapping[str, Writers],
+    *,
+    by: str,
+) -> None:
+    """Clear what is known of tables that are not watched any more; not of those whose declaration is broken now."""
+    for subject in known:
+        table = table_of_rows(subject)
+        is_broken = table in declarations.table_names and table not in declarations.tables
+        if table not in watched and not is_broken:
+            clear_trouble(ledger, subject, by=by)
