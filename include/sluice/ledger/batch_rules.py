@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -34,6 +34,8 @@ class RuleCount:
         earlier version has counted.
     rejected: of a rule that holds the batch, how many of `failed` another rule has sent to the quarantine at once;
         unset where there is none, and where an earlier version has counted.
+    separated: how many rows a person has separated from the batch, at the first of the rules that held it; unset at the
+        others.
     """
 
     counted: int
@@ -43,6 +45,7 @@ class RuleCount:
     observed: str | None = None
     condition: str | None = field(default=None, compare=False)
     rejected: int | None = field(default=None, compare=False)
+    separated: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +80,11 @@ class RuleResult:
     def broken(self) -> tuple[str, ...]:
         """The names of the rules that the batch breaks."""
         return tuple(name for name, found in self.rules.items() if found.is_broken)
+
+
+def separated_rows(results: Iterable[RuleResult]) -> int:
+    """How many rows of a batch a person has separated. results: of its outputs."""
+    return sum(found.separated or 0 for result in results for found in result.rules.values())
 
 
 class StoredRuleResult(LedgerTable, record=RuleResult):

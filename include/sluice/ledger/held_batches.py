@@ -94,12 +94,9 @@ def hold_batch(ledger: Ledger, held: HeldBatch) -> HeldBatch:
                 where=is_other,
             )
         )
-        is_stale = or_(table.queued != held.queued, table.failed != held.failed)
-        connection.execute(
-            update(table)
-            .where(table.stream == held.key.stream, is_stale)
-            .values(queued=held.queued, failed=held.failed)
-        )
+        counts = {"queued": held.queued, "failed": held.failed, "rows": held.rows}
+        is_stale = or_(*(getattr(table, name) != value for name, value in counts.items()))
+        connection.execute(update(table).where(table.stream == held.key.stream, is_stale).values(**counts))
     found = find_held(ledger, held.key.stream)
     return found if found is not None else held
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Interval, Text, and_, cast, column, func, not_, select, true, values
+from sqlalchemy import BigInteger, ColumnElement, Interval, Text, and_, cast, column, func, not_, select, true, values
+from sqlalchemy.dialects.postgresql import JSONPATH
 
 from sluice.ledger.batch_rules import LIMITED_OUTPUT, MAX_REJECTED, StoredRuleResult
 from sluice.ledger.batches import Batch
@@ -36,9 +37,22 @@ def _newest_judged(stream: ColumnElement[str], since: ColumnElement[datetime]) -
     return newest.scalar_subquery()
 
 
+def _separated() -> ColumnElement[int]:
+    """How many rows a person has separated from a batch, as a SQL expression."""
+    found, path = StoredRuleResult, cast("$.*.separated ? (@ > 0)", JSONPATH)
+    counts = (
+        select(cast(cast(func.jsonb_path_query(found.rules, path), Text), BigInteger).label("rows"))
+        .where(found.stream == Batch.stream, found.generation == Batch.generation, found.batch == Batch.batch)
+        .correlate(Batch)
+        .subquery("separated")
+    )
+    return func.coalesce(select(func.sum(counts.c.rows)).scalar_subquery(), 0)
+
+
 def rejected_within(ledger: Ledger, windows: Mapping[str, timedelta]) -> Mapping[str, RejectedSince]:
     """What each of these streams has rejected in its window, or since a person has last asked something of it or has
-    decided about a batch that was held for its rejected rows. What a person rejected does not count.
+    decided about a batch that was held for its rejected rows. What a person rejected, the whole batch or some of its
+    rows, does not count.
     """
     if not windows:
         return {}
@@ -54,7 +68,8 @@ def rejected_within(ledger: Ledger, windows: Mapping[str, timedelta]) -> Mapping
         .subquery("of_stream")
     )
     counts = and_(Batch.stream == of_stream.c.stream, Batch.recorded_at > of_stream.c.since, not_(Batch.is_rejected))
-    sums = (func.coalesce(func.sum(one), 0) for one in (Batch.refused_rows, Batch.input_rows))
+    rejected = Batch.refused_rows - _separated()
+    sums = (func.coalesce(func.sum(one), 0) for one in (rejected, Batch.input_rows))
     counted = select(*(one.label(name) for one, name in zip(sums, ("rows", "read"), strict=True))).where(counts)
     total = counted.lateral("total")
     query = select(of_stream, total.c.rows, total.c.read).select_from(of_stream.join(total, true()))

@@ -10,8 +10,9 @@ command typed again, moves the marks that have not moved, and neither publishes 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any
 
 from pyiceberg.catalog import Catalog
 
@@ -27,9 +28,11 @@ from sluice.operations import OperationPlan, OperationVerb, Stake, steps_of
 from sluice.publication.batch_commands import OutputView, output_views
 from sluice.publication.command_runs import CommandMode, refuse_live_run, run_of_command
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
+from sluice.publication.file_preparation import find_missing_files
 from sluice.publication.mark_moves import reject_batch
 from sluice.publication.repair import with_raised_token
 from sluice.publication.staged_batch import StagedBatch, rejected_observation
+from sluice.publication.staging_table import load_staging_table, staged_batches
 
 
 class RejectionState(StrEnum):
@@ -50,12 +53,16 @@ class Rejection:
 
     state: as the command found it. waiting: the outputs whose marks it moves past the batch.
     batches: by output, as they are staged; their rows never become visible. Empty once the staging tables are cleared.
+    released_by: who has released it, where it cannot be published because files of it are gone; empty otherwise.
+    files_gone: how many.
     """
 
     key: PublicationKey
     state: RejectionState
     waiting: tuple[OutputView, ...] = field(repr=False)
     batches: Mapping[str, StagedBatch] = field(repr=False)
+    released_by: str = ""
+    files_gone: int = 0
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -69,7 +76,14 @@ class Rejection:
 
     def plan(self) -> OperationPlan[Rejection]:
         """The rejection for a person who is to agree to it."""
-        evidence = {"batch": str(self.key), "found": self.state, "outputs": self.outputs, "rows": self.rows}
+        evidence: dict[str, Any] = {
+            "batch": str(self.key),
+            "found": self.state,
+            "outputs": self.outputs,
+            "rows": self.rows,
+        }
+        if self.released_by:
+            evidence |= {"released_by": self.released_by, "files_gone": self.files_gone}
         return OperationPlan(
             verb=OperationVerb.REJECT_BATCH,
             subject=self.key.stream,
@@ -102,7 +116,8 @@ class Rejection:
             return f"{batch} was rejected by a command that was interrupted. The rejection {verb} now, in: {outputs}."
         rows = ", ".join(f"{count:,} rows of {output}" for output, count in self.rows.items())
         verb = "is rejected" if is_done else "would be rejected"
-        return f"{batch} {verb}: {rows} never become visible."
+        lost = f" {self.released_by} has released it, and {self.files_gone} of its files are gone."
+        return f"{batch} {verb}: {rows} never become visible.{lost if self.released_by else ''}"
 
 
 def name_of(batch: BatchObservation) -> str:
@@ -142,14 +157,13 @@ def plan_rejection(
     ------
     RunAlreadyLiveError: when the stream has a live run, which publishes the staged batches.
     UsageError: when no batch waits, the batch is not the next one, not all of its outputs are staged, or a person has
-        released it.
+        released it and its files are there.
     DeliveryError, LakehouseError: when a table was changed by another writer, or cannot be read.
     """
     refuse_live_run(ledger, declaration.stream)
     views = output_views(catalog, declaration)
     found = _find(ledger, declaration, views, _next_of(declaration, views) if number is None else number)
-    _refuse_released(ledger, found)
-    return found.plan()
+    return _require_unpublishable(catalog, ledger, found).plan()
 
 
 def reject(
@@ -187,8 +201,9 @@ def reject(
         found = _find(ledger, declaration, output_views(catalog, declaration), number)
         if found.state is RejectionState.COMPLETE:
             return found
+        found = _require_unpublishable(catalog, ledger, found)
         _require_planned(found, planned)
-        _record_decision(ledger, found, run, requested_by=requested_by)
+        _record_decision(catalog, ledger, found, run, requested_by=requested_by)
         record_batch(ledger, rejected_observation(declaration, found.batches))
         reached(CrashPoint.RECORDED)
         for position, view in enumerate(found.waiting):
@@ -220,23 +235,43 @@ def _require_lease(ledger: Ledger, run: RunObservation) -> None:
         )
 
 
-def _record_decision(ledger: Ledger, found: Rejection, run: RunObservation, *, requested_by: str) -> None:
+def _record_decision(
+    catalog: Catalog, ledger: Ledger, found: Rejection, run: RunObservation, *, requested_by: str
+) -> None:
     """Record who rejects the batch. One that a rule holds can be released until then, and not any more afterwards."""
     event = _event(found, run, requested_by=requested_by)
     if not decide_held(ledger, found.key, HeldDecision.REJECTED, event, by=requested_by):
-        _refuse_released(ledger, found)
+        _require_unpublishable(catalog, ledger, found)
         record_event(ledger, event)
 
 
-def _refuse_released(ledger: Ledger, found: Rejection) -> None:
+def _require_unpublishable(catalog: Catalog, ledger: Ledger, found: Rejection) -> Rejection:
+    """Refuse a batch that a person has released, unless files of it are gone: then no run can publish it any more.
+
+    Returns
+    -------
+    The rejection, with who has released the batch.
+    """
     held = find_held(ledger, found.key.stream)
     is_same = held is not None and held.key == found.key and found.state is RejectionState.NEW
-    if held is not None and is_same and held.decision is not None and held.decision.is_release:
-        raise UsageError(
-            f"Batch {found.key.batch} of {found.key.stream} was released by {held.decided_by}, and no run has carried "
-            "that out yet.",
-            next_step=f"Start the stream, which publishes it: `sluice stream start {found.key.stream}`.",
-        )
+    if held is None or not is_same or held.decision is None or not held.decision.is_release:
+        return found
+    gone = sum(_files_gone(catalog, view, found.key) for view in found.waiting)
+    if gone:
+        return replace(found, released_by=held.decided_by or "", files_gone=gone)
+    raise UsageError(
+        f"Batch {found.key.batch} of {found.key.stream} was released by {held.decided_by}, and no run has carried "
+        "that out yet.",
+        next_step=f"Start the stream, which publishes it: `sluice stream start {found.key.stream}`.",
+    )
+
+
+def _files_gone(catalog: Catalog, view: OutputView, key: PublicationKey) -> int:
+    """How many files of a batch are gone, of what was staged first and of what was staged again."""
+    staging = load_staging_table(catalog, view.output)
+    staged = staged_batches(staging, stream=view.output.stream, output=view.output.output)
+    of_batch = [one for one in staged if one.summary.key == key and not one.is_overtaken]
+    return sum(len(missing.files) for missing in find_missing_files(staging, of_batch))
 
 
 def _event(rejection: Rejection, run: RunObservation, *, requested_by: str) -> Event:

@@ -113,7 +113,8 @@ def _obstacles(loaded: LoadedStream, held: HeldBatch) -> Iterator[str]:
     rules = row_rules(loaded.rules)
     for output, failed in held.failed.items():
         if output == QUARANTINE_OUTPUT:
-            yield "the rows that it rejects are in its quarantine already"
+            if len(held.failed) == 1:
+                yield "the rows that it rejects are in its quarantine already"
             continue
         known = {rule.name for rule in rules.get(output, ())}
         declared = loaded.declaration.outputs.get(output)
@@ -132,7 +133,8 @@ def _sentences(ledger: Ledger, held: HeldBatch, verb: OperationVerb) -> tuple[st
     behind = f" The {held.queued} batches behind it follow, up to the next one that is held." if held.queued else ""
     breaks = f"Batch {held.key} breaks {held.reason}."
     if verb is OperationVerb.SEPARATE_BATCH:
-        rules = ", ".join(f"{name} ({one:,})" for failed in held.failed.values() for name, one in failed.items())
+        of_rows = [failed for output, failed in held.failed.items() if output != QUARANTINE_OUTPUT]
+        rules = ", ".join(f"{name} ({one:,})" for failed in of_rows for name, one in failed.items())
         return (
             breaks,
             f"The rows that break {rules} go to the quarantine with these names, and all others of {rows} become "

@@ -83,13 +83,15 @@ class BatchSeparation:
             splits = [
                 self._split(self._target(output), staged, kept)
                 for output, staged in first.items()
-                if staged.summary.rules is not None and staged.summary.rules.holds
+                if output != QUARANTINE_OUTPUT and staged.summary.rules is not None and staged.summary.rules.holds
             ]
+            if not splits:
+                raise InseparableError("It is held for the rows that are in its quarantine already.")
             self._stage_quarantine(first[QUARANTINE_OUTPUT], splits)
             self.staging.reached(CrashPoint.FIRST_OUTPUT_STAGED)
             for split in splits:
                 rows = split.marked.where(fn.col(FAILED) == 0).drop(FAILED, IGNORED)
-                rules = _settled(split.whole.summary.rules)
+                rules = _settled(split.whole.summary.rules, separated=split.failing)
                 summary = self._again(split.whole, rows=split.passing)
                 self.staging.stage_rows(rows, split.target, replace(summary, rules=rules))
         self.staging.reached(CrashPoint.STAGED)
@@ -140,7 +142,8 @@ class BatchSeparation:
             found.append(read_staged(self.spark, target, whole))
         rows = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), found)
         before = whole.summary.rows or 0
-        self.staging.stage_rows(rows, target, self._again(whole, rows=before + failing))
+        summary = replace(self._again(whole, rows=before + failing), rules=_settled(whole.summary.rules))
+        self.staging.stage_rows(rows, target, summary)
 
     def _again(self, whole: StagedBatch, *, rows: int) -> BatchSummary:
         run = self.run
@@ -177,9 +180,16 @@ def _rejected(split: _Split) -> DataFrame:
     return split.marked.where(fn.col(FAILED) != 0).select(*row.values())
 
 
-def _settled(found: RuleResult | None) -> RuleResult | None:
-    """What the rules found, once the rows that break those which held the batch are in the quarantine."""
+def _settled(found: RuleResult | None, *, separated: int | None = None) -> RuleResult | None:
+    """What the rules found, once the rows that break those which held the batch are in the quarantine.
+
+    Parameters
+    ----------
+    separated: how many rows that are.
+    """
     if found is None:
         return None
     moved = {name: replace(one, on_failure="quarantine") for name, one in found.held_by.items()}
+    if first := next(iter(moved), None):
+        moved[first] = replace(moved[first], separated=separated)
     return replace(found, rules={**found.rules, **moved})

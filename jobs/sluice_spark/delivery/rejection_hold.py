@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.declarations.supervision_declaration import RejectionLimit
-from sluice.ledger.batch_rules import MAX_REJECTED, RuleCount, RuleResult
+from sluice.ledger.batch_rules import MAX_REJECTED, RuleCount, RuleResult, separated_rows
 from sluice.ledger.batches import BatchObservation, PublicationKey
 from sluice.ledger.connection import Ledger
 from sluice.ledger.recent_rejections import recorded_among, rejected_within
@@ -46,7 +46,12 @@ class RejectionHold:
 
     def take_up(self, batches: Iterable[BatchObservation]) -> None:
         """Count the batches that earlier runs have staged, until the ledger has them."""
-        self._own.update({one.key: _Rows(rejected=one.refused_rows, read=one.input_rows) for one in batches})
+        self._own.update(
+            {
+                one.key: _Rows(rejected=one.refused_rows - separated_rows(one.rule_results), read=one.input_rows)
+                for one in batches
+            }
+        )
 
     def judge(self, key: PublicationKey, *, rejected: int, written: int) -> RuleResult | None:
         """What holds a batch that was just computed; none where it stays within the limit, or rejects nothing.

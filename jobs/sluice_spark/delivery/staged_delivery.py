@@ -102,12 +102,15 @@ class StagedDelivery:
         recorded = rejected_batches(context.ledger, context.run.stream, generation=generation)
         self._rejected = recorded | context.tables.rejected
         complete_rejections(self.publisher, self._rejected, checkpoint)
-        published, held = publish_staged(self.publisher, checkpoint)
+        published, held, now = publish_staged(self.publisher, checkpoint)
         if self.staging.hold is not None:
             self.staging.hold.take_up(recovered_observation(batch) for batch in (*published, *held))
         for batch in published:
             recovered = recovered_observation(batch)
-            self.publication.note_recovered(recovered, comes_again=checkpoint.runs_again(recovered.key))
+            if not (comes_again := checkpoint.runs_again(recovered.key)):
+                earlier = self.publisher.snapshots_of(recovered.key)  # a group has the key of its last batch alone
+                recovered = replace(recovered, snapshot_ids={**earlier, **now.get(recovered.key, {})})
+            self.publication.note_recovered(recovered, comes_again=comes_again)
         self.held.take_up(held)
 
     def _checkpoint(self) -> CheckpointPosition:

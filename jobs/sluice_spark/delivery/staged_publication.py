@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from pyiceberg.table import Table
@@ -141,7 +141,7 @@ class StagedPublication:
         if self._overlapped is not None:
             self._overlapped.await_published()
         snapshot_ids = self.publisher.publish([batch])
-        staged = recovered_observation(batch)
+        staged = replace(recovered_observation(batch), snapshot_ids=snapshot_ids)
         if is_recovered:
             self.note_recovered(staged, comes_again=False)
             return

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
 from pyiceberg.catalog import Catalog
 
 from sluice.errors import UnpublishableError
+from sluice.ledger.batches import PublicationKey
 from sluice.publication.chain import CheckpointPosition, is_behind, whole_batches
 from sluice.publication.file_preparation import find_missing_files, refuse_missing_files
 from sluice.publication.mark_moves import leave_generations_before, open_generation, plan_output, reject_batch
@@ -87,7 +88,7 @@ def _next_if_rejected(
 
 def publish_staged(
     publisher: Publisher, checkpoint: CheckpointPosition
-) -> tuple[tuple[StagedByOutput, ...], tuple[StagedByOutput, ...]]:
+) -> tuple[tuple[StagedByOutput, ...], tuple[StagedByOutput, ...], Mapping[PublicationKey, Mapping[str, int]]]:
     """Publish the chain of batches that an earlier run staged, as far as every output of a batch is staged, and up to
     the first one that is held.
 
@@ -98,7 +99,8 @@ def publish_staged(
     Returns
     -------
     The batches that are published and still in the staging tables, in order: the ledger may not have them. Then those
-    that wait: one that is held, and all behind it.
+    that wait: one that is held, and all behind it. Then the snapshots in which those became visible that are published
+    now, by output.
 
     Raises
     ------
@@ -117,15 +119,17 @@ def publish_staged(
     waiting = [batch for batch in whole if not ready.isdisjoint(batch.values())]
     free = list(takewhile(lambda batch: not is_held(batch), waiting))
     waiting, held = free, tuple(waiting[len(free) :])
+    snapshot_ids: Mapping[str, int] = {}
     if waiting:
         _log.info("publishing %d batches that an earlier run has staged", len(waiting))
-        _publish_what_exists(publisher, waiting, ready)
+        snapshot_ids = _publish_what_exists(publisher, waiting, ready)
     _drop_operations(publisher)
     for target in publisher.targets:
         reached = load_target_state(publisher.catalog, target.names).position(target.names)
         newest = max((reached.batch, *(key_of(batch).batch for batch in held)))
         refuse_missing_batches(replace(reached, batch=newest), checkpoint, output=target.names)
-    return tuple(batch for batch in whole if batch not in held), held
+    now = {key_of(batch): snapshot_ids for batch in waiting}
+    return tuple(batch for batch in whole if batch not in held), held, now
 
 
 def marked_batches(publisher: Publisher, *, generation: int) -> tuple[int, ...]:
@@ -136,8 +140,13 @@ def marked_batches(publisher: Publisher, *, generation: int) -> tuple[int, ...]:
 
 def _publish_what_exists(
     publisher: Publisher, waiting: Sequence[StagedByOutput], ready: Collection[StagedBatch]
-) -> None:
-    """Publish the batches up to the first one with a missing file, which a person may reject only when it is next."""
+) -> Mapping[str, int]:
+    """Publish the batches up to the first one with a missing file, which a person may reject only when it is next.
+
+    Returns
+    -------
+    The snapshots of the targets, by output.
+    """
     missing = [
         found
         for target in publisher.targets
@@ -148,9 +157,9 @@ def _publish_what_exists(
     ]
     end = min((one.batch.position for one in missing), default=None)
     whole = [batch for batch in waiting if end is None or next(iter(batch.values())).position < end]
-    if whole:
-        publisher.publish(whole)
+    snapshot_ids = publisher.publish(whole) if whole else {}
     refuse_missing_files(sorted(missing, key=lambda one: one.batch.position))
+    return snapshot_ids
 
 
 def _prepare_staging(publisher: Publisher, target: IcebergTarget, *, with_operations: bool) -> None:

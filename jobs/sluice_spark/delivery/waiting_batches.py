@@ -51,11 +51,13 @@ def key_of(batch: StagedByOutput) -> PublicationKey:
 @dataclass(slots=True)
 class _Waiting:
     """A batch that waits. is_recovered: whether an earlier run has staged it, so that Spark does not report it.
-    is_settled: whether it is visible or rejected, and only the ledger has to forget it."""
+    is_settled: whether it is visible or rejected, and only the ledger has to forget it.
+    whole: the batch as a person sees it, once that is known: a separation that was begun counts for nothing."""
 
     batch: StagedByOutput
     is_recovered: bool
     is_settled: bool = False
+    whole: StagedByOutput | None = None
 
     @property
     def is_held(self) -> bool:
@@ -231,13 +233,14 @@ class HeldBatches:
         if not head.is_held:
             self._publish(head.batch, head.is_recovered)
             return True
-        match self._record(head.batch).decision:
+        head.whole = head.whole or self._separation.whole(head.batch)
+        match self._record(head.whole).decision:
             case None:
                 return False
             case HeldDecision.REJECTED:
-                self._reject(head.batch)
+                self._reject(head.whole)
             case HeldDecision.RELEASED:
-                self._publish(self._separation.whole(head.batch), head.is_recovered)
+                self._publish(head.whole, head.is_recovered)
             case HeldDecision.SEPARATED:
                 return self._publish_passing(head)
         return True

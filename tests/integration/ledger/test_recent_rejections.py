@@ -96,3 +96,15 @@ def test_a_rule_of_a_table_that_has_the_name_of_the_limit_begins_no_new_count(le
         record_batch(ledger, replace(batch, rule_results=(result,)))
 
     assert rejected(ledger) == (8, 200)
+
+
+def test_rows_that_a_person_has_separated_from_a_batch_are_no_rejections_of_the_stream(ledger: Ledger) -> None:
+    record_batch(ledger, held(a_batch(0), by="price_is_positive"))
+    batch = held(a_batch(1), by="price_is_positive")
+    (result,) = batch.rule_results
+    moved = {name: replace(one, on_failure="quarantine", separated=3) for name, one in result.rules.items()}
+    batch = replace(batch, rule_results=(replace(result, output="main", rules=moved), result))
+
+    record_batch(ledger, batch)
+
+    assert rejected(ledger) == (4 + 1, 200)

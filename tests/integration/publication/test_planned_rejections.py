@@ -23,6 +23,7 @@ from sluice.publication.crash_points import CrashPoint
 from sluice.publication.held_decisions import decide, plan_decision
 from sluice.publication.settle_output import abandon_output, plan_settlement
 from sluice.publication.staged_batch import StagedMode
+from sluice.publication.staging_table import load_staging_table, staged_files
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
 
@@ -70,6 +71,29 @@ def test_a_batch_that_a_person_has_released_is_not_rejected(
         f"Start the stream, which publishes it: `sluice stream start {deployment.stream}`."
     )
     assert recent_batches(deployment.ledger, deployment.stream, limit=5) == ()
+
+
+def test_a_released_batch_whose_files_are_gone_is_rejected(deployment: Deployment, settings: Settings) -> None:
+    """No run can publish it, and what the run says then names this way."""
+    deployment.stage(0, 1, 2)
+    deployment.stage(1, 3)
+    held = HeldBatch(key=planned(deployment, settings).seen.key, reason="a rule", rows={"main": 2, "other": 2})
+    hold_batch(deployment.ledger, held)
+    release = plan_decision(deployment.ledger, declared(deployment), OperationVerb.RELEASE_BATCH)
+    decide(deployment.ledger, release, requested_by="bob")
+    staging = load_staging_table(deployment.benches[1].catalog, deployment.benches[1].output)
+    (first, _) = deployment.benches[1].staged()
+    for file in staged_files(staging, [first])[first.snapshot_id]:
+        staging.io.delete(file.file_path)
+
+    plan = planned(deployment, settings)
+
+    assert plan.steps[0].sentence.endswith(" bob has released it, and 1 of its files are gone.")
+    assert carried_out(deployment, settings, plan).state is RejectionState.NEW
+    (event,) = recent_events(deployment.ledger, EventSubject.STREAM, deployment.stream, limit=1)
+    assert (event.action, event.evidence["released_by"], event.evidence["files_gone"]) == ("reject_batch", "bob", 1)
+    assert find_held(deployment.ledger, deployment.stream) is None
+    assert deployment.next_driver() == [[3], [3]], "what waits behind it becomes visible"
 
 
 def test_a_held_batch_that_is_rejected_under_the_lease_cannot_be_released(

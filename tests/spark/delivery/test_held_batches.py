@@ -104,7 +104,8 @@ def test_a_held_batch_waits_for_a_person_with_those_behind_it(workshop: Workshop
 
     assert ids(workshop) == [1, 2, 3]
     assert find_held(workshop.ledger, stream) is None
-    assert sorted(batch.key.batch for batch in recent_batches(workshop.ledger, stream, limit=9)) == [0, 1, 2]
+    recorded = {one.key.batch: "main" in one.snapshot_ids for one in recent_batches(workshop.ledger, stream, limit=9)}
+    assert recorded == dict.fromkeys([0, 1, 2], True), "though an earlier run has staged two of them"
     counted = {
         one.batch: one.rules["price_is_positive"].failed for one in recent_rule_results(workshop.ledger, stream=stream)
     }

@@ -8,21 +8,26 @@ from typing import Any
 import pytest
 from tests.fixtures.workshop import Workshop
 from tests.spark.decoding.test_malformed_lines import with_folder
+from tests.spark.delivery.test_held_batches import choose
 
 from sluice.errors import UsageError
+from sluice.ledger.batches import recent_batches
 from sluice.ledger.held_batches import HeldBatch, find_held
 from sluice.operations import OperationVerb
-from sluice.publication.held_decisions import decide, plan_decision
+from sluice.publication.held_decisions import plan_decision
 from sluice_spark.run.stop_request import StopReason
 
 COLUMNS = {"id": "long", "price": "long"}
 RULE = {"name": "price_is_positive", "expression": "price > 0", "on_failure": "quarantine"}
 
 
-def declare(workshop: Workshop, limit: dict[str, Any]) -> str:
+HOLDING = {"name": "price_is_usual", "expression": "price < 100", "on_failure": "hold"}
+
+
+def declare(workshop: Workshop, limit: dict[str, Any], *rules: dict[str, Any]) -> str:
     """A stream of a batch for each snapshot of its source, which rejects rows and has a limit; its name."""
     workshop.declare_table("source", COLUMNS)
-    workshop.declare_table("target", COLUMNS, rules=[RULE])
+    workshop.declare_table("target", COLUMNS, rules=[RULE, *rules])
     stream = f"s{workshop.namespace}"
     workshop.declare_stream(
         stream,
@@ -68,8 +73,7 @@ def test_the_batch_beyond_the_limit_is_held_and_what_a_person_releases_counts_no
     with pytest.raises(UsageError, match="the rows that it rejects are in its quarantine already"):
         plan_decision(workshop.ledger, workshop.stream(stream), OperationVerb.SEPARATE_BATCH)
 
-    plan = plan_decision(workshop.ledger, workshop.stream(stream), OperationVerb.RELEASE_BATCH)
-    decide(workshop.ledger, plan, requested_by="a test", planned=plan.digest)
+    choose(workshop, stream, OperationVerb.RELEASE_BATCH)
     workshop.run(stream, is_recorded=True)
 
     assert ids(workshop) == [1, 2, 4, 7, 8, 9]
@@ -88,13 +92,41 @@ def test_batches_behind_a_held_one_are_held_too_when_they_reject_rows(workshop: 
     workshop.run(stream, is_recorded=True)
     assert (held_of(workshop, stream).key.batch, held_of(workshop, stream).queued) == (0, 2)
 
-    plan = plan_decision(workshop.ledger, workshop.stream(stream), OperationVerb.RELEASE_BATCH)
-    decide(workshop.ledger, plan, requested_by="a test", planned=plan.digest)
+    choose(workshop, stream, OperationVerb.RELEASE_BATCH)
     workshop.run(stream, is_recorded=True)
 
     held = held_of(workshop, stream)
     assert (held.key.batch, ids(workshop)) == (2, [4, 5, 6])
     assert held.reason.startswith("max_rejected by 4 rejected rows of 9 since ")
+
+
+def test_a_batch_that_a_rule_and_the_limit_hold_is_separated_and_what_a_person_separates_counts_not(
+    workshop: Workshop,
+) -> None:
+    stream = declare(workshop, {"rows": 1, "action": "hold"}, HOLDING)
+    append(workshop, 5, 500, 600, first=1)
+    workshop.run(stream, is_recorded=True)
+    assert held_of(workshop, stream).failed == {"main": {"price_is_usual": 2}}, "a row that waits is not rejected"
+    choose(workshop, stream, OperationVerb.SEPARATE_BATCH)
+    workshop.run(stream, is_recorded=True)
+    append(workshop, 6, 7, -1, first=4)
+    workshop.run(stream, is_recorded=True)
+    assert (ids(workshop), find_held(workshop.ledger, stream)) == ([1, 4, 5], None), "1 rejected row, and not 3"
+    append(workshop, -2, 8, 700, first=7)
+    workshop.run(stream, is_recorded=True)
+    assert held_of(workshop, stream).failed == {"main": {"price_is_usual": 1}, "quarantine": {"max_rejected": 2}}
+
+    plan = plan_decision(workshop.ledger, workshop.stream(stream), OperationVerb.SEPARATE_BATCH)
+    assert "The rows that break price_is_usual (1) go to the quarantine" in plan.steps[1].sentence
+    choose(workshop, stream, OperationVerb.SEPARATE_BATCH)
+    workshop.run(stream, is_recorded=True)
+
+    assert (ids(workshop), find_held(workshop.ledger, stream)) == ([1, 4, 5, 8], None)
+    reasons = [row["reason"].removeprefix("the row breaks a rule: ") for row in workshop.rows(f"quarantine.{stream}")]
+    assert sorted(reasons) == ["price_is_positive"] * 2 + ["price_is_usual"] * 3
+    recorded = {one.key.batch: one for one in recent_batches(workshop.ledger, stream, limit=9)}
+    assert [recorded[number].refused_rows for number in range(3)] == [2, 1, 2]
+    assert all(one.snapshot_ids.keys() == {"main", "quarantine"} for one in recorded.values()), "recovered ones too"
 
 
 @pytest.mark.full
