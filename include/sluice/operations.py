@@ -32,6 +32,7 @@ class OperationVerb(StrEnum):
     RESET = "reset"
     CONTINUE = "continue"
     REPAIR = "repair"
+    ADOPT = "adopt"
     REJECT_BATCH = "reject-batch"
     RELEASE_BATCH = "release-batch"
     SEPARATE_BATCH = "separate-batch"

@@ -99,6 +99,9 @@ PIN_PREFIX = "sluice_pin__"
 REFRESH_TAG_PREFIX = "sluice_before_refresh_"
 """Tags with this prefix, and the number and identity of a refresh, keep the content of a table from before it."""
 
+ADOPTION_TAG_PREFIX = "sluice_before_adoption_"
+"""Tags with this prefix, and the id of a snapshot, keep for a week what main held before a rollback was taken back."""
+
 WRITES_FOLDER_PREFIX = "sluice_writes_"
 """Folders of data files with this prefix, and the UUID of a table, hold what Sluice writes for it: a folder for each
 writer, `sluice_writes_<uuid>/run_<token>`."""

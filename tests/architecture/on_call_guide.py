@@ -220,6 +220,31 @@ repair that is interrupted leaves a checkpoint from which no driver starts: type
 A mark that somebody removed from a table's properties is restored by the next start, from the previous metadata of the
 table or from its history. A batch that was only staged, and that the checkpoint forgot, needs nothing either.
 
+## A table that was rolled back, or created again
+
+Rows that a stream has published are not in its table any more, and every start is refused: publishing behind them would
+silently lose them for good. Whether it was a mistake only a person knows. One command, one of three ways; the streams
+that write the table are stopped:
+
+```
+sluice table adopt TABLE --undo --dry-run
+sluice table adopt TABLE --undo
+sluice table adopt TABLE --reread
+sluice table adopt TABLE --accept
+```
+
+| way | what becomes of a rolled back table |
+|---|---|
+| `--undo` | main is set to where the marks stand; later commits of others are named, and a tag keeps them a week |
+| `--reread` | the marks are set back, and `sluice stream repair` has what was taken out read again |
+| `--accept` | it stays as it is, without the rows that were taken out |
+
+A table that was created again can be accepted, without the rows of the old one; an undo is refused, because the catalog
+does not have the old one, and so is a reread: `sluice stream reset` reads every input again.
+
+The plan says how many rows are hidden, read again or gone, and asks. An adoption that is interrupted is completed by
+typing it again.
+
 ## A checkpoint that is abandoned
 
 When a stream cannot continue from its checkpoint (its state is lost for good, the source has lost the next records, or

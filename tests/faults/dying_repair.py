@@ -1,6 +1,8 @@
-"""`sluice stream repair` in a process that gets SIGKILL at a named place, the n-th time it passes it.
+"""`sluice stream repair`, or `sluice table adopt`, in a process that gets SIGKILL at a named place, the n-th time it
+passes it.
 
     python -m tests.faults.dying_repair --stream NAME --point file_changed [--occurrence 3]
+    python -m tests.faults.dying_repair --stream NAME --table TABLE --way undo --point committed
 
 The settings come from the environment, as for the command.
 """
@@ -10,11 +12,14 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from tests.faults.dying_rejection import killed_at
 
 from sluice.declarations.load_declarations import load_declarations
 from sluice.ledger.connection import open_ledger
+from sluice.positions.adopt_table import adopt_table
+from sluice.positions.adoption_plan import AdoptionWay
 from sluice.positions.repair_stream import repair_stream
 from sluice.publication.crash_points import CrashPoint
 from sluice.settings import load_settings
@@ -22,23 +27,25 @@ from sluice.tables.catalog import open_catalog
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Repair the stream, up to the place."""
+    """Repair the stream, or adopt its table, up to the place."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stream", required=True)
     parser.add_argument("--point", type=CrashPoint, required=True)
     parser.add_argument("--occurrence", type=int, default=1)
+    parser.add_argument("--table")
+    parser.add_argument("--way", type=AdoptionWay)
     options = parser.parse_args(arguments)
     settings = load_settings()
-    stream = load_declarations(settings.pipelines, only=options.stream).stream(options.stream)
+    declarations, catalog = load_declarations(settings.pipelines), open_catalog(settings)
+    how: dict[str, Any] = {
+        "asked_by": "a fault",
+        "reached": killed_at(options.point, occurrence=options.occurrence),
+    }
     with open_ledger(settings.ledger_url.get_secret_value()) as ledger:
-        repair_stream(
-            ledger,
-            open_catalog(settings),
-            stream,
-            settings,
-            asked_by="a fault",
-            reached=killed_at(options.point, occurrence=options.occurrence),
-        )
+        if options.table:
+            adopt_table(ledger, catalog, declarations, settings, table=options.table, way=options.way, **how)
+        else:
+            repair_stream(ledger, catalog, declarations.stream(options.stream), settings, **how)
     return 0
 
 

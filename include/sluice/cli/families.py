@@ -141,6 +141,7 @@ FAMILIES = (
             "list": "table_verbs:list_tables",
             "show": "table_verbs:show",
             "create": "table_verbs:create",
+            "adopt": "position_verbs:adopt",
             "plan": "maintenance_verbs:show_plan",
             "status": "maintenance_verbs:status",
             "history": "maintenance_verbs:history",

@@ -62,6 +62,7 @@ class EventAction(StrEnum):
     PUBLISH_OUTPUT = "publish_output"
     ABANDON_OUTPUT = "abandon_output"
     CREATE_TABLE = "create_table"
+    ADOPT_TABLE = "adopt_table"
     MAINTAIN_TABLE = "maintain_table"
     REMOVE_ORPHANS = "remove_orphans"
     RESTORE_ORPHANS = "restore_orphans"

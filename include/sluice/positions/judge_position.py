@@ -59,8 +59,8 @@ def _judge_mark(seen: StreamPosition) -> PositionFinding:
             witness=Witness.MARK,
             agreement=Agreement.REPLACED,
             message=f"{'; '.join(map(str, outputs))}: the rows that were published into it are gone",
-            next_step=f"Choose: `sluice stream continue {seen.stream} --leave-out`, or `sluice stream reset "
-            f"{seen.stream}`.",
+            next_step=f"Restore the table if it was not meant; `sluice table adopt {outputs[0].table} --accept` "
+            f"continues without its rows, `sluice stream reset {seen.stream}` reads the inputs again.",
         )
     if not seen.opened:
         return _agrees(Witness.MARK, "no output has a mark")

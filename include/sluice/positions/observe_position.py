@@ -6,15 +6,18 @@ in the tables afterwards, also while a driver runs.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
 
 from sluice.checkpoints.checkpoint_files import open_checkpoint_files
-from sluice.checkpoints.checkpoint_layout import CheckpointContents
+from sluice.checkpoints.checkpoint_layout import OFFSETS, CheckpointContents
+from sluice.checkpoints.checkpoint_logs import offsets_of
 from sluice.checkpoints.health_decision import CheckpointExpectation, judge_checkpoint
 from sluice.checkpoints.observe_checkpoint import observe_checkpoint
 from sluice.declarations.source_declarations import IcebergSource, KafkaSource
@@ -27,7 +30,7 @@ from sluice.ledger.generations import checkpoint_of, find_generation
 from sluice.ledger.runs import newest_run
 from sluice.ledger.vacated_runs import is_vacated
 from sluice.positions.stream_position import KnownBatch, StreamPosition, TableWitness, Witness
-from sluice.publication.chain import plan_publication
+from sluice.publication.chain import MarkPosition, plan_publication
 from sluice.publication.marks import entries_of, find_lost_mark, history_of_main, read_target_state
 from sluice.publication.staged_batch import (
     BatchSummary,
@@ -81,6 +84,7 @@ def observe_position(
     now: datetime,
     own_run_id: str = "",
     is_whole: bool = False,
+    assumed: Mapping[str, MarkPosition] | None = None,
 ) -> StreamPosition:
     """Read all witnesses. One that does not answer is unknown, and the others are read all the same.
 
@@ -89,6 +93,7 @@ def observe_position(
     catalog: none when it does not answer.
     own_run_id: the run of the command that asks, which is no driver; empty without one.
     is_whole: as `observe_checkpoint` takes it.
+    assumed: where the marks of outputs are taken to stand, whatever their tables say: what a plan makes of them.
 
     Raises
     ------
@@ -100,7 +105,7 @@ def observe_position(
     contents = _contents(checkpoint, settings, unknown, is_whole=is_whole)
     known = recent_batches(ledger, stream, KNOWN_BATCHES)
     number = 0 if generation is None else generation.generation
-    outputs = _outputs(catalog, declaration, unknown, generation=number, recorded=known)
+    outputs = _outputs(catalog, declaration, unknown, generation=number, recorded=known, assumed=assumed or {})
     seen = StreamPosition(
         stream=stream,
         generation=generation,
@@ -158,27 +163,35 @@ def _outputs(
     *,
     generation: int,
     recorded: Sequence[BatchObservation],
+    assumed: Mapping[str, MarkPosition],
 ) -> tuple[_Output, ...]:
     if catalog is None:
         unknown[Witness.MARK] = "the catalog does not answer"
         return ()
     try:
         loaded = [load_output_tables(catalog, output) for output in staged_outputs(declaration)]
-        found = (_output(tables, generation=generation, recorded=recorded) for tables in loaded)
+        found = (
+            _output(one, generation=generation, recorded=recorded, assumed=assumed.get(one.names.output))
+            for one in loaded
+        )
         return tuple(one for one in found if one is not None)
     except LakehouseError as error:
         unknown[Witness.MARK] = str(error)
         return ()
 
 
-def _output(tables: OutputTables, *, generation: int, recorded: Sequence[BatchObservation]) -> _Output | None:
+def _output(
+    tables: OutputTables,
+    *,
+    generation: int,
+    recorded: Sequence[BatchObservation],
+    assumed: MarkPosition | None,
+) -> _Output | None:
     """An output; none while it is new, or declared again: its next start opens it where the checkpoint stands."""
     if tables.target is None or tables.is_left:
         return None
     try:
-        refuse_set_back([tables], generation=generation, recorded=recorded)
-        state = read_target_state(tables.target, tables.names)
-        at = state.position(tables.names) if state.mark is not None else find_lost_mark(tables.target, tables.names)
+        at = assumed or _position(tables, tables.target, generation=generation, recorded=recorded)
         if at is None:
             return None
         staged = plan_publication(at, tables.staged)
@@ -198,6 +211,14 @@ def _output(tables: OutputTables, *, generation: int, recorded: Sequence[BatchOb
     )
 
 
+def _position(
+    tables: OutputTables, target: Table, *, generation: int, recorded: Sequence[BatchObservation]
+) -> MarkPosition | None:
+    refuse_set_back([tables], generation=generation, recorded=recorded)
+    state = read_target_state(target, tables.names)
+    return state.position(tables.names) if state.mark is not None else find_lost_mark(target, tables.names)
+
+
 def _in_history(tables: OutputTables) -> Iterator[_SeenBatch]:
     """The batches in the history of a target."""
     for snapshot in history_of_main(tables.target) if tables.target is not None else ():
@@ -213,8 +234,11 @@ def _batches(
 ) -> Mapping[int, KnownBatch]:
     """What is known of the batches of the newest generation: from the tables first, from the ledger otherwise."""
     digests = {one.position.batch: one.position.end_offsets_digest for one in seen.opened if one.position is not None}
+    places = _places(seen, outputs, proved=[*_proved(recorded, digests)])
     ledger = {
-        one.key.batch: known for one in recorded if (known := _recorded(one, digests.get(one.key.batch))) is not None
+        one.key.batch: known
+        for one in recorded
+        if (known := _recorded(one, digests.get(one.key.batch), places=places)) is not None
     }
     tables = {
         one.summary.key.batch: _published(one, ledger.get(one.summary.key.batch))
@@ -229,6 +253,24 @@ def _batches(
     }
 
 
+def _proved(recorded: Sequence[BatchObservation], digests: Mapping[int, str | None]) -> Iterator[str]:
+    """The end offsets of batches of the ledger that a mark proves."""
+    for one in recorded:
+        digest = digests.get(one.key.batch)
+        if digest is not None:
+            yield from (text for text in _as_in_log(one.end_offsets) if offsets_digest(text) == digest)
+
+
+def _places(seen: StreamPosition, outputs: Sequence[_Output], *, proved: Sequence[str]) -> int:
+    """In how many places the query reads: as many offsets as a batch of the tables has, or of the checkpoint."""
+    published = [one.summary for output in outputs for one in output.batches]
+    of_tables = [one.end_offsets for one in published if one.key.generation == seen.number]
+    counts = [len(json.loads(ends)) for ends in (*of_tables, *proved)]
+    texts = seen.contents.texts if seen.contents is not None else {}
+    logged = [len(offsets_of(text)) for path, text in texts.items() if path.startswith(f"{OFFSETS}/") and text]
+    return (counts or logged or [1])[-1]
+
+
 def _published(batch: _SeenBatch, recorded: KnownBatch | None) -> KnownBatch:
     summary = batch.summary
     return KnownBatch(
@@ -241,9 +283,12 @@ def _published(batch: _SeenBatch, recorded: KnownBatch | None) -> KnownBatch:
     )
 
 
-def _recorded(batch: BatchObservation, digest: str | None) -> KnownBatch | None:
-    """A batch as the ledger knows it; none when its offsets are not those of the mark."""
-    ends = next((text for text in _as_in_log(batch.end_offsets) if digest in (None, offsets_digest(text))), None)
+def _recorded(batch: BatchObservation, digest: str | None, *, places: int) -> KnownBatch | None:
+    """A batch as the ledger knows it; none when its offsets are not those of the mark. The ledger has one offset for
+    each source, and the log one for each place in which it is read."""
+    texts = [*_as_in_log(batch.end_offsets)]
+    alike = [text for text in texts if len(json.loads(text)) == places] or texts
+    ends = next((text for text in (texts if digest else alike) if digest in (None, offsets_digest(text))), None)
     if ends is None:
         return None
     return KnownBatch(

@@ -26,6 +26,7 @@ class CommandMode(StrEnum):
     SETTLEMENT = "settlement"
     REFRESH = "refresh"
     REPAIR = "repair"
+    ADOPTION = "adoption"
 
 
 def refuse_live_run(ledger: Ledger, stream: str) -> None:

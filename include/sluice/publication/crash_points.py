@@ -53,6 +53,8 @@ class CrashPoint(StrEnum):
     BEGUN: the event is in the ledger. RECORDED: the ledger has the generation that it had forgotten.
     FILE_CHANGED: a file was removed or written.
 
+    In the adoption of a table: BEGUN, then COMMITTED for each commit.
+
     In a removal of leftovers, for each file: BEGUN, COPIED, CLEARED.
     BEGUN: the list of the files is in the trash.
     COPIED: a file is where it lay and in the trash.

@@ -49,6 +49,7 @@ class MarkMove(StrEnum):
     RESTORED: the table property was removed and is set again.
     FENCED: on a staging table: batches that older runs stage from now on are not published.
     SWAPPED: the whole content was exchanged, and the generation with it.
+    ADOPTED: a person accepted main as it is, after a rollback.
     """
 
     OPENED = "opened"
@@ -58,6 +59,7 @@ class MarkMove(StrEnum):
     RESTORED = "restored"
     FENCED = "fenced"
     SWAPPED = "swapped"
+    ADOPTED = "adopted"
 
 
 def summary_of_move(output: StagedOutput, position: MarkPosition, why: MarkMove) -> dict[str, str]:

@@ -250,6 +250,11 @@ def find_lost_mark(table: Table, output: StagedOutput, *, in_log: bool = True) -
         if text is not None:
             mark = parse_mark(text, name=output.mark_property, table=output.target)
             return state_since(table, mark, output).position(output)
+    return position_in_history(table, output)
+
+
+def position_in_history(table: Table, output: StagedOutput) -> MarkPosition | None:
+    """How far an output is published by the snapshots of main alone, whatever its mark says; none if none shows it."""
     return next((found for one in history_of_main(table) if (found := _moved_to(one, output)) is not None), None)
 
 
@@ -363,7 +368,8 @@ def _rolled_back(mark: Mark, output: StagedOutput, reason: str) -> RolledBackErr
     return RolledBackError(
         f"{output.target} was rolled back or replaced behind the mark of {output} (generation {mark.generation}, batch "
         f"{mark.batch}, snapshot {mark.snapshot_id}): {reason}. Nothing is published.",
-        next_step="Set main of the table to that snapshot again, by Iceberg's procedure `set_current_snapshot`.",
+        next_step=f"If it was a mistake: `sluice table adopt {output.target} --undo`. If it was meant: `--reread` "
+        "reads the rows again that were taken out, `--accept` leaves them out. `--dry-run` shows what each does.",
     )
 
 

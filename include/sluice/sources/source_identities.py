@@ -55,6 +55,11 @@ class Replaced:
         return self.name.startswith(OUTPUT_TABLE)
 
     @property
+    def table(self) -> str:
+        """The name of the table that the stream writes."""
+        return self.name.removeprefix(OUTPUT_TABLE)
+
+    @property
     def is_kinesis(self) -> bool:
         """Whether it is a Kinesis stream."""
         return self.name.startswith(_KINESIS)

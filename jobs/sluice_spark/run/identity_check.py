@@ -254,12 +254,12 @@ def _topics_named_in(replaced: Replaced) -> tuple[str, ...]:
 def _refusal(checkpoint: RunCheckpoint, refused: Sequence[Replaced]) -> InputReplacedError | RolledBackError:
     stream, phrases = checkpoint.generation.stream, "; ".join(map(str, refused))
     reset = f"`sluice stream reset {stream}` reads the inputs again into a new generation"
-    if any(one.is_output for one in refused):
+    if outputs := [one for one in refused if one.is_output]:
         return RolledBackError(
             f"Stream {stream}: {phrases}. The rows of the batches up to {checkpoint.state.newest_committed} are gone "
             "with the old one; nothing is published into the new one.",
             next_step=f"Restore the table if it was not meant; or choose: {reset}, and "
-            f"`sluice stream continue {stream} --leave-out` continues without the rows that are gone.",
+            f"`sluice table adopt {outputs[0].table} --accept` continues without the rows that are gone.",
         )
     counts = " For a topic, `on_data_loss: count` does the same." if any(map(_topics_named_in, refused)) else ""
     return InputReplacedError(

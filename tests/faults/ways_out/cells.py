@@ -16,7 +16,10 @@ from enum import StrEnum
 from tests.faults.ways_out.kinds import Kind, Subject
 from tests.fixtures.workshop import Workshop
 
+from sluice.declarations.load_declarations import load_declarations
 from sluice.ledger.connection import database_time
+from sluice.positions.adopt_table import adopt_table
+from sluice.positions.adoption_plan import AdoptionWay
 from sluice.positions.judge_position import disagreeing, judge_position
 from sluice.positions.observe_position import observe_position
 from sluice.positions.repair_stream import RepairPlan, plan_repair, repair_stream
@@ -25,11 +28,13 @@ BEFORE, AFTER = (0, 1, 2, 3), (4, 5)
 
 
 class Way(StrEnum):
-    """How a stream comes to its end. ITSELF: without a command. REPAIR: by the one command. REFUSED: the command says
-    what would be lost, and the stream stays as it is."""
+    """How a stream comes to its end. ITSELF: without a command. REPAIR: by the one command. ADOPT: a person says what a
+    table's rollback was, and the repair follows where it is needed. REFUSED: the command says what would be lost, and
+    the stream stays as it is."""
 
     ITSELF = "by itself"
     REPAIR = "repair"
+    ADOPT = "adopt"
     REFUSED = "refused"
 
 
@@ -39,6 +44,7 @@ class Cell:
 
     damage: of the stopped stream. around: what is kept before the last two of the four files, and put back afterwards.
     generation: the one that the four files are read in. found: how each witness that disagrees is judged.
+    adopts: what becomes of the tables before the repair. lost: how many rows that leaves out, as its plan says.
     """
 
     number: str
@@ -49,6 +55,8 @@ class Cell:
     damage: Callable[[Subject], object] = lambda _: None
     around: Callable[[Subject], AbstractContextManager[None]] | None = None
     generation: int = 1
+    adopts: AdoptionWay | None = None
+    lost: int = 0
 
     def __str__(self) -> str:
         return f"{self.number}-{self.kind}-{self.name.replace(' ', '_')}"
@@ -95,6 +103,8 @@ def outcome_of(cell: Cell, subject: Subject) -> Outcome:
         subject.run()
     cell.damage(subject)
     found = witnesses(subject)
+    if cell.adopts is not None and sum(adopted(subject, cell.adopts)) < cell.lost:
+        raise AssertionError("the plan of an adoption leaves rows out that it does not count")
     plan = planned(subject)
     sentences = tuple(plan.sentences())
     if plan.is_refused:
@@ -107,7 +117,7 @@ def outcome_of(cell: Cell, subject: Subject) -> Outcome:
     return Outcome(
         cell=cell,
         found=found,
-        way=Way.REPAIR if is_written else Way.ITSELF,
+        way=Way.ADOPT if cell.adopts else Way.REPAIR if is_written else Way.ITSELF,
         lost=(wanted - got).total(),
         doubled=(got - wanted).total(),
         plan=sentences,
@@ -126,6 +136,24 @@ def planned(subject: Subject) -> RepairPlan:
     """The repair as it is shown."""
     workshop = subject.workshop
     return plan_repair(workshop.ledger, workshop.catalog, workshop.stream(subject.stream), workshop.settings)
+
+
+def adopted(subject: Subject, way: AdoptionWay) -> Iterator[int]:
+    """Adopt each table; the rows that each plan says are taken out."""
+    workshop = subject.workshop
+    declarations = load_declarations(workshop.folder)
+    with subject.at_rest():
+        for table in subject.targets:
+            plan = adopt_table(
+                workshop.ledger,
+                workshop.catalog,
+                declarations,
+                workshop.settings,
+                table=table,
+                way=way,
+                asked_by="a drill",
+            )
+            yield plan.evidence["rows_taken_out"] or 0
 
 
 def repaired(subject: Subject, plan: RepairPlan) -> RepairPlan:

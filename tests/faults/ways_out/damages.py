@@ -16,7 +16,7 @@ from pyiceberg.table.update import (
     SetSnapshotRefUpdate,
 )
 from sqlalchemy import text
-from tests.faults.ways_out.kinds import Subject
+from tests.faults.ways_out.kinds import COLUMNS, Subject
 
 
 def newest(folder: Path, log: str) -> Path:
@@ -141,6 +141,24 @@ def set_back_afterwards(subject: Subject, tables: tuple[str, ...]) -> Iterator[N
             SetPropertiesUpdate(updates=dict(then.properties)),
         )
         catalog.commit_table(table, (), updates)
+
+
+@contextmanager
+def rolled_back_afterwards(subject: Subject) -> Iterator[None]:
+    """Roll the tables back, after the block, to what they were before it. Nothing of them is removed."""
+    catalog = subject.workshop.catalog
+    before = {name: catalog.load_table(name).metadata.current_snapshot_id for name in subject.targets}
+    yield
+    for name, then in before.items():
+        assert then is not None
+        catalog.load_table(name).manage_snapshots().rollback_to_snapshot(then).commit()
+
+
+def tables_created_again(subject: Subject) -> None:
+    """Somebody drops the tables, and creates them again as they are declared."""
+    for name in subject.targets:
+        subject.workshop.catalog.drop_table(name)
+        subject.workshop.declare_table(name.partition(".")[2], COLUMNS)
 
 
 @contextmanager

@@ -10,6 +10,8 @@ from tests.faults.ways_out import damages
 from tests.faults.ways_out.cells import Cell, Way
 from tests.faults.ways_out.kinds import Kind, Subject
 
+from sluice.positions.adoption_plan import AdoptionWay
+
 DAMAGED, AHEAD, BEHIND = ("checkpoint damaged",), ("checkpoint ahead",), ("checkpoint behind",)
 FORGOTTEN = ("ledger behind",)
 STATELESS, STATEFUL = (Kind.A, Kind.I, Kind.T), (Kind.W, Kind.H, Kind.G)
@@ -67,6 +69,16 @@ def _cells() -> Iterator[Cell]:
     yield from _each(STATELESS, "7", "older copy", found=BEHIND, around=damages.older_copy_afterwards)
     yield from _each(STATEFUL, "7", "older copy", found=BEHIND, around=damages.older_copy_afterwards, **refused)
     yield from _each([Kind.T], "8", "one table of yesterday", found=AHEAD, around=_one_table, **refused)
+    back: dict[str, Any] = {
+        "found": ("mark diverged",),
+        "around": damages.rolled_back_afterwards,
+        "way": Way.ADOPT,
+    }
+    yield from _each(Kind, "8", "rolled back and undone", adopts=AdoptionWay.UNDO, **back)
+    yield from _each(Kind, "8", "rolled back and read again", adopts=AdoptionWay.REREAD, **back)
+    yield from _each([Kind.A, Kind.I], "8", "rolled back and accepted", adopts=AdoptionWay.ACCEPT, lost=10, **back)
+    again: dict[str, Any] = {"found": ("mark replaced",), "way": Way.ADOPT, "lost": 19, "adopts": AdoptionWay.ACCEPT}
+    yield from _each([Kind.A, Kind.I], "9", "created again and accepted", damages.tables_created_again, **again)
     yield from _each(Kind, "12", "ledger lost", damages.ledger_lost, found=FORGOTTEN, **second)
     yield from _each(Kind, "13", "generation forgotten", damages.generation_forgotten, found=FORGOTTEN, **second)
     both = (*FORGOTTEN, *DAMAGED)
@@ -81,8 +93,10 @@ SAMPLE = frozenset({
     "6-W-newest_state_flipped",
     "13-A-ledger_and_checkpoint_lost",
     "17-A-catalog_of_yesterday",
+    "8-I-rolled_back_and_read_again",
 })  # fmt: skip
 """Those of every test run: one for each way in which something is written back."""
 
-OF_THE_FULL_RUN = frozenset({"17-G-catalog_of_yesterday"})
-"""The same damage to a stream with state and a MERGE; every test run has it without state."""
+OF_THE_FULL_RUN = frozenset({"17-G-catalog_of_yesterday", "8-T-rolled_back_and_read_again"})
+"""The same damages to a stream with state and a MERGE, and to one that reads its input twice; every test run has them
+without that."""

@@ -192,6 +192,19 @@ def of_a_held_batch_with_a_rule(request: Any) -> Scene:
     return Scene(subject=deployment.stream, words=words, ledger=deployment.ledger)
 
 
+def of_a_rolled_back_table(request: Any) -> Scene:
+    """Accepting a table that was set back behind a batch."""
+    copier: Copier = request.getfixturevalue("copier")
+    bench = copier.bench
+    first = bench.target().metadata.current_snapshot_id
+    assert first is not None
+    ends = bench.staged()[-1].summary.end_offsets
+    bench.publish(bench.stage(1, [3], start_offsets=ends, end_offsets=ends))
+    bench.target().manage_snapshots().rollback_to_snapshot(first).commit()
+    table = bench.output.target
+    return Scene(subject=table, words=("table", "adopt", table, "--accept"), ledger=copier.ledger)
+
+
 def of_a_table(verb: str) -> Callable[[Any], Scene]:
     """A command over a table with nothing to do."""
 
@@ -212,6 +225,7 @@ SCENES: dict[OperationVerb, tuple[Stake, Callable[[Any], Scene]]] = {
     OperationVerb.RESET: (Stake.CHECKPOINT, of_the_copier("stream", "reset", "")),
     OperationVerb.CONTINUE: (Stake.CHECKPOINT, of_a_gap),
     OperationVerb.REPAIR: (Stake.NOTHING, of_the_copier("stream", "repair", "")),
+    OperationVerb.ADOPT: (Stake.ROWS, of_a_rolled_back_table),
     OperationVerb.REJECT_BATCH: (Stake.ROWS, of_staged_batches("reject", "0")),
     OperationVerb.RELEASE_BATCH: (Stake.ROWS, of_a_held_batch),
     OperationVerb.SEPARATE_BATCH: (Stake.ROWS, of_a_held_batch_with_a_rule),

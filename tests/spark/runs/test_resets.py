@@ -129,7 +129,7 @@ def test_a_reset_that_could_not_start_is_refused_and_a_deleted_checkpoint_is_not
     with pytest.raises(RolledBackError, match="A reset would not help") as refusal:
         plan_reset(workshop.ledger, workshop.stream(name), workshop.settings)
 
-    assert "set_current_snapshot" in refusal.value.next_step
+    assert f"`sluice table adopt {workshop.table_name('target')} --undo`" in refusal.value.next_step
     workshop.spark.sql(f"CALL lakehouse.system.set_current_snapshot('{workshop.table_name('target')}', {newest})")
     plan = plan_reset(workshop.ledger, workshop.stream(name), workshop.settings)
     assert "is not there any more." in plan.steps[0].sentence

@@ -1,0 +1,117 @@
+"""A table whose main was rolled back behind the mark of a stream: where main would have to stand, and what that hides.
+
+Nothing is changed here. Whether a mark may stand on some snapshot is asked of the very check that publication makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Operation, Snapshot
+
+from sluice.errors import RolledBackError
+from sluice.publication.chain import MarkPosition
+from sluice.publication.marks import Mark, entries_of, history_of_main, marked_outputs, read_mark, state_since
+from sluice.publication.staged_batch import StagedOutput
+from sluice.stored_keys import PUBLICATION_KEY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolledBackMark:
+    """A mark that main does not hold any more. problem: in the words of publication."""
+
+    output: StagedOutput
+    mark: Mark
+    problem: str
+
+    @property
+    def at(self) -> MarkPosition:
+        """Where the mark stands."""
+        return self.mark.at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HiddenCommit:
+    """A commit on main that an undo takes out of it. rows: that it added. by: the batch, or that another one wrote."""
+
+    snapshot_id: int
+    operation: str
+    rows: int
+    by: str
+
+    def __str__(self) -> str:
+        return f"snapshot {self.snapshot_id} ({self.operation}, {self.rows:,} rows, {self.by})"
+
+
+def rolled_back_marks(table: Table) -> tuple[RolledBackMark, ...]:
+    """The marks on a loaded table that main does not hold any more, by the names of their outputs.
+
+    Raises
+    ------
+    MarkError, DivergedError: when a mark cannot be read, or shows another fault that comes first.
+    """
+    return tuple(found for output in marked_outputs(table) if (found := _rolled_back(table, output)) is not None)
+
+
+def find_goal(table: Table) -> Snapshot | None:
+    """The newest snapshot that main was at, or that set a mark, and that holds every mark of the table; none when there
+    is no such one: it was expired, or a stream has published into the rolled back table since."""
+    listed = {one.snapshot_id: one for one in table.snapshots()}
+    known = {entry.snapshot_id for entry in table.history()}
+    known |= {one.mark.snapshot_id for one in rolled_back_marks(table)}
+    known -= {one.snapshot_id for one in history_of_main(table)}
+    candidates = sorted(
+        (listed[one] for one in known if one in listed), key=lambda one: one.sequence_number or 0, reverse=True
+    )
+    return next((one for one in candidates if not rolled_back_marks(_with_main_at(table, one))), None)
+
+
+def hidden_commits(table: Table, goal: Snapshot) -> tuple[HiddenCommit, ...]:
+    """What main holds now, and would not hold at another snapshot, oldest first."""
+    kept = {one.snapshot_id for one in history_of_main(_with_main_at(table, goal))}
+    return tuple(_hidden(one) for one in reversed([*_until(table, kept)]))
+
+
+def _until(table: Table, kept: set[int]) -> Iterator[Snapshot]:
+    for one in history_of_main(table):
+        if one.snapshot_id in kept:
+            return
+        yield one
+
+
+def _hidden(snapshot: Snapshot) -> HiddenCommit:
+    entries = entries_of(snapshot)
+    operation = snapshot.summary.operation if snapshot.summary is not None else Operation.APPEND
+    return HiddenCommit(
+        snapshot_id=snapshot.snapshot_id,
+        operation=operation.value,
+        rows=0 if operation == Operation.REPLACE else int(entries.get("added-records", 0)),
+        by=entries.get(PUBLICATION_KEY, "of another writer"),
+    )
+
+
+def _rolled_back(table: Table, output: StagedOutput) -> RolledBackMark | None:
+    mark = read_mark(table, stream=output.stream, output=output.output)
+    if mark is None:
+        return None
+    try:
+        state_since(table, mark, output)
+    except RolledBackError as error:
+        return RolledBackMark(output=output, mark=mark, problem=error.message)
+    return None
+
+
+def _with_main_at(table: Table, snapshot: Snapshot) -> Table:
+    """The same table as if main stood at another snapshot."""
+    main = table.metadata.refs[MAIN_BRANCH].model_copy(update={"snapshot_id": snapshot.snapshot_id})
+    changed = {"current_snapshot_id": snapshot.snapshot_id, "refs": {**table.metadata.refs, MAIN_BRANCH: main}}
+    return Table(
+        identifier=table.name(),
+        metadata=table.metadata.model_copy(update=changed),
+        metadata_location=table.metadata_location,
+        io=table.io,
+        catalog=table.catalog,
+    )
