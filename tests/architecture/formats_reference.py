@@ -109,34 +109,29 @@ PROTOBUF = (
     *("sfixed64", "bool", "string", "bytes", "Kind", "google.protobuf.Timestamp", "google.protobuf.Int64Value"),
     *("google.protobuf.Struct", "Inner", "Empty", "repeated int64", "map<string, int64>"),
 )
-POSTGRESQL = (
-    *(
-        "boolean",
-        "smallint",
-        "integer",
-        "bigint",
-        "real",
-        "double precision",
-        "numeric(9,2)",
-        "numeric",
-        "numeric(40,2)",
-    ),
-    *("numeric(9,-2)", "money", "text", "character varying(9)", "character(9)", "bytea", "uuid", "date"),
-    *("timestamp without time zone", "timestamp with time zone", "time without time zone", "time(3) with time zone"),
-    *(
-        "interval",
-        "json",
-        "jsonb",
-        "xml",
-        "inet",
-        "int4range",
-        "integer[]",
-        "numeric[]",
-        "money[]",
-        "tsvector",
-        "point",
-    ),
-)
+_TEXT = types.StringType()
+POSTGRESQL: Mapping[str, types.DataType | None] = {
+    "boolean": types.BooleanType(),
+    "smallint": types.ShortType(),
+    "integer": types.IntegerType(),
+    "bigint": types.LongType(),
+    "real": types.FloatType(),
+    "double precision": types.DoubleType(),
+    "numeric(9,2)": types.DecimalType(9, 2),
+    **dict.fromkeys(("numeric", "numeric(40,2)", "numeric(9,-2)", "money")),
+    **dict.fromkeys(("text", "character varying(9)", "character(9)"), _TEXT),
+    "bytea": types.BinaryType(),
+    "uuid": _TEXT,
+    "date": types.DateType(),
+    "timestamp without time zone": types.TimestampNTZType(),
+    "timestamp with time zone": types.TimestampType(),
+    **dict.fromkeys(("time without time zone", "time(3) with time zone")),
+    **dict.fromkeys(("interval", "json", "jsonb", "xml", "inet", "int4range"), _TEXT),
+    "bigint[]": types.ArrayType(types.LongType()),
+    **dict.fromkeys(("numeric[]", "money[]")),
+    **dict.fromkeys(("tsvector", "point"), _TEXT),
+}
+"""The types of PostgreSQL as Spark gives them; none of those that are refused."""
 
 DELTA: Mapping[str, types.DataType] = {
     "boolean": types.BooleanType(),
@@ -181,9 +176,10 @@ def render() -> str:
             "## Tables of Delta\n",
             *_tables_table(DELTA, {}),
             "## PostgreSQL\n",
-            "| type | |\n|---|---|",
-            *(f"| `{kind}` | {_refused(why) if (why := unreadable_type(kind)) else 'read'} |" for kind in POSTGRESQL),
-            "",
+            *_tables_table(
+                {name: kind for name, kind in POSTGRESQL.items() if kind is not None},
+                {name: why for name in POSTGRESQL if (why := unreadable_type(name)) is not None},
+            ),
         ]
     )
 
@@ -199,7 +195,8 @@ says where such values go. Records of Kinesis, and values that a table stores, a
 
 _OF_TABLES = """\
 An input that is a table declares no columns: each is read as it is. It goes unchanged into columns of these types; into
-all others only by a cast of the transformation, and the stream says so at its start.
+all others only by a cast of the transformation, and the stream says so at its start. A `uuid` and a `fixed[16]` take
+what has their form, and stop the stream at anything else.
 """
 
 

@@ -124,8 +124,9 @@ def _read_socket(spark: SparkSession, source: SocketSource) -> DataFrame:
 
 
 def _read_database(spark: SparkSession, source: JdbcSource, connection: JdbcConnection) -> DataFrame:
-    """The table as it is when a batch begins, with one query each time."""
-    options = {"url": connection.url, "driver": "org.postgresql.Driver"}
+    """The table as it is when a batch begins, with one query each time. A time without a zone stays one: Spark alone
+    would take it for an instant in the zone of its JVM."""
+    options = {"url": connection.url, "driver": "org.postgresql.Driver", "preferTimestampNTZ": "true"}
     if connection.user is not None:
         options["user"] = connection.user
     if connection.password is not None:
