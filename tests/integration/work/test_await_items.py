@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 from sqlalchemy import event, func, select
+from sqlalchemy.engine import URL
 from tests.fakes.launcher import FakeLauncher
+from tests.fixtures.ledger_copies import replaceable_ledger
 from tests.fixtures.queued_items import claimed, started
 from tests.fixtures.sample_settings import sample_settings
 
-from sluice.errors import LaunchError
+from sluice.errors import LaunchError, LedgerError
 from sluice.launching.spark_submit import SparkConnection
 from sluice.ledger.applications import recent_applications
 from sluice.ledger.connection import Ledger, open_ledger
@@ -35,7 +37,7 @@ def queue_in(folder: Path, ledger: Ledger) -> WorkQueue:
     """The queue of a deployment in a folder, whose applications exist in memory only."""
     pipelines = folder / "pipelines"
     for place in (pipelines, folder / "jobs"):
-        place.mkdir()
+        place.mkdir(parents=True)
     settings = sample_settings(folder).model_copy(
         update={"home": folder, "pipelines": pipelines, "ledger_url": SecretStr(url_of(ledger))}
     )
@@ -90,6 +92,31 @@ def test_a_look_at_many_items_is_one_query(tmp_path: Path, ledger: Ledger) -> No
     with ledger.transaction() as connection:
         waits = select(func.count()).select_from(WorkRow).where(WorkRow.waits_until > func.now())
         assert connection.execute(waits).scalar_one() == len(items) - 1, "all of them stay asked for"
+
+
+def test_a_restored_ledger_does_not_answer_for_an_item_that_it_does_not_know(tmp_path: Path, postgres_url: URL) -> None:
+    """The ledger is replaced by an older copy while a command waits. What others ask there has other names."""
+    with replaceable_ledger(postgres_url.render_as_string(hide_password=False)) as database:
+        copy = database.copy()
+
+        def restore() -> None:
+            database.fail_over(copy)
+            with open_ledger(database.url) as restored:
+                other = queue_in(tmp_path / "other", restored)
+                ask(restored, other.item(MaintainTable(table="silver.flights"), EngineProfile()))
+
+        with open_ledger(database.url) as ledger:
+            queue, profile = queue_in(tmp_path / "own", ledger), EngineProfile()
+            (item,) = ask(ledger, queue.item(MaintainTable(table="silver.flights"), profile))
+            timer = threading.Timer(1.0, restore)
+            timer.start()
+            with pytest.raises(
+                LedgerError, match=f"knows no work item {item}|ended by administrator|cannot be reached"
+            ):
+                await_item(queue, item, profile, on_line=print)
+            timer.join()
+            with pytest.raises(LedgerError, match=f"knows no work item {item}"):
+                await_item(queue, item, profile, on_line=print)
 
 
 def test_a_command_learns_of_the_end_of_its_item_without_asking_the_ledger_again_and_again(

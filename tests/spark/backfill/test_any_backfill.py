@@ -14,9 +14,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 import pytest
 from tests.fixtures.backfills import FIRST_DAY, backfill, delete_days, search_gaps
 from tests.fixtures.drill import seeded
@@ -270,16 +272,11 @@ class Case:
 
     def asked(self, query: str) -> list[Row]:
         """What DuckDB finds in the rows of the source."""
-        with duckdb.connect() as database:
-            database.execute("SET TimeZone = 'UTC'")
-            database.execute('CREATE TABLE records (id BIGINT, word TEXT, "at" TIMESTAMPTZ, part BIGINT)')
-            database.execute("CREATE TABLE clicks (click BIGINT, clicked TIMESTAMPTZ, part BIGINT)")
-            for table, rows in (("records", self.records), ("clicks", self.clicked)):
-                if rows:
-                    marks = ", ".join("?" * len(rows[0]))
-                    database.executemany(f"INSERT INTO {table} VALUES ({marks})", [list(one.values()) for one in rows])
-            given = {"w": self.watermark} if "$w" in query else {}
-            return [tuple(_in_utc(value) for value in row) for row in database.execute(query, given).fetchall()]
+        database = _duckdb()
+        for table, rows in (("records", self.records), ("clicks", self.clicked)):
+            database.register(table, pa.Table.from_pylist(list(rows), schema=_SOURCES[table]))
+        given = {"w": self.watermark} if "$w" in query else {}
+        return [tuple(_in_utc(value) for value in row) for row in database.execute(query, given).fetchall()]
 
     def held(self, table: str = "target") -> Counter[Row]:
         """What a table holds."""
@@ -303,6 +300,25 @@ class Case:
                     backfill(self.workshop, self.stream, start=date_of(day), end=date_of(day + 1))
             else:
                 backfill(self.workshop, self.stream, start=date_of(day), end=date_of(day + 1), allows_fewer=True)
+
+
+@cache
+def _duckdb() -> duckdb.DuckDBPyConnection:
+    """Opened once: with a zone of time it takes longer than what is asked."""
+    database = duckdb.connect()
+    database.execute("SET TimeZone = 'UTC'")
+    return database
+
+
+_FIELDS: Mapping[str, pa.Field[Any]] = {
+    **{name: pa.field(name, pa.int64()) for name in ("id", "click", "part")},
+    **{name: pa.field(name, pa.timestamp("us", "UTC")) for name in ("at", "clicked")},
+    "word": pa.field("word", pa.string()),
+}
+_SOURCES = {
+    table: pa.schema([_FIELDS[name] for name in names])
+    for table, names in (("records", ("id", "word", "at", "part")), ("clicks", ("click", "clicked", "part")))
+}
 
 
 def _in_utc(value: Any) -> Any:
