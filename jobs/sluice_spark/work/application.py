@@ -261,7 +261,7 @@ class WorkApplication:
         results: dict[str, BackfillResult] = {}
         with in_item(UUID(first.item)), work.opened_when_needed(state) as open_session:
             try:
-                results = work.intervals(open_session).replace_together(unit.items)
+                results = work.intervals(open_session, stops=unit.stops).replace_together(unit.items)
             except Exception:  # noqa: BLE001  # alone, each interval fails by an error of its own, if it fails again
                 _log.exception("the intervals could not be replaced together")
         for item in unit.items:

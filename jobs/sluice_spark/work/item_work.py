@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -99,6 +99,7 @@ class IntervalWork:
     """The intervals of one stream that an application replaces in one thread.
 
     open_session: the session of this thread. reached: is called at each step.
+    stops: what asks one of several items to stop, by item.
     """
 
     settings: Settings
@@ -106,6 +107,7 @@ class IntervalWork:
     declarations: Declarations
     open_session: Callable[[], SparkSession]
     reached: Reached = unnoticed
+    stops: Mapping[str, StopRequest] = field(default_factory=dict)
 
     def replace_alone(self, item: WorkItem) -> BackfillResult:
         """Replace an interval, and those of the streams that follow.
@@ -146,11 +148,15 @@ class IntervalWork:
             interval=interval_of(item),
             launched_by=item.asked_by,
             open_session=self.open_session,
-            reached=self.reached,
+            reached=partial(self._has_reached, item),
             allows_fewer=item.payload["allow_fewer"] == YES,
             allows_repeated=item.payload["allow_repeated"] == YES,
             agreed=item.payload["agreed"],
         )
+
+    def _has_reached(self, item: WorkItem, point: CrashPoint) -> None:
+        self.reached(point)
+        _continue_unless_stopped(item, self.stops.get(item.item))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,14 +209,17 @@ class ItemWork:
 
             yield open_item_session
 
-    def intervals(self, open_session: Callable[[], SparkSession]) -> IntervalWork:
-        """The work on intervals in a session."""
+    def intervals(
+        self, open_session: Callable[[], SparkSession], *, stops: Mapping[str, StopRequest] | None = None
+    ) -> IntervalWork:
+        """The work on intervals in a session. stops: of all items that are done together."""
         return IntervalWork(
             settings=self.settings,
             ledger=self.ledger,
             declarations=self.declarations,
             open_session=open_session,
             reached=self._has_reached,
+            stops=stops or {},
         )
 
     def _increment(self, request: Increment) -> None:
@@ -324,8 +333,12 @@ class ItemWork:
         ------
         WithdrawnError: when it is to stop. What is visible stays, and is found unchanged when it is asked for again.
         """
-        if self.stop.reason is not None:
-            raise WithdrawnError(f"{self.item.kind} of {self.item.subject} was {self.stop.reason}.")
+        _continue_unless_stopped(self.item, self.stop)
+
+
+def _continue_unless_stopped(item: WorkItem, stop: StopRequest | None) -> None:
+    if stop is not None and stop.reason is not None:
+        raise WithdrawnError(f"{item.kind} of {item.subject} was {stop.reason}.")
 
 
 _WORK: dict[type[WorkRequest], Callable[[ItemWork, Any], Any]] = {
