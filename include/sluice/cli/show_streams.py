@@ -35,10 +35,10 @@ from sluice.ledger.run_values import RunObservation
 from sluice.ledger.runs import find_run, newest_runs, recent_runs
 from sluice.ledger.source_schemas import source_schemas
 from sluice.ledger.undeclared_fields import undeclared_fields
+from sluice.quality.schema_patch import patches_of
 from sluice.supervision.orphaned_runs import find_orphaned_runs
 from sluice.supervision.platform_troubles import (
-    DAG_PAUSED,
-    UNUSUAL_ROWS,
+    SIGNS,
     subjects_beside_streams,
     troubles_beside_streams,
 )
@@ -76,8 +76,9 @@ def status(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show streams with their batches, rates and lag, tables whose check failed or whose rows are unusual, and paused
-    DAGs of the platform. Ends with 1 when a stream is not in its desired state, or a check failed."""
+    """Show streams with their batches, rates and lag, tables whose check failed or whose rows are unusual, inputs whose
+    schema has changed, and paused DAGs of the platform. Ends with 1 when a stream is not in its desired state, or a
+    check failed."""
     with open_cli_context() as ctx:
         rows = _observed(ctx, names or [])
         problems = [] if names else [str(problem) for problem in ctx.declarations.problems]
@@ -90,7 +91,7 @@ def status(
         for remark in (*remarks(rows), *(f"{one.stream}: {one.reason}: {one.explanation}" for one in beside)):
             typer.echo(remark)
         _print_problems(problems)
-    has_failed_check = any(trouble.reason not in (DAG_PAUSED, UNUSUAL_ROWS) for trouble in beside)
+    has_failed_check = any(trouble.reason not in SIGNS for trouble in beside)
     if problems or has_failed_check or not all(row.verdict.is_healthy for row in rows):
         raise typer.Exit(UNHEALTHY_EXIT_CODE)
 
@@ -101,7 +102,8 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show one stream: its state and the reason, its checkpoint, its newest runs, batches and events, the schemas
-    that its inputs were last seen with, and the fields that its senders send and no column takes."""
+    that its inputs were last seen with and a patch of the declaration for what has changed, and the fields that its
+    senders send and no column takes."""
     with open_cli_context() as ctx:
         stream = None if ctx.is_known_by_ledger_only(name) else ctx.declarations.stream(name)
         row = _observed(ctx, [name])[0]
@@ -111,6 +113,7 @@ def show(
         generation = find_generation(ctx.ledger, name)
         fields = undeclared_fields(ctx.ledger, name)
         schemas = source_schemas(ctx.ledger, name, inputs=None if stream is None else stream.declaration.inputs)
+    patches = {} if stream is None else patches_of(stream.declaration, schemas)
     if as_json:
         document = {
             "declaration": None if stream is None else stream.declaration.model_dump(mode="json"),
@@ -120,7 +123,7 @@ def show(
             "batches": [json_value(batch) for batch in batches],
             "events": [json_value(event) for event in events],
             "undeclared_fields": [json_value(field) for field in fields],
-            "source_schemas": [json_value(schema) for schema in schemas],
+            "source_schemas": [json_value(one) | {"patch": patches.get(one.input, "")} for one in schemas],
         }
         print_json(row_json(row) | document)
         return
@@ -129,6 +132,8 @@ def show(
     for table in [schemas_table(schemas)] * bool(schemas) + [fields_table(fields)] * bool(fields):
         typer.echo("")
         console().print(table)
+    for patch in patches.values():
+        typer.echo(f"\n{patch}")
 
 
 def _print_summary(stream: LoadedStream | None, row: StreamRow, generation: GenerationObservation | None) -> None:

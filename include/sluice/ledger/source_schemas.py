@@ -88,6 +88,8 @@ _LARGEST_CHANGES_BYTES = 5_000
 
 _DIGEST_CHARACTERS = 8
 
+_ITS_VALUES = ", its values"
+
 _DRIVER = Actor.component("driver")
 _CHANGES = TypeAdapter(tuple[FieldChange, ...])
 
@@ -143,7 +145,12 @@ def add_seen_schema(connection: Connection, stream: str, seen: SeenSchema) -> bo
 
 def name_of_values(name: str) -> str:
     """The name under which the schema of an input's values is kept, where its source has a schema of its own."""
-    return f"{name}, its values"
+    return f"{name}{_ITS_VALUES}"
+
+
+def input_of(name: str) -> str:
+    """The input under whose name a schema is kept, be it that of its values."""
+    return name.removesuffix(_ITS_VALUES)
 
 
 def source_schemas(ledger: Ledger, stream: str, *, inputs: Collection[str] | None = None) -> tuple[SourceSchema, ...]:

@@ -1,7 +1,8 @@
 """The unhealthy states of streams, each with the time since which it lasts; and those of tables and of Sluice's own
 DAGs, under their names, which no stream has (`sluice.supervision.platform_troubles`).
 
-What is unusual about the rows of a table is beside what its checks found, so it has a subject of its own."""
+What is unusual about the rows of a table is beside what its checks found, and a changed schema beside the state of its
+stream, so each has a subject of its own."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from sluice.ledger.ledger_table import LedgerTable
 from sluice.ledger.stored_values import record_of
 
 _ROWS_OF = "rows of "
+_SCHEMA_OF, _IN = "schema of ", " in "
 
 
 def rows_subject(table: str) -> str:
@@ -28,6 +30,16 @@ def rows_subject(table: str) -> str:
 def table_of_rows(subject: str) -> str | None:
     """The table whose rows a subject is about; none for another subject."""
     return subject.removeprefix(_ROWS_OF) if subject.startswith(_ROWS_OF) else None
+
+
+def schema_subject(stream: str, name: str) -> str:
+    """The subject of a changed schema of an input; no stream can have this name."""
+    return f"{_SCHEMA_OF}{name}{_IN}{stream}"
+
+
+def stream_of_schema(subject: str) -> str | None:
+    """The stream of whose input the schema a subject is about; none for another subject."""
+    return subject.rpartition(_IN)[2] if subject.startswith(_SCHEMA_OF) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +182,7 @@ def _event(stream: str, action: EventAction, state: str, explanation: str, *, by
     table = table_of_rows(stream)
     return Event(
         subject=EventSubject.STREAM if table is None else EventSubject.TABLE,
-        name=stream if table is None else table,
+        name=table or stream_of_schema(stream) or stream,
         actor=Actor.component(by),
         action=action,
         reason=state.replace(" ", "_"),

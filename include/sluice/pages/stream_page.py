@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -26,6 +26,7 @@ from sluice.pages.lineage_edges import edges_of
 from sluice.pages.lineage_graph import LineageGraph, graph_around
 from sluice.pages.stream_charts import charts_of
 from sluice.pages.svg_charts import Chart
+from sluice.quality.schema_patch import patches_of
 
 WINDOWS_HOURS = (1, 6, 24)
 """The times that the charts can show; the samples of a lag are kept for a day."""
@@ -44,6 +45,7 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
 class StreamPage:
     """What the page of a stream shows beside its line.
 
+    patches: of the declaration, for what has changed of the schemas, by the names under which those are kept.
     declaration: the text of its file; empty when no valid file declares it.
     log: unset for a person who may not read it.
     """
@@ -55,6 +57,7 @@ class StreamPage:
     events: tuple[EventObservation, ...]
     generation: GenerationObservation | None
     schemas: tuple[SourceSchema, ...]
+    patches: Mapping[str, str]
     checkpoint_check: CheckpointObservation | None
     declaration: str
     file: str
@@ -83,6 +86,7 @@ def load_stream_page(
     declared = declarations.streams.get(stream)
     history = stream_history(ledger, stream, within=timedelta(hours=hours), points=CHART_POINTS)
     runs = recent_runs(ledger, stream, limit=SHOWN_RUNS)
+    schemas = source_schemas(ledger, stream, inputs=None if declared is None else declared.declaration.inputs)
     return StreamPage(
         hours=hours,
         charts=charts_of(history, max_lag=None if declared is None else declared.declaration.supervision.max_lag),
@@ -90,7 +94,8 @@ def load_stream_page(
         batches=recent_batches(ledger, stream, limit=SHOWN_BATCHES),
         events=recent_events(ledger, EventSubject.STREAM, stream, limit=SHOWN_EVENTS),
         generation=find_generation(ledger, stream),
-        schemas=source_schemas(ledger, stream, inputs=None if declared is None else declared.declaration.inputs),
+        schemas=schemas,
+        patches={} if declared is None else patches_of(declared.declaration, schemas),
         checkpoint_check=newest_checkpoint_check(ledger, stream),
         declaration="" if declared is None else _text_of(declared.file),
         file="" if declared is None else f"{declared.folder.name}/{declared.file.name}",

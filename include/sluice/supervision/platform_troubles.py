@@ -1,5 +1,5 @@
-"""What is wrong beside the streams: a table whose newest check failed or whose rows are unusual, and a DAG of the
-platform that is paused.
+"""What is wrong beside the streams: a table whose newest check failed or whose rows are unusual, an input whose schema
+has changed, and a DAG of the platform that is paused.
 
 Each is recorded as a trouble, under the name of the table or the DAG, by whoever sees it: the check of the table, and
 the reconciler. So the command line and the pages read them together.
@@ -13,12 +13,14 @@ from collections.abc import Callable, Collection
 from sluice.declarations.loaded_declarations import Declarations
 from sluice.ledger.airflow_owner import DagObservation
 from sluice.ledger.connection import Ledger
+from sluice.ledger.source_schemas import name_of_values
 from sluice.ledger.stream_troubles import (
     StreamTrouble,
     all_troubles,
     clear_trouble,
     record_trouble,
     rows_subject,
+    schema_subject,
 )
 from sluice.processes.deadline import Deadline
 from sluice.supervision.platform_dags import MISSED_WHILE_PAUSED
@@ -29,14 +31,26 @@ DAG_PAUSED = "dag paused"
 """The reason of the trouble of a DAG."""
 
 UNUSUAL_ROWS = "unusual rows"
-"""The reason of the trouble of a table whose rows are unusual in number: a sign, and no failure."""
+"""The reason of the trouble of a table whose rows are unusual in number."""
+
+SCHEMA_CHANGED = "schema changed"
+"""The reason of the trouble of an input whose sender has changed its schema."""
+
+SIGNS = frozenset({DAG_PAUSED, UNUSUAL_ROWS, SCHEMA_CHANGED})
+"""The reasons of what a person is to know, and what is no failure."""
 
 
 def subjects_beside_streams(declarations: Declarations) -> frozenset[str]:
-    """The names under which such troubles are recorded: of the platform's DAGs, of tables with expectations, and of the
-    rows of tables."""
+    """The names under which such troubles are recorded: of the platform's DAGs, of tables with expectations, of the
+    rows of tables, and of the schemas of inputs."""
     checked = {name for name, table in declarations.tables.items() if table.declaration.quality is not None}
-    return frozenset(checked | set(map(rows_subject, declarations.tables)) | set(MISSED_WHILE_PAUSED))
+    schemas = {
+        schema_subject(name, kept)
+        for name, stream in declarations.streams.items()
+        for one in stream.declaration.inputs
+        for kept in (one, name_of_values(one))
+    }
+    return frozenset(checked | set(map(rows_subject, declarations.tables)) | schemas | set(MISSED_WHILE_PAUSED))
 
 
 def troubles_beside_streams(ledger: Ledger, subjects: Collection[str]) -> tuple[StreamTrouble, ...]:

@@ -50,6 +50,7 @@ from sluice.supervision.progress_watch import sample_increments, watch_progress
 from sluice.supervision.rejection_limit import stop_beyond_limit
 from sluice.supervision.row_verdicts import with_rows
 from sluice.supervision.rows_watch import watch_rows
+from sluice.supervision.schema_watch import watch_schemas
 from sluice.supervision.stream_verdict import (
     StreamState,
     StreamVerdict,
@@ -125,7 +126,7 @@ def reconcile_all(
 
     Returns
     -------
-    What a person is to look at, by stream; of unusual rows only in the pass that finds them.
+    What a person is to look at, by stream; of unusual rows and changed schemas only in the pass that finds them.
 
     Raises
     ------
@@ -161,7 +162,8 @@ def reconcile_all(
             problems[name] = alert
     alerts = [problems[name] for name in sorted(problems)]
     of_rows = watch_rows(supervisor.ledger, declarations, number=number, by=supervisor.launched_by)
-    return (*alerts, *of_rows, *of_the_clock, *connection_alerts(supervisor))
+    of_schemas = watch_schemas(supervisor.ledger, declarations, number=number, by=supervisor.launched_by)
+    return (*alerts, *of_rows, *of_schemas, *of_the_clock, *connection_alerts(supervisor))
 
 
 def _read_each(

@@ -27,6 +27,7 @@ PAGE = StreamPage(
     events=(),
     generation=None,
     schemas=(),
+    patches={},
     checkpoint_check=None,
     declaration=HOSTILE,
     file="clicks.stream.yaml",
@@ -163,9 +164,10 @@ def test_the_schema_that_was_seen_last_is_shown_with_what_changed() -> None:
         changes=(FieldChange(field="n", was="required int, id 3", now="optional long, id 3"),),
     )
 
-    page = page_of(page=replace(PAGE, schemas=(schema,)))
+    page = page_of(page=replace(PAGE, schemas=(schema,), patches={"orders": "inputs: <b>"}))
 
     assert "table bronze.orders" in page
+    assert "<pre>inputs: &lt;b&gt;</pre>" in page
     assert "was required int, id 3 and is optional long, id 3" in page
     assert "The run plans again before its next batch." in page
     assert "Schemas of the inputs" not in page_of()
