@@ -14,13 +14,15 @@ from sluice.ledger.applications import find_application, recent_applications
 from sluice.ledger.batches import BatchObservation, PublicationKey, record_batch
 from sluice.ledger.checkpoint_checks import newest_checkpoint_check
 from sluice.ledger.connection import Ledger
-from sluice.ledger.events import EventSubject, recent_events
+from sluice.ledger.events import Actor, Event, EventAction, EventSubject, recent_events
 from sluice.ledger.generations import current_generation, record_query_id
+from sluice.ledger.held_batches import HeldBatch, HeldDecision, decide_held, find_held, hold_batch, let_go
 from sluice.ledger.maintenance_runs import recent_maintenance
 from sluice.ledger.work_values import ApplicationState, WorkKind
 from sluice.settings import load_settings
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import create_or_evolve_table
+from sluice_airflow.adapters.decision_runs import run_id_of
 
 
 def _ended(airflow: RunningAirflow, dag_id: str, run_id: str) -> str:
@@ -58,6 +60,27 @@ def test_an_increment_that_wrote_a_table_starts_the_one_that_waits_for_it(airflo
     assert _ended(airflow, "by_clock", airflow.trigger("by_clock")) == "success"
     newest, _ = airflow.get("assets/events", source_dag_id="by_clock", order_by="-timestamp")["asset_events"]
     assert newest["extra"]["payload"]["publication_key"] == "by_clock:1:1"
+
+
+def test_what_is_decided_about_a_held_batch_gets_one_run_where_no_clock_starts_one(airflow: RunningAirflow) -> None:
+    airflow.unpause("by_table")
+    key = PublicationKey(stream="by_table", generation=1, batch=0)
+    hold_batch(airflow.ledger, HeldBatch(key=key, reason="a rule by 1 of 2 rows", rows={"main": 2}))
+    event = Event(
+        name="by_table", actor=Actor.person("ann"), action=EventAction.RELEASE_BATCH, reason="requested", explanation=""
+    )
+    assert decide_held(airflow.ledger, key, HeldDecision.RELEASED, event, by="ann")
+    held = find_held(airflow.ledger, "by_table")
+    assert held is not None
+
+    for _ in range(2):
+        assert _ended(airflow, "stream_reconciler", airflow.trigger("stream_reconciler")) in ("success", "failed")
+
+    (run,) = [one for one in airflow.runs("by_table") if one["dag_run_id"].startswith("decision__")]
+    assert run["dag_run_id"] == run_id_of(held)
+    assert "ann has released batch 1:0" in run["note"]
+    assert _ended(airflow, "by_table", run["dag_run_id"]) == "success"
+    let_go(airflow.ledger, key)
 
 
 @pytest.mark.full  # every run: `test_work_application.py`, on Spark

@@ -68,6 +68,11 @@ class ScheduleDeclaration(Declared):
             raise ValueError("a schedule names a cron, tables, or both")
         return self
 
+    @property
+    def is_by_tables_alone(self) -> bool:
+        """Whether no run comes while its tables get no rows."""
+        return self.cron is None
+
 
 MOST_MASKED = 100
 """How many columns a stream masks at most: each value that is shown is searched for all of them."""
@@ -97,6 +102,23 @@ def _is_grouped(output: OutputDeclaration) -> bool:
     return output.iceberg is not None and output.iceberg.publish_every is not None
 
 
+class QuarantineRetention(Declared):
+    """How long the rows of a quarantine are kept; its maintenance removes the others."""
+
+    resolved: Duration | None = Field(
+        None, description="after a row was resolved, for example `30 days`; unset: resolved rows stay"
+    )
+    open: Duration | None = Field(
+        None, description="after a row was rejected, when it is not resolved by then; unset: open rows stay"
+    )
+
+    @model_validator(mode="after")
+    def _of_something(self) -> Self:
+        if self.resolved is None and self.open is None:
+            raise ValueError("say how long `resolved` rows, `open` rows, or both are kept")
+        return self
+
+
 class StreamDeclaration(Declared):
     """A declared dataflow: inputs → transformation → outputs, and how it is run."""
 
@@ -116,6 +138,9 @@ class StreamDeclaration(Declared):
     outputs: dict[Name, OutputDeclaration] = Field(min_length=1, description="where its rows go, by name")
     quarantine: Flag = Field(
         False, description="whether the transformation also returns the rows it refuses, as the output `quarantine`"
+    )
+    quarantine_retention: QuarantineRetention | None = Field(
+        None, description="how long rejected rows are kept; unset: for ever"
     )
     masked_columns: tuple[ColumnPath, ...] = Field(
         (),
@@ -206,9 +231,10 @@ class StreamDeclaration(Declared):
         return self
 
     @model_validator(mode="after")
-    def _masks_belong_to_a_quarantine(self) -> Self:
-        if self.masked_columns and not self.quarantine:
-            raise wrong("belongs to a stream with a quarantine: write `quarantine: true`", "masked_columns")
+    def _masks_and_retention_belong_to_a_quarantine(self) -> Self:
+        for key in ("masked_columns", "quarantine_retention"):
+            if getattr(self, key) and not self.quarantine:
+                raise wrong("belongs to a stream with a quarantine: write `quarantine: true`", key)
         for name, declared in self.inputs.items() if self.masked_columns else ():
             source, files = declared.declared_source, declared.declared_source.files
             columns = source.value.columns if source.value is not None else files.columns if files is not None else ()

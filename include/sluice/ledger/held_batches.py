@@ -6,12 +6,12 @@ of each stream, so that people find it, and takes their decision, which a run of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, and_, delete, func, not_, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -19,6 +19,7 @@ from sluice.ledger.batches import PublicationKey
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import Event, add_event
 from sluice.ledger.ledger_table import LedgerTable
+from sluice.ledger.run_table import RUN_IS_LIVE, Run
 from sluice.ledger.stored_values import record_of
 
 
@@ -107,6 +108,16 @@ def find_held(ledger: Ledger, stream: str) -> HeldBatch | None:
     with ledger.transaction() as connection:
         row = connection.execute(query).one_or_none()
     return None if row is None else record_of(HeldBatch, row)
+
+
+def decided_batches(ledger: Ledger, streams: Sequence[str]) -> tuple[HeldBatch, ...]:
+    """The batches of these streams about which a person has decided, and which no run has carried out yet. Those with a
+    live run are left out: it does."""
+    table = HeldBatchOfStream
+    live = select(Run.stream).where(Run.stream == table.stream, RUN_IS_LIVE).exists()
+    query = select(*table.columns()).where(table.stream.in_(streams), table.decision.is_not(None), not_(live))
+    with ledger.transaction() as connection:
+        return tuple(record_of(HeldBatch, row) for row in connection.execute(query.order_by(table.stream)).all())
 
 
 def decide_held(ledger: Ledger, key: PublicationKey, decision: HeldDecision, event: Event, *, by: str) -> bool:

@@ -67,7 +67,7 @@ def plan_decision(
         subject=stream,
         part=f"batch {held.key.number}",
         seen=held,
-        steps=steps_of(*_sentences(ledger, held, verb)),
+        steps=steps_of(*_sentences(ledger, loaded, held, verb)),
         at_stake=Stake.ROWS,
         rows=sum(held.rows.values()),
         evidence={"batch": str(held.key), "reason": held.reason, "rows": dict(held.rows)},
@@ -125,9 +125,11 @@ def _obstacles(loaded: LoadedStream, held: HeldBatch) -> Iterator[str]:
                 yield f"{name} is no rule about single rows, or is not declared any more"
 
 
-def _sentences(ledger: Ledger, held: HeldBatch, verb: OperationVerb) -> tuple[str, ...]:
-    run = newest_run(ledger, held.key.stream)
+def _sentences(ledger: Ledger, loaded: LoadedStream, held: HeldBatch, verb: OperationVerb) -> tuple[str, ...]:
+    run, schedule = newest_run(ledger, held.key.stream), loaded.declaration.schedule
     next_run = "the next run of its DAG does it first; trigger one to have it at once"
+    if schedule is not None and schedule.is_by_tables_alone:
+        next_run = "a run of its DAG, which the reconciler triggers within a minute or two, does it first"
     when = "the live run does it within seconds" if run is not None and run.is_live else next_run
     rows = ", ".join(f"{count:,} rows of {output}" for output, count in held.rows.items())
     behind = f" The {held.queued} batches behind it follow, up to the next one that is held." if held.queued else ""

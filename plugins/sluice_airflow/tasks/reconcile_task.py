@@ -12,9 +12,11 @@ from airflow.sdk import get_current_context
 from airflow.sdk.exceptions import AirflowFailException
 
 from sluice.declarations.load_declarations import load_declarations
+from sluice.declarations.loaded_declarations import Declarations
 from sluice.errors import SettingsError
 from sluice.ledger.airflow_owner import counted_dags, forget_dags
 from sluice.ledger.connection import Ledger
+from sluice.ledger.held_batches import decided_batches
 from sluice.ledger.reconciler_passes import begin_pass, end_pass, missing_for
 from sluice.ledger.stream_troubles import clear_trouble, record_report, record_trouble
 from sluice.messages.durations import in_words
@@ -22,6 +24,7 @@ from sluice.processes.deadline import wait_until
 from sluice.supervision.alerts import Alert
 from sluice.supervision.reconciler import reconcile_all
 from sluice_airflow.adapters.airflow_id import owning_airflow
+from sluice_airflow.adapters.decision_runs import trigger_decisions
 from sluice_airflow.adapters.observed_dags import knows_dag_run, observe_dag
 from sluice_airflow.composition import load_deployment
 
@@ -45,7 +48,8 @@ class StreamsUnhealthyError(AirflowFailException):
 
 
 def reconcile_streams(*, launched_by: str) -> None:
-    """Reconcile all continuous streams, and the runs that fit no declaration.
+    """Reconcile all continuous streams, and the runs that fit no declaration. What was decided about held batches of
+    streams without a clock gets its run.
 
     Raises
     ------
@@ -73,11 +77,18 @@ def reconcile_streams(*, launched_by: str) -> None:
             ),
             number=int(time.time() // 60),
         )
+        trigger_decisions(decided_batches(ledger, _without_clock(declarations)))
         end_pass(ledger, dag_run)
     for alert in alerts:
         _log.error("stream=%s state=%s %s", alert.stream, alert.reason, alert.sentence)
     if alerts:
         raise StreamsUnhealthyError(alerts)
+
+
+def _without_clock(declarations: Declarations) -> list[str]:
+    """The streams that run when their tables have new rows, and not otherwise."""
+    schedules = {name: stream.declaration.schedule for name, stream in declarations.streams.items()}
+    return [name for name, schedule in schedules.items() if schedule is not None and schedule.is_by_tables_alone]
 
 
 def _begin(ledger: Ledger, *, airflow: str, dag_run: str) -> None:
