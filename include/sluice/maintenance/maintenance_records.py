@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
+from sluice.declarations.stream_declaration import QuarantineRetention
 from sluice.ledger.events import WRITE, Actor, Event, EventAction, EventSubject
 from sluice.ledger.maintenance_runs import (
     KeptSnapshot,
@@ -16,6 +17,7 @@ from sluice.ledger.maintenance_runs import (
 )
 from sluice.maintenance.maintenance_plan import MaintenancePlan, StepAction, StepDecision
 from sluice.maintenance.reader_costs import ReaderCost
+from sluice.messages.durations import in_words
 from sluice.operations import OperationPlan, OperationVerb, steps_of
 from sluice.tables.table_observation import TableObservation
 
@@ -96,6 +98,19 @@ def step_event(step: StepDecision, plan: MaintenancePlan, *, launched_by: str, i
             **step.options,
             **(pins if step.step is MaintenanceStep.PIN_SNAPSHOTS else {}),
         },
+    )
+
+
+def removal_event(table: str, *, rows: int, retention: QuarantineRetention, launched_by: str) -> Event:
+    """The removal of rejected rows that are kept no longer, as it is saved before it is carried out."""
+    return Event(
+        subject=EventSubject.TABLE,
+        name=table,
+        actor=Actor.component(launched_by),
+        action=EventAction.MAINTAIN_TABLE,
+        reason="quarantine_retention",
+        explanation=f"{rows:,} rejected rows are kept no longer.",
+        evidence={"rows": rows, **{name: in_words(kept) for name, kept in retention if kept is not None}},
     )
 
 

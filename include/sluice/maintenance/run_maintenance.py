@@ -37,8 +37,9 @@ from sluice.ledger.maintenance_runs import (
 from sluice.maintenance.counted_files import with_basis
 from sluice.maintenance.maintained_tables import find_declaration, plan_table_maintenance
 from sluice.maintenance.maintenance_plan import MaintenancePlan, StepDecision, StepReason
-from sluice.maintenance.maintenance_records import maintenance_record, note_sentences, step_event
+from sluice.maintenance.maintenance_records import maintenance_record, note_sentences, removal_event, step_event
 from sluice.maintenance.maintenance_steps import TableMaintainer, TableProcedures
+from sluice.publication.expired_rejections import remove_expired
 from sluice.publication.mark_moves import settle_merges_of_table
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
@@ -197,7 +198,23 @@ class TableMaintenance:
         table = require_table(self.catalog, name)
         if settle_merges_of_table(self.catalog, table):  # expiry removes the only other trace of a merged batch
             table.refresh()
+        if self._remove_expired(name):
+            table.refresh()
         return table, self._planned(name, table, earlier)
+
+    def _remove_expired(self, name: str) -> int:
+        """Remove from a quarantine the rows that are kept no longer. Returns how many."""
+        streams = (loaded.declaration for loaded in self.declarations.streams.values())
+        stream = next((one for one in streams if one.quarantine and one.quarantine_table == name), None)
+        if stream is None or (retention := stream.quarantine_retention) is None:
+            return 0
+
+        def save(rows: int) -> None:
+            self.before_step()
+            record_event(self.ledger, removal_event(name, rows=rows, retention=retention, launched_by=self.launched_by))
+
+        now = database_time(self.ledger)
+        return remove_expired(self.catalog, name, retention, stream=stream.stream, now=now, before_commit=save)
 
     def _planned(self, name: str, table: Table, earlier: MaintenanceObservation | None = None) -> MaintenancePlan:
         return plan_table_maintenance(

@@ -252,7 +252,7 @@ class _Marking:
         is_meant = And(EqualTo(term="stream", value=self.stream), is_so)
         with catalog_refusals(f"read and write the rows of {'.'.join(table.name())}"):
             tasks = list(table.scan(row_filter=is_meant).plan_files())
-            _refuse_delete_files(table, tasks)
+            refuse_delete_files(table, tasks)
             for task in tasks:
                 if task.file.file_path not in self.written:
                     self.written[task.file.file_path] = self._write(table, task)
@@ -301,7 +301,13 @@ def require_resolution(table: Table) -> None:
         )
 
 
-def _refuse_delete_files(table: Table, tasks: Collection[FileScanTask]) -> None:
+def refuse_delete_files(table: Table, tasks: Collection[FileScanTask]) -> None:
+    """Refuse to exchange files whose rows may be deleted by delete files.
+
+    Raises
+    ------
+    UnpublishableError: when there are any, with the command that applies them.
+    """
     if any(task.delete_files for task in tasks):
         name = ".".join(table.name())
         raise UnpublishableError(

@@ -16,10 +16,12 @@ from pydantic import SecretStr
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from tests.fixtures.ports import free_port
+from tests.fixtures.sample_declarations import write_continuous_stream, write_table
 from tests.fixtures.stack import Stack
 from tests.integration.maintenance.conftest import Place
 
 from sluice.declarations.load_declarations import load_declarations
+from sluice.declarations.quarantine_table import quarantine_declaration
 from sluice.errors import LakehouseError, LedgerError, LedgerUnreachableError, UnhealthyError
 from sluice.ledger.connection import Ledger, database_time, open_ledger
 from sluice.ledger.events import EventSubject, recent_events
@@ -275,3 +277,34 @@ def test_what_needs_spark_is_left_as_it_is(tables: Tables) -> None:
     assert recent_events(tables.ledger, EventSubject.TABLE, table, limit=10) == ()
     with maintenance_lock(tables.ledger, table), pytest.raises(LedgerError, match="under maintenance already"):
         maintenance.maintain_without_spark(table)
+
+
+def test_rows_of_a_quarantine_that_are_kept_no_longer_are_removed_and_the_event_is_there_before(tables: Tables) -> None:
+    for name in ("bronze", "silver"):
+        write_table(tables.folder, f"{tables.namespace}.{name}")
+    retention = "quarantine: true\nquarantine_retention: {open: 30 days}\n"
+    names = {"reads": f"{tables.namespace}.bronze", "writes": f"{tables.namespace}.silver"}
+    stream = f"s{tables.namespace}"
+    file = write_continuous_stream(tables.folder, stream, more=retention, **names)
+    (tables.folder / "rows.py").write_text("def rows(**inputs):\n    pass\n")
+    file.write_text(file.read_text().replace("sql: rows.sql", "python: rows.py:rows"))
+    declarations = load_declarations(tables.folder)
+    assert declarations.problems == ()
+    declared = declarations.stream(stream).declaration
+    create_or_evolve_table(tables.catalog, quarantine_declaration(declared))
+    table = tables.catalog.load_table(declared.quarantine_table)
+    now = database_time(tables.ledger)
+    row = {"stream": stream, "generation": 1, "batch": 1, "reason": "why"}
+    rows = [{**row, "payload": str(age), "refused_at": now - timedelta(days=age)} for age in (29, 31)]
+    table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
+
+    for _ in range(2):
+        assert tables.left_among(declared.quarantine_table) == ()
+
+    left = tables.catalog.load_table(declared.quarantine_table).scan().to_arrow()
+    assert left["payload"].to_pylist() == ["29"]
+    events = recent_events(tables.ledger, EventSubject.TABLE, declared.quarantine_table, limit=9)
+    assert [(one.reason, one.evidence) for one in events if one.reason == "quarantine_retention"] == [
+        ("quarantine_retention", {"rows": 1, "open": "30 d"})
+    ]
+    assert tables.runs(declared.quarantine_table)[-1].before.rows == 1

@@ -28,8 +28,8 @@ BAD_STREAMS = [
         [
             f"{S}:1: the declaration lacks the key `owner` (who answers for it). Add `owner`.",
             f"{S}:3: `ownr`: unknown key `ownr`; allowed here: backfill, description, engine, inputs, masked_columns, "
-            "mode, outputs, owner, quarantine, rules, schedule, state, stream, supervision, tags, transformation, "
-            "trigger. Did you mean `owner`?",
+            "mode, outputs, owner, quarantine, quarantine_retention, rules, schedule, state, stream, supervision, "
+            "tags, transformation, trigger. Did you mean `owner`?",
         ],
     ),
     ("owner: flights", "owner: [flights]", [f"{S}:3: `owner`: needs text, got a list."]),

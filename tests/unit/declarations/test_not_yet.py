@@ -27,6 +27,8 @@ _WORKS_BELOW = {
         "mode",
         "quarantine",
         "masked_columns",
+        "quarantine_retention.resolved",
+        "quarantine_retention.open",
         "table",
         "properties",
         "drop",
