@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tests.architecture.source_modules import ROOT
 
 from sluice.failure_reasons import FailureClass, FailureReason, next_step
+from sluice.positions.remedies import REMEDIES
 from sluice.supervision.class_policies import POLICIES
 
 FILE = ROOT / "docs" / "guides" / "on-call.md"
@@ -196,7 +199,7 @@ again later continues where the checkpoint stands then.
 
 Where a stream stands is known four times: the marks on its tables say it, the ledger, the checkpoint, and the sources.
 `sluice checkpoint check STREAM` compares them, and the start of a driver names the one that disagrees. One command
-writes that one back from the others:
+says what is to be done about it, and does it without `--dry-run`. A witness is written back from the others:
 
 ```
 sluice stream stop STREAM
@@ -205,13 +208,7 @@ sluice stream repair STREAM
 sluice stream start STREAM
 ```
 
-| what happened | what the repair does |
-|---|---|
-| the folder, a log or `metadata` is gone or damaged | writes the logs at the newest batch of the tables |
-| the newest state is gone or damaged | takes it one batch back; Spark runs that batch again, once visible |
-| it is an older copy | moves it to the newest batch; with state, when it is one batch old |
-| catalog and object store are those of yesterday | takes checkpoint and state back to the batch that the tables hold |
-| the ledger forgot a generation | writes its row back |
+FINDINGS
 
 The plan says how many rows are read again; none is lost or doubled by a repair. It is refused, with what would be lost,
 where state is gone for good or a source kept in the checkpoint alone what was read (files); then a reset is left. A
@@ -280,7 +277,16 @@ def render() -> str:
         f"| `{reason.failure_class}` | `{reason}` | {reason.means} | {next_step(reason, stream='STREAM')} |"
         for reason in reasons
     ]
-    return INTRODUCTION + "\n".join(classes) + "\n" + head + "\n".join(rows) + "\n" + ENDING
+    ending = ENDING.replace("FINDINGS", "\n".join(_findings()))
+    return INTRODUCTION + "\n".join(classes) + "\n" + head + "\n".join(rows) + "\n" + ending
+
+
+def _findings() -> Iterator[str]:
+    """A row for each finding about a position; it ends with its command."""
+    yield "| who | is | it means that | what the command does | the command |"
+    yield "|---|---|---|---|---|"
+    for (witness, agreement), one in REMEDIES.items():
+        yield f"| {witness} | {agreement} | {one.means} | {one.does} | `{one.command_for('STREAM')}` |"
 
 
 def _policy(failure_class: FailureClass) -> str:

@@ -121,6 +121,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "sluice.backfill",
         "sluice.launching",
         "sluice.supervision",
+        "sluice.positions",
         "sluice.maintenance",
         "sluice.quality",
     ),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import UsageError
@@ -16,6 +17,7 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.run_values import RunObservation
 from sluice.operations import OperationPlan
 from sluice.pages.stream_lines import ObservingLauncher, StreamLine
+from sluice.positions.repair_stream import Repair, plan_repair, repair_stream
 from sluice.settings import Settings
 from sluice.supervision.control_plans import (
     ControlPlan,
@@ -28,6 +30,7 @@ from sluice.supervision.stream_commands import request_restart, request_start, r
 from sluice.supervision.stream_reset import GenerationChange, plan_reset, reset_stream
 from sluice.supervision.stream_states import SETTLED_BY_START, StreamState
 from sluice.supervision.supervisor import Supervisor
+from sluice.tables.catalog import open_catalog
 
 
 class PageVerb(StrEnum):
@@ -37,6 +40,7 @@ class PageVerb(StrEnum):
     STOP = "stop"
     RESTART = "restart"
     RESET_BREAKER = "reset-breaker"
+    REPAIR = "repair"
     RESET = "reset"
 
 
@@ -45,9 +49,13 @@ MEANINGS: Mapping[PageVerb, str] = {
     PageVerb.STOP: "Ask that it stops; it finishes its batch and stays stopped.",
     PageVerb.RESTART: "End its driver between two batches, and start it with its declaration as it is now.",
     PageVerb.RESET_BREAKER: "Reset its failure count, so that it is started again at once.",
+    PageVerb.REPAIR: "Write back what was lost or damaged of its position: the checkpoint, or what the ledger knew.",
     PageVerb.RESET: "Leave the checkpoint of the stopped stream: its inputs are read again from their beginning.",
 }
 """What each verb does, in one sentence."""
+
+NEEDS_ONE_PERSON = frozenset({PageVerb.REPAIR, PageVerb.RESET})
+"""What a page carries out itself, unless another person must approve it. The rest are requests."""
 
 _CARRIED_OUT = (
     "This page only asks. The task of the stream carries it out within seconds; while its DAG is paused, the DAG "
@@ -66,16 +74,20 @@ class PageActions:
     settings: Settings
     actor: str
 
-    def plan(self, verb: PageVerb, stream: LoadedStream) -> OperationPlan[GenerationChange | None]:
+    def plan(self, verb: PageVerb, stream: LoadedStream) -> OperationPlan[GenerationChange | Repair | None]:
         """What would be done now. Nothing is changed.
 
         Raises
         ------
         RunAlreadyLiveError, UsageError, CheckpointError: when a reset is refused; the message says why.
+        LakehouseError: when the catalog does not answer, for a repair.
         """
+        if verb in NEEDS_ONE_PERSON:
+            self._require_one_person_suffices(verb)
         if verb is PageVerb.RESET:
-            self._require_one_person_suffices()
             return plan_reset(self.ledger, stream, self.settings)
+        if verb is PageVerb.REPAIR:
+            return plan_repair(self.ledger, open_catalog(self.settings), stream, self.settings)
         return _PLANS[verb](self.supervisor(), stream).followed_by(_CARRIED_OUT)
 
     def carry_out(self, verb: PageVerb, stream: LoadedStream, *, planned: str) -> None:
@@ -88,21 +100,25 @@ class PageActions:
         Raises
         ------
         UsageError: when somebody has asked something of the stream since.
-        RunAlreadyLiveError, UsageError, CheckpointError: when a reset is refused.
+        RunAlreadyLiveError, UsageError, CheckpointError, UnpublishableError: when a reset or a repair is refused.
         """
-        if verb is not PageVerb.RESET:
+        if verb not in NEEDS_ONE_PERSON:
             self.plan(verb, stream).require_same(planned)
             _REQUESTS[verb](self, stream)
+            return
+        self._require_one_person_suffices(verb)
+        how: dict[str, Any] = {"planned": planned, "asked_by": self.actor}
+        if verb is PageVerb.RESET:
+            reset_stream(self.ledger, stream, self.settings, **how)
         else:
-            self._require_one_person_suffices()
-            reset_stream(self.ledger, stream, self.settings, planned=planned, asked_by=self.actor)
+            repair_stream(self.ledger, open_catalog(self.settings), stream, self.settings, **how)
 
-    def _require_one_person_suffices(self) -> None:
+    def _require_one_person_suffices(self, verb: PageVerb) -> None:
         if self.settings.approval_by_another:
             raise UsageError(
-                "This deployment needs the approval of another person for a reset (SLUICE_APPROVAL_BY_ANOTHER), "
+                f"This deployment needs the approval of another person for a {verb} (SLUICE_APPROVAL_BY_ANOTHER), "
                 "and a page asks only one.",
-                next_step="Trigger the DAG stream_control with the verb reset; another person approves it there.",
+                next_step=f"Trigger the DAG stream_control with the verb {verb}; another person approves it there.",
             )
 
     def supervisor(self) -> Supervisor:
@@ -117,18 +133,19 @@ def verbs_for(line: StreamLine, *, resets_need_another: bool) -> tuple[PageVerb,
 
     Parameters
     ----------
-    resets_need_another: whether another person must approve a reset, whom a page cannot ask.
+    resets_need_another: whether another person must approve a reset or a repair, whom a page cannot ask.
     """
+    grave = () if resets_need_another else (PageVerb.REPAIR, PageVerb.RESET)
     if line.state in SETTLED_BY_START:  # a start settles it, also of a stream that runs or waits
         return (PageVerb.START, PageVerb.STOP)
     if line.has_live_run:
         live = (PageVerb.RESTART, PageVerb.STOP)
         return live if not line.is_healthy else (PageVerb.STOP, PageVerb.RESTART)
     if line.state is StreamState.STOPPED:
-        return (PageVerb.START,) if resets_need_another else (PageVerb.START, PageVerb.RESET)
+        return (PageVerb.START, *grave)
     if line.mode == "incremental":  # its schedule starts it, and it has no breaker
-        return (PageVerb.STOP,)
-    return (PageVerb.START, PageVerb.STOP, PageVerb.RESET_BREAKER)
+        return (PageVerb.STOP, *grave[:1])
+    return (PageVerb.START, PageVerb.STOP, PageVerb.RESET_BREAKER, *grave[:1])
 
 
 def _no_request(stream: LoadedStream, run: RunObservation) -> LaunchRequest:

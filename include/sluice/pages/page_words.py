@@ -100,6 +100,7 @@ class DoneWord(StrEnum):
     STOP = "stop"
     RESTART = "restart"
     RESET_BREAKER = "reset-breaker"
+    REPAIR = "repair"
     RESET = "reset"
     BACKFILL = "backfill"
     MAINTAIN = "maintain"
@@ -117,6 +118,7 @@ DONE_SENTENCES: Mapping[DoneWord, str] = {
     DoneWord.STOP: _IN_LEDGER.format("Stop"),
     DoneWord.RESTART: _IN_LEDGER.format("Restart"),
     DoneWord.RESET_BREAKER: _IN_LEDGER.format("Reset-breaker"),
+    DoneWord.REPAIR: "What disagreed of its position is written back; the stream stays as it is until it is started.",
     DoneWord.RESET: "A new generation is open; the stream stays stopped until it is started.",
     DoneWord.BACKFILL: "Airflow has queued the runs of the backfill.",
     DoneWord.MAINTAIN: "Airflow has queued the maintenance run; its result appears below.",

@@ -85,7 +85,7 @@ def adopt_table(
                     ledger, one, CommandMode.ADOPTION, requested_by=asked_by, what=f"the adoption of {table}"
                 )
             )
-            for one in _streams_of(first.seen)
+            for one in streams_of(first.seen)
         }
         ids = {one: run.run_id for one, run in runs.items()}
         plan = plan_adoption(ledger, catalog, declarations, settings, table=table, way=way, own_runs=ids)
@@ -97,7 +97,8 @@ def adopt_table(
     return plan
 
 
-def _streams_of(adoption: Adoption) -> tuple[str, ...]:
+def streams_of(adoption: Adoption) -> tuple[str, ...]:
+    """The streams of which a mark or a table id changes, by name."""
     return tuple(sorted({one.names.stream for one in adoption.outputs} | set(adoption.replaced)))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from sluice.checkpoints.checkpoint_logs import offsets_of
 from sluice.ledger.checkpoint_checks import CheckpointProperty
 from sluice.positions.log_offsets import canonical_end
+from sluice.positions.remedies import REMEDIES
 from sluice.positions.stream_position import Agreement, PositionFinding, StreamPosition, Witness
 
 HARMLESS = frozenset({CheckpointProperty.NO_LEFTOVERS, CheckpointProperty.PROGRESS, CheckpointProperty.POSITION})
@@ -28,11 +29,12 @@ def disagreeing(findings: tuple[PositionFinding, ...]) -> tuple[PositionFinding,
 
 def _finding(seen: StreamPosition, witness: Witness) -> PositionFinding:
     if witness in seen.unknown:
+        look = REMEDIES[witness, Agreement.UNKNOWN].command_for(seen.stream)
         return PositionFinding(
             witness=witness,
             agreement=Agreement.UNKNOWN,
             message=seen.unknown[witness],
-            next_step="See that the service that is named runs, and look again.",
+            next_step=f"See that the service that is named runs, and look again: `{look}`.",
         )
     return _JUDGES[witness](seen)
 
@@ -42,7 +44,7 @@ def _agrees(witness: Witness, message: str) -> PositionFinding:
 
 
 def _repairable(seen: StreamPosition, witness: Witness, agreement: Agreement, message: str) -> PositionFinding:
-    step = f"`sluice stream repair {seen.stream} --dry-run` shows what writes it back."
+    step = f"`{REMEDIES[witness, agreement].command_for(seen.stream)}` shows what writes it back."
     return PositionFinding(witness=witness, agreement=agreement, message=message, next_step=step)
 
 
@@ -55,12 +57,13 @@ def _judge_mark(seen: StreamPosition) -> PositionFinding:
             next_step=broken[0].next_step,
         )
     if outputs := [one for one in seen.replaced if one.is_output]:
+        accept = REMEDIES[Witness.MARK, Agreement.REPLACED].command_for(seen.stream, outputs[0].table)
         return PositionFinding(
             witness=Witness.MARK,
             agreement=Agreement.REPLACED,
             message=f"{'; '.join(map(str, outputs))}: the rows that were published into it are gone",
-            next_step=f"Restore the table if it was not meant; `sluice table adopt {outputs[0].table} --accept` "
-            f"continues without its rows, `sluice stream reset {seen.stream}` reads the inputs again.",
+            next_step=f"Restore the table if it was not meant; otherwise `{accept}` shows how to continue without its "
+            f"rows, and `sluice stream reset {seen.stream}` reads the inputs again.",
         )
     if not seen.opened:
         return _agrees(Witness.MARK, "no output has a mark")
@@ -117,11 +120,12 @@ def _judge_sources(seen: StreamPosition) -> PositionFinding:
     inputs = [one for one in seen.replaced if not one.is_output]
     if not inputs:
         return _agrees(Witness.SOURCES, "they are those that were read")
+    step = REMEDIES[Witness.SOURCES, Agreement.REPLACED].command_for(seen.stream)
     return PositionFinding(
         witness=Witness.SOURCES,
         agreement=Agreement.REPLACED,
         message="; ".join(map(str, inputs)),
-        next_step=f"`sluice stream continue {seen.stream} --dry-run` shows where it can continue.",
+        next_step=f"`{step}` shows where it can continue.",
     )
 
 

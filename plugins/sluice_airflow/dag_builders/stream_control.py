@@ -22,7 +22,7 @@ APPROVED_WITHIN = timedelta(days=1)
 
 
 class ControlVerb(StrEnum):
-    """What can be done to a stream; the same verbs as `sluice stream …`, `sluice batch reject` and `release`."""
+    """What can be done to a stream; the verbs of `sluice stream …`, `sluice table adopt` and `sluice batch`."""
 
     SHOW = "show"
     START = "start"
@@ -30,6 +30,9 @@ class ControlVerb(StrEnum):
     RESTART = "restart"
     RESET = "reset"
     REPAIR = "repair"
+    ADOPT_UNDO = "adopt-undo"
+    ADOPT_REREAD = "adopt-reread"
+    ADOPT_ACCEPT = "adopt-accept"
     RESET_BREAKER = "reset-breaker"
     REJECT_BATCH = "reject-batch"
     RELEASE_BATCH = "release-batch"
@@ -48,18 +51,22 @@ Does to a stream what `sluice stream …` does, for a person who has Airflow and
 | `restart` | ends its driver between two batches and starts it with its declaration as it is now |
 | `reset` | leaves the checkpoint of a stopped stream: its next start rereads its inputs from their declared beginning |
 | `repair` | writes back what was lost or damaged of a stopped stream: its checkpoint, or what the ledger knew of it |
+| `adopt-undo` | sets a table of it that was rolled back behind its mark forward again |
+| `adopt-reread` | keeps such a table as it is; after a `repair` the stream reads again what was taken out |
+| `adopt-accept` | keeps a table that was rolled back or created again as it is, without the rows that are gone |
 | `reset-breaker` | resets its failure count, so that it is started again at once |
 | `reject-batch` | discards a held batch, or the next staged one of a stopped stream: its rows are never published |
 | `release-batch` | publishes a batch that a rule holds, and those behind it up to the next one that is held |
 | `separate-batch` | the same without the rows that break the rule: they go to the quarantine |
 
-The task `plan` always shows first what will be done; with **dry_run** that is all. A `reset` or `repair` then waits at
-the task `approve`, which shows the plan, until a person approves or rejects it under *Required Actions*; without an
-answer within a day it is rejected, and what is rejected changes nothing. With `SLUICE_APPROVAL_BY_ANOTHER` the person
-who approves must not be the one who triggered it, and what is done to a batch waits for an approval as well. The other
-verbs need none. A run does its verb once, within an hour of its trigger: one that is cleared does nothing, and neither
-does one that was not triggered through Airflow's API server, as the pages and the form do it. Trigger it again instead.
-What is approved is the plan that was shown; if it has changed meanwhile, nothing is done.
+The task `plan` always shows first what will be done; with **dry_run** that is all. A `reset`, a `repair` or the
+adoption of a table then waits at the task `approve`, which shows the plan, until a person approves or rejects it under
+*Required Actions*; without an answer within a day it is rejected, and what is rejected changes nothing. With
+`SLUICE_APPROVAL_BY_ANOTHER` the person who approves must not be the one who triggered it, and what is done to a batch
+waits for an approval as well. The other verbs need none. A run does its verb once, within an hour of its trigger: one
+that is cleared does nothing, and neither does one that was not triggered through Airflow's API server, as the pages and
+the form do it. Trigger it again instead. What is approved is the plan that was shown; if it has changed meanwhile,
+nothing is done.
 
 Who may trigger it for a stream, clear or approve such a run: who may edit the stream's own DAG, as on the stream's
 page. The API server refuses everybody else, whatever they may do with this DAG, and requests about several runs at

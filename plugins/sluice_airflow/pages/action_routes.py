@@ -1,8 +1,9 @@
 """The addresses that act: a plan to look at, and its confirmation.
 
-Start, stop, restart and reset of a stream are requests in the ledger; who may not edit its DAG gets a 403. Maintenance
-of a table, a backfill and a decision about a batch are runs of Airflow: each needs the permission to start runs of the
-DAG that does it, a backfill and such a decision also that to edit the DAG of the stream.
+Start, stop and restart of a stream are requests in the ledger, reset and repair are done at once; who may not edit its
+DAG gets a 403. Maintenance of a table, a backfill and a decision about a batch are runs of Airflow: each needs the
+permission to start runs of the DAG that does it, a backfill and such a decision also that to edit the DAG of the
+stream.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from sluice.pages.job_plans import (
     record_maintenance_request,
     unpause_request,
 )
-from sluice.pages.page_actions import MEANINGS, PageActions, PageVerb
+from sluice.pages.page_actions import MEANINGS, NEEDS_ONE_PERSON, PageActions, PageVerb
 from sluice.pages.page_templates import render
 from sluice.publication.batch_plans import BATCH_VERBS
 from sluice.supervision.platform_dags import MAINTENANCE_DAG, MISSED_WHILE_PAUSED
@@ -106,7 +107,7 @@ def _show_plan(stream: str, verb: PageVerb, request: Request, reader: ReaderDep,
         "verb": verb,
         "label": verb.replace("-", " ").capitalize(),
         "meaning": MEANINGS[verb],
-        "is_grave": verb is PageVerb.RESET,
+        "is_grave": verb in NEEDS_ONE_PERSON,
         "token": pages.tokens.token_of(shown),
     }
     return HTMLResponse(render("plan", values))

@@ -39,6 +39,7 @@ from sluice.supervision.supervisor import Supervisor
 from sluice.tables.catalog import open_catalog
 from sluice_airflow.adapters.control_routes import with_digest
 from sluice_airflow.composition import Deployment, load_deployment
+from sluice_airflow.tasks.control_adoption import ADOPTIONS, adopt_for, plan_for
 
 _log = logging.getLogger(__name__)
 
@@ -79,7 +80,7 @@ _COMMANDS: Mapping[str, Callable[[Supervisor, LoadedStream, str], object]] = {
 def show_plan(params: Mapping[str, Any], *, dag_id: str) -> None:
     """Write into the log, step by step, what the chosen verb will do to the chosen stream.
 
-    The plan of a reset, a repair or a rejection also goes to the task that shows it for approval.
+    The plan of a reset, a repair, an adoption or a rejection also goes to the task that shows it for approval.
 
     Raises
     ------
@@ -101,8 +102,8 @@ def show_plan(params: Mapping[str, Any], *, dag_id: str) -> None:
 
 
 def needs_approval(params: Mapping[str, Any]) -> bool:
-    """Whether the chosen verb waits for the answer of a person: a reset, a repair, and a rejection where another must
-    approve."""
+    """Whether the chosen verb waits for the answer of a person: a reset, a repair, the adoption of a table, and a
+    rejection where another must approve."""
     if params["dry_run"]:
         return False
     is_about_rows = params["verb"] in BATCH_VERBS
@@ -141,7 +142,7 @@ def carry_out(params: Mapping[str, Any], *, dag_id: str, plan_task: str) -> None
 
 
 def carry_out_approved(params: Mapping[str, Any], *, dag_id: str) -> None:
-    """Carry an approved reset, repair or rejection out as it was shown: when that is out of date, nothing is done.
+    """Carry an approved reset, repair, adoption or rejection out as it was shown, or nothing when it is out of date.
 
     Raises
     ------
@@ -164,6 +165,10 @@ def carry_out_approved(params: Mapping[str, Any], *, dag_id: str) -> None:
         if params["verb"] == OperationVerb.REPAIR:
             catalog = open_catalog(deployment.settings)
             _log_steps(repair_stream(ledger, catalog, stream, deployment.settings, planned=planned, asked_by=persons))
+            return
+        if params["verb"] in ADOPTIONS:
+            way = ADOPTIONS[params["verb"]]
+            _log_steps(adopt_for(deployment, ledger, stream, way, planned=planned, asked_by=persons))
             return
         opened = reset_stream(ledger, stream, deployment.settings, planned=planned, asked_by=persons)
         _log.info("generation %d of %s is open, checkpoint %s", opened.generation, stream.name, opened.checkpoint)
@@ -250,8 +255,9 @@ def _plan_repair(deployment: Deployment, ledger: Ledger, stream: LoadedStream) -
 _APPROVED: Mapping[str, Callable[[Deployment, Ledger, LoadedStream], OperationPlan[Any]]] = {
     "reset": _plan_reset,
     "repair": _plan_repair,
+    **{verb: partial(plan_for, way=way) for verb, way in ADOPTIONS.items()},
 }
-"""What changes a checkpoint, or the ledger's record of it: a person approves the plan that was shown."""
+"""What changes a checkpoint, the ledger's record of it, or a table: a person approves the plan that was shown."""
 
 
 def _show_approved(plan: OperationPlan[Any]) -> None:

@@ -20,7 +20,7 @@ from sluice.ledger.events import EventObservation, EventSubject, recent_events
 from sluice.ledger.generations import current_generation
 from sluice.ledger.run_values import DesiredState, RunObservation
 from sluice.ledger.runs import admit_run, beat, newest_run
-from sluice.pages.page_actions import PageActions, PageVerb
+from sluice.pages.page_actions import NEEDS_ONE_PERSON, PageActions, PageVerb
 from sluice.pages.stream_lines import ObservingLauncher
 from sluice.processes.process_identity import ProcessIdentity
 from sluice.settings import Settings, load_settings
@@ -79,7 +79,7 @@ def confirm(actions: PageActions, verb: PageVerb, stream: LoadedStream) -> None:
     actions.carry_out(verb, stream, planned=actions.plan(verb, stream).digest)
 
 
-@pytest.mark.parametrize("verb", [verb for verb in PageVerb if verb is not PageVerb.RESET])
+@pytest.mark.parametrize("verb", [verb for verb in PageVerb if verb not in NEEDS_ONE_PERSON])
 def test_a_plan_is_out_of_date_when_somebody_has_asked_something_since(
     ledger: Ledger, actions: PageActions, clicks: LoadedStream, verb: PageVerb
 ) -> None:
@@ -154,6 +154,8 @@ def test_a_page_resets_nothing_where_another_person_must_approve(actions: PageAc
     for ask in (
         lambda: asked.plan(PageVerb.RESET, clicks),
         lambda: asked.carry_out(PageVerb.RESET, clicks, planned=""),
+        lambda: asked.plan(PageVerb.REPAIR, clicks),
+        lambda: asked.carry_out(PageVerb.REPAIR, clicks, planned=""),
     ):
         with pytest.raises(UsageError, match="the approval of another person") as refused:
             ask()

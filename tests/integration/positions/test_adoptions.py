@@ -24,6 +24,8 @@ from sluice.publication.crash_points import CrashPoint
 from sluice.publication.staged_batch import canonical_offsets
 from sluice.settings import load_settings
 from sluice.sources.source_identities import output_table_name
+from sluice_airflow.composition import load_deployment
+from sluice_airflow.tasks.control_adoption import adopt_for, plan_for
 
 __all__ = ["copier"]
 
@@ -210,7 +212,7 @@ def test_a_table_that_was_created_again_is_accepted_and_neither_undone_nor_read_
     filled(copier, batches=1)
     record_identities(copier.ledger, copier.stream, 1, {name: "of the old one"})
     code, shown, _ = typed(["stream", "repair", copier.stream, "--dry-run"], capsys)
-    assert (code, f"`sluice table adopt {copier.bench.output.target} --accept`" in shown) == (1, True), shown
+    assert (code, f"`sluice table adopt {copier.bench.output.target} --accept --dry-run`" in shown) == (1, True), shown
     for way in ("undo", "reread"):
         code, shown, _ = typed(words(copier, way, "--dry-run"), capsys)
         assert (code, "refused (other_remedy)" in shown, "--accept`" in shown) == (1, True, True), shown
@@ -223,6 +225,20 @@ def test_a_table_that_was_created_again_is_accepted_and_neither_undone_nor_read_
     assert known is not None
     assert known.identities[name] == str(copier.bench.target().metadata.table_uuid)
     assert typed(["stream", "repair", copier.stream, "--dry-run"], capsys)[0] == 0
+
+
+def test_the_form_of_the_on_call_adopts_the_table_of_a_stream_as_it_was_shown(copier: Copier) -> None:
+    rolled_back(copier)
+    deployment = load_deployment()
+    stream = load_declarations(deployment.settings.pipelines).stream(copier.stream)
+    shown = plan_for(deployment, copier.ledger, stream, AdoptionWay.UNDO)
+    with pytest.raises(UsageError, match="is another one than was shown"):
+        adopt_for(deployment, copier.ledger, stream, AdoptionWay.ACCEPT, planned=shown.digest, asked_by="ann")
+    assert copier.bench.ids() == [1, 2]
+
+    adopt_for(deployment, copier.ledger, stream, AdoptionWay.UNDO, planned=shown.digest, asked_by="ann")
+
+    assert (shown.subject, copier.bench.ids_by_duckdb()) == (copier.bench.output.target, [1, 2, *TAKEN_OUT])
 
 
 def test_one_way_is_needed_and_a_stream_that_writes_the_table(

@@ -16,13 +16,17 @@ from tests.integration.cli.test_operations import Copier, copier, typed
 from tests.integration.maintenance.conftest import offset
 
 from sluice.checkpoints.compatibility import SOURCES, STATE_OPERATORS
+from sluice.declarations.load_declarations import load_declarations
+from sluice.errors import UsageError
 from sluice.ledger.events import EventSubject, recent_events
 from sluice.ledger.generations import find_generation, record_fingerprint, record_query_id
 from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import admit_run, newest_run, record_end, record_process
+from sluice.pages.page_actions import PageActions, PageVerb
 from sluice.processes.driver_processes import identity_of
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.staged_batch import canonical_offsets
+from sluice.settings import load_settings
 from sluice.sources.source_identities import input_table_name, output_table_name
 
 __all__ = ["copier"]
@@ -120,6 +124,20 @@ def test_a_repair_that_was_killed_is_completed_by_typing_it_again(
     run = newest_run(copier.ledger, copier.stream)
     assert run is not None
     assert (run.state, run.mode) == (RunState.FINISHED, "repair")
+
+
+def test_a_page_writes_back_what_it_has_shown(copier: Copier) -> None:
+    settings = load_settings()
+    stream = load_declarations(settings.pipelines).stream(copier.stream)
+    page = PageActions(ledger=copier.ledger, settings=settings, actor="airflow: page, ann")
+    shown = page.plan(PageVerb.REPAIR, stream)
+    assert not folder(copier).exists()
+
+    page.carry_out(PageVerb.REPAIR, stream, planned=shown.digest)
+
+    assert set(content(folder(copier))) == {"metadata", "offsets/0", "commits/0"}
+    with pytest.raises(UsageError, match="is another one than was shown"):
+        page.carry_out(PageVerb.REPAIR, stream, planned=shown.digest)
 
 
 def test_a_forgotten_generation_is_written_back(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:

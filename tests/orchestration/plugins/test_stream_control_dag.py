@@ -39,11 +39,14 @@ def test_what_is_not_answered_within_a_day_is_rejected(dag: DAG) -> None:
 
 @pytest.mark.parametrize("verb", ControlVerb)
 def test_its_verbs_are_those_of_the_command_line(verb: ControlVerb) -> None:
-    of_batches = {
+    of_others = {
+        ControlVerb.ADOPT_UNDO: ["table", "adopt", "--undo"],
+        ControlVerb.ADOPT_REREAD: ["table", "adopt", "--reread"],
+        ControlVerb.ADOPT_ACCEPT: ["table", "adopt", "--accept"],
         ControlVerb.REJECT_BATCH: ["batch", "reject"],
         ControlVerb.RELEASE_BATCH: ["batch", "release"],
         ControlVerb.SEPARATE_BATCH: ["batch", "release", "--without-failing"],
     }
-    words = of_batches.get(verb, ["stream", verb])
+    words = of_others.get(verb, ["stream", verb])
     answer = CliRunner().invoke(app, [*words, "--help"])
     assert answer.exit_code == 0, answer.output

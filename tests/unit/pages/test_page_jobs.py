@@ -121,7 +121,7 @@ def test_maintenance_is_asked_for_one_table_alone() -> None:
 def test_a_reset_that_another_person_must_approve_is_no_button() -> None:
     line = replace(LINES[0], has_live_run=False, state=StreamState.STOPPED)
 
-    assert verbs_for(line, resets_need_another=False) == (PageVerb.START, PageVerb.RESET)
+    assert verbs_for(line, resets_need_another=False) == (PageVerb.START, PageVerb.REPAIR, PageVerb.RESET)
     assert verbs_for(line, resets_need_another=True) == (PageVerb.START,)
 
 

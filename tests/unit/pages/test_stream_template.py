@@ -90,7 +90,7 @@ def test_where_another_person_must_approve_a_reset_the_page_says_how() -> None:
     page = page_of(verbs=(PageVerb.START,), resets_need_another=True)
 
     assert "/plan/reset" not in page
-    assert "Another person must approve a reset" in page
+    assert "Another person must approve a reset or a repair" in page
     assert 'href="/dags/stream_control"' in page
 
 

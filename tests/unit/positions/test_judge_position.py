@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 from tests.unit.positions.test_repair_decision import WHOLE, ends, files, found, position
 
 from sluice.positions.judge_position import disagreeing, judge_position
-from sluice.positions.stream_position import KnownBatch, Witness
+from sluice.positions.remedies import REMEDIES
+from sluice.positions.stream_position import Agreement, KnownBatch, StreamPosition, Witness
 from sluice.sources.source_identities import Replaced, output_table_name, topic_name
 
 
@@ -34,6 +36,31 @@ def test_what_was_created_again_is_replaced() -> None:
 
     assert found(position(WHOLE, visible=5, replaced=(table,))) == ["mark replaced"]
     assert found(position(WHOLE, visible=5, replaced=(topic,))) == ["sources replaced"]
+
+
+def _positions() -> Iterator[tuple[StreamPosition, str]]:
+    """One for each finding, with the table that it is about."""
+    seen = position(WHOLE, visible=5)
+    table = Replaced(name=output_table_name("n.t"), known="1", seen="2")
+    yield replace(seen, replaced=(table,)), "n.t"
+    yield replace(seen, replaced=(Replaced(name=topic_name("c", "t"), known="1", seen="2"),)), ""
+    yield replace(seen, generation=None), ""
+    yield position(files(planned=3, committed=3), visible=5), ""
+    yield position(WHOLE, visible=2), ""
+    yield replace(seen, batches={**seen.batches, 5: KnownBatch(number=5, ends=ends(7))}), ""
+    yield position({**WHOLE, "metadata": ""}, visible=5), ""
+    for witness in Witness:
+        yield position(WHOLE, visible=5, unknown={witness: "it is away"}), ""
+
+
+def test_each_finding_names_the_command_of_its_remedy() -> None:
+    """That of a table that was rolled back names it where publication refuses it."""
+    named = set()
+    for seen, table in _positions():
+        for one in disagreeing(judge_position(seen)):
+            named.add((one.witness, one.agreement))
+            assert REMEDIES[one.witness, one.agreement].command_for(seen.stream, table) in one.next_step
+    assert named == set(REMEDIES) - {(Witness.MARK, Agreement.DIVERGED)}
 
 
 def test_a_set_back_table_comes_with_its_own_remedy() -> None:

@@ -1,0 +1,76 @@
+"""Adopts the table of a stream for the DAG `stream_control`, which knows streams and no tables.
+
+Who may act on one stream decides about its own rows alone: a table that several streams write is left to the command
+line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sluice.declarations.load_declarations import load_declarations
+from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.errors import UsageError
+from sluice.ledger.connection import Ledger
+from sluice.positions.adopt_table import adopt_table, streams_of
+from sluice.positions.adoption_plan import AdoptionPlan, AdoptionWay, plan_adoption
+from sluice.tables.catalog import open_catalog
+from sluice_airflow.composition import Deployment
+
+ADOPTIONS: Mapping[str, AdoptionWay] = {f"adopt-{way}": way for way in AdoptionWay}
+"""The verbs of the form, each with its way."""
+
+
+def plan_for(deployment: Deployment, ledger: Ledger, stream: LoadedStream, way: AdoptionWay) -> AdoptionPlan:
+    """The plan for the first table of a stream that is not what it has published; an empty one where each is.
+
+    Raises
+    ------
+    UsageError: when another stream has a mark on the table.
+    UnpublishableError: when the plan is refused. LakehouseError, LedgerError: when something cannot be read.
+    """
+    settings, declared = deployment.settings, stream.declaration
+    catalog, declarations = open_catalog(settings), load_declarations(deployment.settings.pipelines)
+    tables = (*declared.tables_written, *((declared.quarantine_table,) if declared.quarantine else ()))
+    plans = [plan_adoption(ledger, catalog, declarations, settings, table=one, way=way) for one in tables]
+    if not plans:
+        raise UsageError(f"{stream.name} writes no table.")
+    plan = next((one for one in plans if not one.seen.is_empty), plans[0])
+    others = [one for one in streams_of(plan.seen) if one != stream.name]
+    if others:
+        raise UsageError(
+            f"{plan.subject} holds rows of {', '.join(others)} as well, whose marks would move.",
+            next_step=f"Use the command line: `sluice table adopt {plan.subject} --{way}`.",
+        )
+    plan.require_unrefused()
+    return plan
+
+
+def adopt_for(
+    deployment: Deployment,
+    ledger: Ledger,
+    stream: LoadedStream,
+    way: AdoptionWay,
+    *,
+    planned: str | None,
+    asked_by: str,
+) -> AdoptionPlan:
+    """Carry out what was planned for a stream.
+
+    Raises
+    ------
+    UsageError: when it is another plan than was approved. SluiceError: as `adopt_table`.
+    """
+    plan = plan_for(deployment, ledger, stream, way)
+    plan.require_same(planned)
+    settings = deployment.settings
+    return adopt_table(
+        ledger,
+        open_catalog(settings),
+        load_declarations(settings.pipelines),
+        settings,
+        table=plan.subject,
+        way=way,
+        planned=planned,
+        asked_by=asked_by,
+    )
