@@ -118,13 +118,16 @@ def _differing(seen: StreamPosition) -> int | None:
 
 def _judge_sources(seen: StreamPosition) -> PositionFinding:
     inputs = [one for one in seen.replaced if not one.is_output]
-    if not inputs:
-        return _agrees(Witness.SOURCES, "they are those that were read")
-    step = REMEDIES[Witness.SOURCES, Agreement.REPLACED].command_for(seen.stream)
+    said = "; ".join(map(str, (*inputs, *seen.moved)))
+    if not said:
+        return _agrees(Witness.SOURCES, "they are those that were read, and lead on from there")
+    is_expired = all(one.is_expired for one in seen.moved)
+    agreement = Agreement.REPLACED if inputs else Agreement.AHEAD if is_expired else Agreement.DIVERGED
+    step = REMEDIES[Witness.SOURCES, agreement].command_for(seen.stream)
     return PositionFinding(
         witness=Witness.SOURCES,
-        agreement=Agreement.REPLACED,
-        message="; ".join(map(str, inputs)),
+        agreement=agreement,
+        message=said,
         next_step=f"`{step}` shows where it can continue.",
     )
 

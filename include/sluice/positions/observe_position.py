@@ -29,7 +29,8 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import checkpoint_of, find_generation
 from sluice.ledger.runs import newest_run
 from sluice.ledger.vacated_runs import is_vacated
-from sluice.positions.stream_position import KnownBatch, StreamPosition, TableWitness, Witness
+from sluice.positions.moved_sources import find_moved_sources
+from sluice.positions.stream_position import KnownBatch, MovedSource, StreamPosition, TableWitness, Witness
 from sluice.publication.chain import MarkPosition, plan_publication
 from sluice.publication.marks import entries_of, find_lost_mark, history_of_main, read_target_state
 from sluice.publication.staged_batch import (
@@ -127,6 +128,7 @@ def observe_position(
     seen = replace(seen, batches=_batches(seen, outputs, recorded))
     identities = _identities(catalog, declaration, settings, seen, unknown)
     seen = replace(seen, identities=identities, replaced=tuple(_replaced(seen, identities)))
+    seen = replace(seen, moved=_moved(catalog, declaration, seen, unknown))
     return replace(seen, health=_health(declaration, seen, has_batches=bool(recorded), now=now))
 
 
@@ -334,6 +336,18 @@ def _replaced(seen: StreamPosition, identities: Identities) -> Iterator[Replaced
     for one in find_replaced(seen.generation.identities, identities):
         if has_published or not one.is_output:
             yield one
+
+
+def _moved(
+    catalog: Catalog | None, declaration: StreamDeclaration, seen: StreamPosition, unknown: dict[Witness, str]
+) -> tuple[MovedSource, ...]:
+    if catalog is None:
+        return ()
+    try:
+        return tuple(find_moved_sources(catalog, declaration, seen))
+    except LakehouseError as error:
+        unknown[Witness.SOURCES] = str(error)
+        return ()
 
 
 def _health(

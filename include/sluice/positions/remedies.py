@@ -68,6 +68,16 @@ REMEDIES: Mapping[tuple[Witness, Agreement], Remedy] = {
         command="sluice stream continue {stream} --dry-run",
         does="continues at the beginning of the new one",
     ),
+    (Witness.SOURCES, Agreement.DIVERGED): Remedy(
+        means="a source table was rolled back, or replaced, behind what the stream has read",
+        command="sluice stream continue {stream} --dry-run",
+        does="continues behind the snapshot that both have in common; the plan counts what is withdrawn",
+    ),
+    (Witness.SOURCES, Agreement.AHEAD): Remedy(
+        means="snapshots of a source table were expired before the stream had read them",
+        command="sluice stream continue {stream} --dry-run",
+        does="reads their rows exactly once where that can be proved; else `--leave-out` counts what is left out",
+    ),
     **{
         (witness, Agreement.UNKNOWN): Remedy(
             means="it did not answer, and nothing is concluded from that",

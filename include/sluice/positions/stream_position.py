@@ -96,6 +96,19 @@ class KnownBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MovedSource:
+    """A source table whose main does not lead on from where the stream stands. is_expired: snapshots are gone that it
+    has not read; otherwise main was rolled back, or replaced."""
+
+    input: str
+    is_expired: bool
+    sentence: str
+
+    def __str__(self) -> str:
+        return f"input {self.input}: {self.sentence}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StreamPosition:
     """What the witnesses of a stream say.
 
@@ -105,7 +118,7 @@ class StreamPosition:
     tables: one for each output that is published by Sluice and has been opened.
     batches: those of the newest generation that are known, by number.
     identities: the ids of what it reads and writes as they are, where they are compared or written back.
-    replaced: what has its name and another id.
+    replaced: what has its name and another id. moved: the sources that do not lead on from where the stream stands.
     unknown: why a witness did not answer.
     is_live: whether a driver runs: then the witnesses move while they are read.
     has_other_outputs: whether something is delivered that no mark shows.
@@ -121,6 +134,7 @@ class StreamPosition:
     batches: Mapping[int, KnownBatch] = field(default_factory=dict, hash=False)
     identities: Identities = field(default_factory=lambda: NONE_KNOWN, hash=False)
     replaced: tuple[Replaced, ...] = ()
+    moved: tuple[MovedSource, ...] = ()
     unknown: Mapping[Witness, str] = field(default_factory=dict, hash=False)
     is_live: bool = False
     has_other_outputs: bool = False

@@ -40,7 +40,7 @@ def plan_for(deployment: Deployment, ledger: Ledger, stream: LoadedStream, way: 
     if others:
         raise UsageError(
             f"{plan.subject} holds rows of {', '.join(others)} as well, whose marks would move.",
-            next_step=f"Use the command line: `sluice table adopt {plan.subject} --{way}`.",
+            next_step=f"Use the command line: `sluice table adopt {plan.subject}`, with `--{way}`.",
         )
     plan.require_unrefused()
     return plan

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -217,6 +218,31 @@ def test_state_that_is_gone_is_refused_with_the_number(copier: Copier, capsys: p
     assert (code, "refused (not_provable)" in shown, "its state is lost" in shown) == (1, True, True)
 
 
+def test_a_source_that_was_rolled_back_is_found_before_a_start_and_continued(
+    copier: Copier, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The stream has read two snapshots of it; the second one is withdrawn, and others came instead."""
+    rows = replace(copier.bench, output=replace(copier.bench.output, target=f"{copier.stream}.rows"))
+    first = rows.target().metadata.current_snapshot_id
+    assert first is not None
+    rows.write_as_another(3)
+    read = _ends(copier)
+    copier.bench.publish(copier.bench.stage(1, [3], start_offsets=_offset(first), end_offsets=read))
+    filled(copier, batches=2)
+    (folder(copier) / "offsets/0").write_text(HEADER + json.dumps(offset(first)))
+    words = ["stream", "repair", copier.stream, "--dry-run"]
+    assert "agree: nothing is written." in typed(words, capsys)[1]
+    rows.target().manage_snapshots().rollback_to_snapshot(first).commit()
+    rows.write_as_another(30, 31)
+
+    shown = typed(words, capsys)[1]
+
+    assert f"The sources diverged: input rows: {copier.stream}.rows was rolled back to snapshot {first}" in shown, shown
+    assert f"`sluice stream continue {copier.stream} --dry-run`" in shown
+    code, plan, errors = typed(["stream", "continue", copier.stream, "--dry-run"], capsys)
+    assert (code, "2 snapshots" in plan or "1 snapshots with 1" in plan) == (0, True), (plan, errors)
+
+
 def test_a_set_back_table_is_another_remedy(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
     filled(copier, batches=1)
     first = copier.bench.target().metadata.current_snapshot_id
@@ -232,4 +258,8 @@ def test_a_set_back_table_is_another_remedy(copier: Copier, capsys: pytest.Captu
 def _ends(copier: Copier) -> str:
     source = copier.bench.catalog.load_table(f"{copier.stream}.rows").metadata.current_snapshot_id
     assert source is not None
-    return canonical_offsets({"rows": offset(source)})
+    return _offset(source)
+
+
+def _offset(snapshot: int) -> str:
+    return canonical_offsets({"rows": offset(snapshot)})

@@ -10,7 +10,7 @@ from tests.unit.positions.test_repair_decision import WHOLE, ends, files, found,
 
 from sluice.positions.judge_position import disagreeing, judge_position
 from sluice.positions.remedies import REMEDIES
-from sluice.positions.stream_position import Agreement, KnownBatch, StreamPosition, Witness
+from sluice.positions.stream_position import Agreement, KnownBatch, MovedSource, StreamPosition, Witness
 from sluice.sources.source_identities import Replaced, output_table_name, topic_name
 
 
@@ -44,6 +44,8 @@ def _positions() -> Iterator[tuple[StreamPosition, str]]:
     table = Replaced(name=output_table_name("n.t"), known="1", seen="2")
     yield replace(seen, replaced=(table,)), "n.t"
     yield replace(seen, replaced=(Replaced(name=topic_name("c", "t"), known="1", seen="2"),)), ""
+    for is_expired in (True, False):
+        yield replace(seen, moved=(MovedSource(input="i", is_expired=is_expired, sentence="it is gone"),)), ""
     yield replace(seen, generation=None), ""
     yield position(files(planned=3, committed=3), visible=5), ""
     yield position(WHOLE, visible=2), ""
