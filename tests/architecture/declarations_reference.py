@@ -53,6 +53,12 @@ and never drops a table or a column.
 A name has lower-case letters, digits and single underscores. A duration is `2 seconds`, `6 hours`, `1 day`. A size is
 `64 MiB`. Scalars are read as YAML 1.2 has them: `no` and `on` are text. Aliases and tags are refused.
 
+What the maintenance of all tables, or of those of a namespace, has in common stands in `maintenance.yaml` in the top
+folder, under `all_tables` and `namespaces.<namespace>`, with the keys of `maintenance` below. Of each key the nearest
+value holds: the table's own, then its namespace's, then that of all tables, then the default. `null` turns a part off;
+a `window` is inherited as a whole; an inherited `strategy: sort` is for the tables with a `sort_order`. `sluice table
+show` and `sluice table plan` name the place of every value. While the file has a problem, no table is maintained.
+
 A key marked *not yet* belongs to the design and is refused with its reason until it works.
 
 ```yaml
@@ -86,6 +92,15 @@ partitioning:
 quality:
   expectations:
     - {type: expect_column_values_to_be_unique, kwargs: {column: order_id}}
+```
+
+```yaml
+# maintenance.yaml
+all_tables:
+  window: {start: "20:00", end: "04:00", time_zone: Europe/Berlin}
+namespaces:
+  silver:
+    expiry: {older_than: 10 days}
 ```
 """
 

@@ -16,7 +16,7 @@ def test_the_reference_is_what_the_models_say() -> None:
 
 def test_its_examples_are_valid(tmp_path: Path) -> None:
     examples = re.findall(r"```yaml\n# (\S+)\n(.*?)```", INTRODUCTION, re.DOTALL)
-    assert len(examples) == 2
+    assert len(examples) == 3
     for name, text in examples:
         (tmp_path / name).write_text(text)
     (tmp_path / "bronze.orders.table.yaml").write_text(

@@ -78,7 +78,10 @@ def show_plan(
     name: Annotated[str | None, typer.Argument(help="One table alone; all when left out.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what maintenance would do now, the tables with the most gain for their cost first, and what it skips."""
+    """Show what maintenance would do now, the tables with the most gain for their cost first, and what it skips.
+
+    For one table, and as JSON, also the policy that holds for it, with where each value comes from.
+    """
     settings = load_settings()
     declarations = load_declarations(settings.pipelines)
     if name is not None:
@@ -86,9 +89,13 @@ def show_plan(
     names = [table for table, one in all_tables(declarations).items() if one.maintenance.is_any]
     planned = plan_tables(settings, declarations, names if name is None else [name])
     if as_json:
-        print_json(planned.as_json())
+        document = planned.as_json()
+        for table in document["tables"]:
+            table["policy"] = [value.as_json() for value in declarations.policy_of(table["table"])]
+        print_json(document)
     else:
-        for sentence in planned.sentences():
+        policy = () if name is None else declarations.policy_of(name)
+        for sentence in (*planned.sentences(), *(f"{name}: {value}" for value in policy)):
             typer.echo(sentence)
     if planned.problems:
         raise typer.Exit(UNHEALTHY_EXIT_CODE)

@@ -107,7 +107,12 @@ def show(name: TableName, as_json: AsJson = False) -> None:
     writers = _writers(declarations, name)
     readers = sorted(stream.name for stream in declarations.streams.values() if name in stream.declaration.tables_read)
     if as_json:
-        document = {"declaration": declaration.model_dump(mode="json"), "written_by": writers, "read_by": readers}
+        document = {
+            "declaration": declaration.model_dump(mode="json"),
+            "maintenance": [value.as_json() for value in declarations.policy_of(name)],
+            "written_by": writers,
+            "read_by": readers,
+        }
         print_json(outcome.as_json() | {"state": outcome.state} | document)
         return
     typer.echo(f"{name}: {declaration.description.strip()}")
@@ -115,6 +120,8 @@ def show(name: TableName, as_json: AsJson = False) -> None:
     typer.echo(f"written by: {', '.join(writers) or 'no declared stream'}")
     typer.echo(f"read by: {', '.join(readers) or 'no declared stream'}")
     _print_layout(declaration)
+    for value in declarations.policy_of(name):
+        typer.echo(f"maintenance {value}")
     _print_outcome(outcome)
 
 

@@ -3,6 +3,7 @@ are, with `--plan` by Spark's own analysis too."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -19,6 +20,7 @@ from sluice.declarations.checks.cross_checks import unknown_connections
 from sluice.declarations.checks.expectations import unknown_types
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.loaded_declarations import Declarations
+from sluice.declarations.maintenance_policy import PolicyOrigin, PolicyValue
 from sluice.declarations.spark_reports import PlanObservation, PlanProblem, PlansObservation
 from sluice.errors import DeclarationError, LakehouseError, SettingsError
 from sluice.launching.job_output import json_value
@@ -154,6 +156,19 @@ def _notes(declarations: Declarations, streams: list[str]) -> list[WeakerPromise
     return list(weaker_promises(declarations.streams[name] for name in streams))
 
 
+def _inherited(declarations: Declarations, tables: list[str]) -> Mapping[str, Sequence[PolicyValue]]:
+    """The maintenance that tables have from others; only the tables that have any."""
+    shared = {PolicyOrigin.NAMESPACE, PolicyOrigin.ALL_TABLES}
+    found = {name: [one for one in declarations.policy_of(name) if one.origin in shared] for name in tables}
+    return {name: values for name, values in found.items() if values}
+
+
+def _inherited_sentences(declarations: Declarations, tables: list[str]) -> list[str]:
+    """A line for each value that tables inherit, with its place and how many tables have it."""
+    values = Counter(str(one) for some in _inherited(declarations, tables).values() for one in some)
+    return [f"maintenance {value}: {_count(range(count), 'table')}" for value, count in sorted(values.items())]
+
+
 def _as_json(
     declarations: Declarations, problems: list[DeclarationError], connections: Mapping[str, str] | None
 ) -> dict[str, object]:
@@ -163,6 +178,9 @@ def _as_json(
         "streams": streams,
         "tables": tables,
         "connections_checked": connections is not None,
+        "inherited_maintenance": {
+            name: [one.as_json() for one in values] for name, values in _inherited(declarations, tables).items()
+        },
         "notes": [
             {"file": str(note.location.file), "line": note.location.line, "message": note.sentence}
             for note in _notes(declarations, streams)
@@ -192,6 +210,8 @@ def _print(
     found += [(one.stream, f"{one.stream} cannot run: {_words_of(one.problem)}") for one in plans if one.problem]
     for note in _notes(declarations, streams):
         typer.echo(f"note: {note}")
+    for sentence in _inherited_sentences(declarations, tables):
+        typer.echo(sentence)
     _print_plans(plans)
     if not found:
         typer.echo(f"{_count(streams, 'stream')} and {_count(tables, 'table')} are valid in {declarations.folder}.")

@@ -1,4 +1,5 @@
-"""Loads a folder of declarations: every `<stream>.stream.yaml` and `<namespace>.<table>.table.yaml` in it.
+"""Loads a folder of declarations: every `<stream>.stream.yaml` and `<namespace>.<table>.table.yaml` in it, and the
+`maintenance.yaml` of all tables.
 
 The columns of schema files become a part of the declarations that name them. A broken file never hides another one: it
 becomes a problem, and everything else loads. Nothing here imports pyspark or pyiceberg, and no user code is executed:
@@ -18,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 
 from sluice.declarations.bounded_files import LARGEST_CODE_BYTES, UnreadableFileError, read_bounded
 from sluice.declarations.checks.cross_checks import find_problems
-from sluice.declarations.error_messages import declaration_errors, key_text
+from sluice.declarations.error_messages import declaration_errors, did_you_mean, key_text
 from sluice.declarations.input_declaration import InputDeclaration
 from sluice.declarations.loaded_declarations import (
     STREAM_SUFFIX,
@@ -28,8 +29,9 @@ from sluice.declarations.loaded_declarations import (
     LoadedTable,
     declared_name,
 )
+from sluice.declarations.maintenance_policy import POLICY_FILE, LoadedPolicy, OwnMaintenance, PolicyDeclaration
 from sluice.declarations.schemas.schema_files import LARGEST_SCHEMA_BYTES, read_columns, read_schema
-from sluice.declarations.stream_declaration import StreamDeclaration
+from sluice.declarations.stream_declaration import QUARANTINE_NAMESPACE, StreamDeclaration
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.declarations.value_declaration import RECORD_COLUMN, Column
 from sluice.declarations.yaml_document import Document, KeyPath, read_document
@@ -42,6 +44,7 @@ LARGEST_FILE_BYTES = 1024**2
 """A declaration is a page or two; something larger is a mistake that would slow down every DAG parse."""
 
 _MISNAMED_SUFFIXES = (".stream.yml", ".table.yml", ".streams.yaml", ".tables.yaml", ".streams.yml", ".tables.yml")
+_POLICY_NAMES = (POLICY_FILE, "maintenance.yml")
 _WITHOUT_A_NAME = ("stream.yaml", "table.yaml", "stream.yml", "table.yml")
 
 _SET_IT = "Set SLUICE_PIPELINES to the folder of the declarations, or create it."
@@ -64,7 +67,11 @@ def load_declarations(folder: Path, *, only: str | None = None) -> Declarations:
     """
     problems: list[DeclarationError] = []
     files = sorted(_declaration_files(folder, problems))
-    problems += [_misnamed(file) for file in files if not file.name.endswith((STREAM_SUFFIX, TABLE_SUFFIX))]
+    policy_file, table_names = folder / POLICY_FILE, _names(files, TABLE_SUFFIX)
+    known = (STREAM_SUFFIX, TABLE_SUFFIX)
+    problems += [_misnamed(file) for file in files if not file.name.endswith(known) and file != policy_file]
+    policy, found = _load_policy(policy_file, table_names) if policy_file in files else (LoadedPolicy(), ())
+    problems += found
     streams: list[LoadedStream] = []
     tables: list[LoadedTable] = []
     for file in _stream_files(files, only):
@@ -74,10 +81,9 @@ def load_declarations(folder: Path, *, only: str | None = None) -> Declarations:
     unreadable: set[str] = set()
     for file in _table_files(files, only, streams):
         table, found = _load_table(file)
-        tables += [table] if table else []
+        tables += [table.with_policy(policy)] if table else []
         unreadable |= {declared_name(file)} if table is None and _may_have_rules(file) else set()
         problems += found
-    table_names = _names(files, TABLE_SUFFIX)
     by_name = {table.name: table for table in tables}
     streams = [stream.with_rules(by_name) for stream in streams]
     problems += find_problems(streams=streams, tables=tables, table_names=table_names, unreadable=unreadable)
@@ -89,6 +95,7 @@ def load_declarations(folder: Path, *, only: str | None = None) -> Declarations:
         problems=tuple(sorted(problems, key=_place)),
         stream_names=_names(files, STREAM_SUFFIX),
         table_names=table_names,
+        policy=policy,
     )
 
 
@@ -112,7 +119,10 @@ def _declaration_files(folder: Path, problems: list[DeclarationError]) -> Iterat
 def _declares(name: str) -> bool:
     """Whether a file of this name declares something, or was meant to."""
     lowered = name.lower()
-    return lowered.endswith((STREAM_SUFFIX, TABLE_SUFFIX, *_MISNAMED_SUFFIXES)) or lowered in _WITHOUT_A_NAME
+    return lowered.endswith((STREAM_SUFFIX, TABLE_SUFFIX, *_MISNAMED_SUFFIXES)) or lowered in (
+        *_WITHOUT_A_NAME,
+        *_POLICY_NAMES,
+    )
 
 
 def _stream_files(files: Iterable[Path], only: str | None) -> Iterator[Path]:
@@ -167,7 +177,34 @@ def _load_table(file: Path) -> tuple[LoadedTable | None, tuple[DeclarationError,
     if declaration is None:
         return None, errors
     digest = hashlib.sha256(text).hexdigest()
-    return LoadedTable(declaration=declaration, file=file, digest=digest, document=document), ()
+    own = OwnMaintenance(
+        table=declaration.table,
+        declared=declaration.maintenance,
+        is_sorted=bool(declaration.sort_order),
+        document=document,
+    )
+    return LoadedTable(declaration=declaration, own=own, file=file, digest=digest, document=document), ()
+
+
+def _load_policy(file: Path, tables: Iterable[str]) -> tuple[LoadedPolicy, tuple[DeclarationError, ...]]:
+    """The policy of a deployment, and what is wrong with it. tables: all that are declared, by name."""
+    _, document, errors = _read(file)
+    if document is None:
+        return LoadedPolicy(is_broken=True), errors
+    declaration, errors = _validate(document, PolicyDeclaration)
+    if declaration is None:
+        return LoadedPolicy(is_broken=True), errors
+    known = sorted({QUARANTINE_NAMESPACE, *(name.partition(".")[0] for name in tables)})
+    unknown = tuple(
+        DeclarationError(
+            f"`{key_text(path)}`: no table is declared in this namespace; there are: {', '.join(known)}.",
+            location=document.location(path),
+            next_step=did_you_mean(path[1], known),
+        )
+        for path in (("namespaces", name) for name in declaration.namespaces)
+        if path[1] not in known
+    )
+    return LoadedPolicy(declaration=declaration, document=document, is_broken=bool(unknown)), unknown
 
 
 def _read(file: Path) -> tuple[bytes, Document | None, tuple[DeclarationError, ...]]:
@@ -188,6 +225,12 @@ def _validate(document: Document, model: type[Model]) -> tuple[Model | None, tup
 
 
 def _misnamed(file: Path) -> DeclarationError:
+    if file.name.lower() in _POLICY_NAMES:
+        return _at(
+            file,
+            f"the maintenance of all tables is declared in {POLICY_FILE} in the top folder; this one is overlooked.",
+            next_step="Move or rename the file.",
+        )
     return _at(
         file,
         f"a declaration's file ends in {STREAM_SUFFIX} or {TABLE_SUFFIX}; under this name it would be overlooked.",

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from sluice.declarations.error_messages import did_you_mean
+from sluice.declarations.maintenance_policy import LoadedPolicy, OwnMaintenance, PolicyValue
 from sluice.declarations.rule_declaration import RuleDeclaration
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.declarations.table_declaration import TableDeclaration
@@ -84,9 +85,22 @@ class LoadedStream(_LoadedFile):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedTable(_LoadedFile):
-    """A table's declaration. The digest is that of the file."""
+    """A table's declaration, with the maintenance that holds for it. The digest is that of the file and of what it
+    inherits.
+
+    own: the maintenance that the file declares itself.
+    """
 
     declaration: TableDeclaration
+    own: OwnMaintenance
+
+    def with_policy(self, policy: LoadedPolicy) -> LoadedTable:
+        """The table with what it inherits."""
+        held = policy.maintenance_of(self.own)
+        if held == self.declaration.maintenance:
+            return self
+        digest = sha256(f"{self.digest}\n{held.model_dump_json()}".encode()).hexdigest()
+        return replace(self, declaration=self.declaration.model_copy(update={"maintenance": held}), digest=digest)
 
     @property
     def name(self) -> str:
@@ -101,6 +115,7 @@ class Declarations:
     streams, tables: the valid ones, by name. A file with a problem is in `broken` and not among them.
     problems: what is wrong, in the order of files and lines.
     stream_names, table_names: all that files declare, valid or broken, loaded or left out by `only`.
+    policy: the maintenance that tables have in common.
     """
 
     folder: Path
@@ -109,6 +124,7 @@ class Declarations:
     problems: tuple[DeclarationError, ...]
     stream_names: tuple[str, ...]
     table_names: tuple[str, ...]
+    policy: LoadedPolicy = field(default_factory=LoadedPolicy)
 
     @property
     def broken(self) -> Mapping[Path, tuple[DeclarationError, ...]]:
@@ -148,6 +164,11 @@ class Declarations:
         if name not in self.tables:
             raise self._absence(name, suffix=TABLE_SUFFIX, existing=self.table_names)
         return self.tables[name]
+
+    def policy_of(self, name: str) -> tuple[PolicyValue, ...]:
+        """The maintenance of a valid table, or of a quarantine, with where each value comes from."""
+        table = self.tables.get(name)
+        return self.policy.values_of(OwnMaintenance(table=name) if table is None else table.own)
 
     def require_valid(self) -> None:
         """Raise the first problem, if there is one.

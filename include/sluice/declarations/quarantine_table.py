@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sluice.declarations.loaded_declarations import Declarations
+from sluice.declarations.maintenance_policy import LoadedPolicy, OwnMaintenance
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.declarations.table_declaration import PartitionField, TableColumn, TableDeclaration
 from sluice.declarations.value_declaration import Column
@@ -34,8 +35,10 @@ _COLUMNS = (
 )
 
 
-def quarantine_declaration(stream: StreamDeclaration) -> TableDeclaration:
-    """The declaration of the table that holds the rejected rows of a stream."""
+def quarantine_declaration(stream: StreamDeclaration, policy: LoadedPolicy | None = None) -> TableDeclaration:
+    """The declaration of the table that holds the rejected rows of a stream. policy: of the deployment, for its
+    maintenance; unset: by the defaults."""
+    policy = policy or LoadedPolicy()
     return TableDeclaration(
         table=stream.quarantine_table,
         description=f"Rows that the stream {stream.stream} refused, each with the reason.",
@@ -43,6 +46,7 @@ def quarantine_declaration(stream: StreamDeclaration) -> TableDeclaration:
         tags=("quarantine",),
         columns=tuple(map(TableColumn.of, _COLUMNS)),
         partitioning=(PartitionField(column="refused_at", transform="month"),),
+        maintenance=policy.maintenance_of(OwnMaintenance(table=stream.quarantine_table)),
     )
 
 
@@ -51,5 +55,7 @@ def all_tables(declarations: Declarations) -> dict[str, TableDeclaration]:
     declared = {name: table.declaration for name, table in sorted(declarations.tables.items())}
     streams = (stream.declaration for _, stream in sorted(declarations.streams.items()))
     return declared | {
-        stream.quarantine_table: quarantine_declaration(stream) for stream in streams if stream.quarantine
+        stream.quarantine_table: quarantine_declaration(stream, declarations.policy)
+        for stream in streams
+        if stream.quarantine
     }

@@ -103,6 +103,14 @@ def duration_text(duration: timedelta) -> str:
     return f"{round(duration.total_seconds() * 1000)} milliseconds"
 
 
+def duration_words(duration: timedelta) -> str:
+    """The duration for a person, in its largest whole unit: `3 days`, `90 minutes`."""
+    milliseconds = round(duration.total_seconds() * 1000)
+    unit, size = next((unit, size) for unit, size in reversed(_UNITS_MS.items()) if milliseconds % size == 0)
+    count = milliseconds // size
+    return f"{count} {unit}{'s' * (count != 1)}"
+
+
 def _checked_path(text: str) -> str:
     if text.startswith("/") or ".." in text.split("/"):
         raise ValueError("a path lies below its connection's folder: no leading slash, no `..`")

@@ -77,6 +77,7 @@ class ScheduleDeclaration(Declared):
 MOST_MASKED = 100
 """How many columns a stream masks at most: each value that is shown is searched for all of them."""
 
+QUARANTINE_NAMESPACE = "quarantine"
 QUARANTINE_OUTPUT = "quarantine"
 """The name of the output under which a transformation returns the rows it rejects."""
 
@@ -349,7 +350,7 @@ class StreamDeclaration(Declared):
     @property
     def quarantine_table(self) -> str:
         """The table of the rows that this stream rejects."""
-        return f"quarantine.{self.stream}"
+        return f"{QUARANTINE_NAMESPACE}.{self.stream}"
 
     @property
     def decodes(self) -> bool:

@@ -11,6 +11,7 @@ from tests.integration.ledger.test_batches import a_batch
 from tests.integration.supervision.test_reconcile_all import UNPAUSED
 
 from sluice.declarations.loaded_declarations import Declarations, LoadedTable
+from sluice.declarations.maintenance_policy import OwnMaintenance
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.declarations.yaml_document import Document
 from sluice.ledger.batches import record_batch
@@ -54,7 +55,11 @@ def declared(**more: str) -> Declarations:
     return Declarations(
         folder=Path("/pipelines"),
         streams={"flights": continuous_stream()},
-        tables={TABLE: LoadedTable(declaration=table, file=file, digest="d", document=document)},
+        tables={
+            TABLE: LoadedTable(
+                declaration=table, own=OwnMaintenance(table=TABLE), file=file, digest="d", document=document
+            )
+        },
         problems=(),
         stream_names=("flights",),
         table_names=(TABLE,),

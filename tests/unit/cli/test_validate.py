@@ -84,6 +84,7 @@ def test_json_for_a_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         "streams": [],
         "tables": ["bronze.flights"],
         "connections_checked": False,
+        "inherited_maintenance": {},
         "notes": [],
         "problems": [
             {

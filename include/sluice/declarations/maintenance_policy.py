@@ -1,0 +1,194 @@
+"""`maintenance.yaml`: what the maintenance of all tables, and of those of a namespace, has in common.
+
+    defaults ◄── all_tables ◄── namespaces.<namespace> ◄── `maintenance` of the table
+
+Of each key the nearest value holds. `null` turns a part off, a key below it turns the part on again. A window is one
+value: its start belongs to its end. A file that cannot be read stands for no maintenance at all: by the defaults,
+snapshots would expire that it keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any
+
+from pydantic import ByteSize, Field
+
+from sluice.declarations.maintenance_declaration import MaintenanceDeclaration, MaintenanceWindow
+from sluice.declarations.scalar_types import Declared, Name, duration_words
+from sluice.declarations.yaml_document import Document, KeyPath
+from sluice.messages.location import Location
+
+POLICY_FILE = "maintenance.yaml"
+
+_NOTHING = MaintenanceDeclaration(compaction=None, manifest_rewrite=None, expiry=None, orphan_removal=None)
+
+
+class PolicyDeclaration(Declared):
+    """The maintenance that tables have in common. What a table declares itself is nearer."""
+
+    all_tables: MaintenanceDeclaration = Field(MaintenanceDeclaration(), description="of every table")
+    namespaces: dict[Name, MaintenanceDeclaration] = Field(
+        default_factory=dict, description="of the tables of a namespace, nearer than `all_tables`"
+    )
+
+
+class PolicyOrigin(StrEnum):
+    """Where a value of a table's maintenance comes from, the nearest first."""
+
+    TABLE = "table"
+    NAMESPACE = "namespace"
+    ALL_TABLES = "all_tables"
+    DEFAULT = "default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyValue:
+    """A value that holds for a table. key: such as `expiry.older_than`. value: in words. place: unset for a default."""
+
+    key: str
+    value: str
+    origin: PolicyOrigin
+    place: Location | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """The value for a program."""
+        place = None if self.place is None else str(self.place)
+        return {"key": self.key, "value": self.value, "origin": str(self.origin), "place": place}
+
+    def __str__(self) -> str:
+        where = f" ({self.place})" if self.place is not None else ""
+        return f"{self.key}: {self.value}, {self.origin}{where}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layer:
+    """What one place says of the maintenance of a table, and nothing that it leaves open."""
+
+    origin: PolicyOrigin
+    said: Mapping[str, Any]
+    document: Document | None
+    path: KeyPath
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnMaintenance:
+    """What a table declares itself. is_sorted: whether it has a sort order; document: unset for a quarantine."""
+
+    table: str
+    declared: MaintenanceDeclaration = field(default_factory=MaintenanceDeclaration)
+    is_sorted: bool = False
+    document: Document | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedPolicy:
+    """The policy of a deployment. document: unset without a file. is_broken: whether it cannot be read."""
+
+    declaration: PolicyDeclaration = field(default_factory=PolicyDeclaration)
+    document: Document | None = field(default=None, compare=False)
+    is_broken: bool = False
+
+    def maintenance_of(self, own: OwnMaintenance) -> MaintenanceDeclaration:
+        """What holds for a table."""
+        if self.is_broken:
+            return _NOTHING
+        merged: dict[str, Any] = {}
+        for layer in reversed(self._layers(own)):
+            merged = _merged(layer.said, over=merged)
+        return MaintenanceDeclaration.model_validate(merged)
+
+    def values_of(self, own: OwnMaintenance) -> tuple[PolicyValue, ...]:
+        """What holds for a table, key by key, with where each value comes from. What is unset is left out."""
+        layers = self._layers(own)
+        return tuple(
+            _with_origin(path, value, layers)
+            for path, value in _leaves(self.maintenance_of(own), ())
+            if value is not None or _sayer(path, layers) is not None
+        )
+
+    def _layers(self, own: OwnMaintenance) -> tuple[_Layer, ...]:
+        """The nearest first. The strategy `sort` of others is for tables that have a sort order."""
+        namespace = own.table.partition(".")[0]
+        shared = self.declaration
+        of_namespace = shared.namespaces.get(namespace, MaintenanceDeclaration())
+        return (
+            _Layer(origin=PolicyOrigin.TABLE, said=_said(own.declared), document=own.document, path=("maintenance",)),
+            _Layer(
+                origin=PolicyOrigin.NAMESPACE,
+                said=_said(of_namespace, is_sorted=own.is_sorted),
+                document=self.document,
+                path=("namespaces", namespace),
+            ),
+            _Layer(
+                origin=PolicyOrigin.ALL_TABLES,
+                said=_said(shared.all_tables, is_sorted=own.is_sorted),
+                document=self.document,
+                path=("all_tables",),
+            ),
+        )
+
+
+def _said(declared: MaintenanceDeclaration, *, is_sorted: bool = True) -> Mapping[str, Any]:
+    said = declared.model_dump(exclude_unset=True)
+    compaction = said.get("compaction")
+    if not is_sorted and compaction is not None and compaction.get("strategy") == "sort":
+        said["compaction"] = {key: value for key, value in compaction.items() if key != "strategy"}
+    return said
+
+
+def _merged(near: Mapping[str, Any], *, over: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **over,
+        **{
+            key: {**over[key], **value} if _has_keys(key, value) and _has_keys(key, over.get(key)) else value
+            for key, value in near.items()
+        },
+    }
+
+
+def _has_keys(key: str, value: object) -> bool:
+    return isinstance(value, Mapping) and key != "window"
+
+
+def _leaves(part: Declared, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name in type(part).model_fields:
+        value = getattr(part, name)
+        if isinstance(value, Declared) and not isinstance(value, MaintenanceWindow):
+            yield from _leaves(value, (*path, name))
+        else:
+            yield (*path, name), value
+
+
+def _with_origin(path: tuple[str, ...], value: object, layers: tuple[_Layer, ...]) -> PolicyValue:
+    layer, key = _sayer(path, layers), ".".join(path)
+    if layer is None:
+        return PolicyValue(key=key, value=_words(value), origin=PolicyOrigin.DEFAULT)
+    place = None if layer.document is None else layer.document.location((*layer.path, *path))
+    return PolicyValue(key=key, value=_words(value), origin=layer.origin, place=place)
+
+
+def _sayer(path: tuple[str, ...], layers: tuple[_Layer, ...]) -> _Layer | None:
+    """Who says a value; none for a default. One that turns the whole part off ends the search."""
+    for layer in layers:
+        part: Any = layer.said
+        for key in path:
+            if part is None:
+                return None
+            if not isinstance(part, Mapping) or key not in part:
+                break
+            part = part[key]
+        else:
+            return layer
+    return None
+
+
+def _words(value: object) -> str:
+    if value is None:
+        return "off"
+    if isinstance(value, timedelta):
+        return duration_words(value)
+    return value.human_readable(separator=" ") if isinstance(value, ByteSize) else str(value)
