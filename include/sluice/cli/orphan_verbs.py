@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from sluice.cli.cli_context import open_cli_context, person
 from sluice.cli.operation import may_act, print_done
 from sluice.cli.terminal import AsJson, DryRun, TableName, Yes
+from sluice.ledger.events import Actor
 from sluice.maintenance.orphan_removal import FoundOrphans, OrphanRemoval
 from sluice.operations import OperationPlan, OperationVerb
 from sluice.tables.catalog import open_catalog
@@ -42,5 +43,8 @@ def restore_orphans(name: TableName, dry_run: DryRun = False, yes: Yes = False, 
 def _removal() -> Iterator[OrphanRemoval]:
     with open_cli_context() as ctx:
         yield OrphanRemoval(
-            catalog=open_catalog(ctx.settings), ledger=ctx.ledger, declarations=ctx.declarations, asked_by=person()
+            catalog=open_catalog(ctx.settings),
+            ledger=ctx.ledger,
+            declarations=ctx.declarations,
+            actor=Actor.person(person()),
         )

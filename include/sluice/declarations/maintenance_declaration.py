@@ -30,7 +30,8 @@ class CompactionDeclaration(Declared):
         "binpack", description="put files together, or sort their rows by the `sort_order` over all of them, too"
     )
     leave_recent: Duration | None = Field(
-        None, description="partitions that were written within so long are left alone"
+        None,
+        description="partitions that were written within so long are left alone; Spark waits for all of them",
     )
 
 
@@ -48,9 +49,10 @@ class ExpiryDeclaration(Declared):
 
 
 class OrphanRemovalDeclaration(Declared):
-    """Which unreferenced files go."""
+    """Which files of writers that have ended go to the trash: those that no table refers to."""
 
     older_than: Duration = Field(timedelta(days=3), description="those that are older; three days at least")
+    every: Duration = Field(timedelta(days=7), description="how often they are looked for, and the trash is emptied")
 
     @model_validator(mode="after")
     def _spares_files_in_flight(self) -> Self:
@@ -105,7 +107,9 @@ class MaintenanceDeclaration(Declared):
         ManifestRewriteDeclaration(), description="many manifests become few"
     )
     expiry: ExpiryDeclaration | None = Field(ExpiryDeclaration(), description="old snapshots go")
-    orphan_removal: OrphanRemovalDeclaration | None = Field(None, description="files that nothing references go")
+    orphan_removal: OrphanRemovalDeclaration | None = Field(
+        None, description="files that dead writers left behind go to a trash; `{}` turns it on"
+    )
     content_check_bytes: ByteSize = Field(
         ByteSize(512 * 1024**2),
         ge=0,

@@ -25,6 +25,7 @@ class MaintenanceStep(StrEnum):
     REWRITE_MANIFESTS = "rewrite_manifests"
     PIN_SNAPSHOTS = "pin_snapshots"
     EXPIRE_SNAPSHOTS = "expire_snapshots"
+    REMOVE_ORPHANS = "remove_orphans"
 
 
 class StepOutcome(StrEnum):
@@ -162,6 +163,14 @@ def record_maintenance(ledger: Ledger, run: MaintenanceObservation) -> None:
 def newest_maintenance(ledger: Ledger, table: str) -> MaintenanceObservation | None:
     """The newest maintenance run of a table; none before its first."""
     return next(iter(recent_maintenance(ledger, table, limit=1)), None)
+
+
+def newest_done(ledger: Ledger, table: str, step: MaintenanceStep) -> datetime | None:
+    """When the newest run of a table ended that has done a step; none when no recorded run has."""
+    done = MaintenanceRun.operations.cast(JSONB).contains([{"step": step, "outcome": StepOutcome.DONE}])
+    newest = select(MaintenanceRun.ended_at).where(MaintenanceRun.table == table, done)
+    with ledger.transaction() as connection:
+        return connection.scalars(newest.order_by(MaintenanceRun.number.desc()).limit(1)).first()
 
 
 def effort_since(ledger: Ledger, since: datetime) -> tuple[float, int]:

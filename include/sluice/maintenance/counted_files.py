@@ -1,7 +1,8 @@
 """The files of a table as an earlier look counted them, so that a look at a table without a commit reads no manifest.
 
 A snapshot never changes its files: whether one of its partitions has files to rewrite depends on the snapshot and the
-policy, and on nothing that time alone changes. A run that found nothing to rewrite therefore records by what it decided
+policy, and on nothing that time alone changes; but where recently written partitions were left alone, time changes what
+is due, and nothing is taken from that look. A run that found nothing to rewrite therefore records by what it decided
 (`StepObservation.basis`), beside the figures that it records anyway. A later look with the same basis takes those, and
 decides pins, expiry and all that depends on the time as always. Another commit, another table of that name, another
 policy and another version of the program have another basis, and who rewrites files reads the manifests anyway.
@@ -16,7 +17,8 @@ from importlib.metadata import version
 
 from sluice.declarations.maintenance_declaration import MaintenanceDeclaration
 from sluice.ledger.maintenance_runs import MaintenanceObservation, MaintenanceStep, StepObservation
-from sluice.maintenance.maintenance_plan import MaintenancePlan, StepReason
+from sluice.maintenance.maintenance_plan import MaintenancePlan
+from sluice.maintenance.step_decision import StepReason
 from sluice.tables.table_observation import FILE_SIZE_EDGES, FileCounts
 
 _NOTHING_TO_REWRITE = frozenset({StepReason.FEW_SMALL_FILES, StepReason.NOT_DECLARED})

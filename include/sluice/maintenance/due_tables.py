@@ -165,7 +165,7 @@ def _is_left(settings: Settings, declarations: Declarations, plan: MaintenancePl
     """Whether a table with due steps needs a task of its own, after what can be done here. One table after the other:
     the rows of a group of files are in memory."""
     name = plan.seen.table
-    if not plan.is_compacted_here:
+    if not plan.has_work_here:
         return True
     with open_ledger(settings.ledger_url) as ledger:
         maintenance = open_maintenance(settings, ledger, declarations, launched_by=launched_by)

@@ -20,12 +20,13 @@ from sluice.declarations.source_declarations import IcebergSource
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.ledger.connection import Ledger
-from sluice.ledger.maintenance_runs import MaintenanceObservation
+from sluice.ledger.maintenance_runs import MaintenanceObservation, MaintenanceStep, newest_done
 from sluice.ledger.refreshes import kept_shadows
 from sluice.ledger.runs import live_streams
+from sluice.maintenance.compaction_plan import small_file_bytes
 from sluice.maintenance.counted_files import basis_of, counted_files
 from sluice.maintenance.direct_writers import observe_direct_writers
-from sluice.maintenance.maintenance_plan import MaintenancePlan, plan_maintenance, put_off, small_file_bytes
+from sluice.maintenance.maintenance_plan import MaintenancePlan, plan_maintenance, put_off
 from sluice.maintenance.pin_plan import Pin, PinKind, PinPlan, as_of_label, is_tag_of, plan_pins
 from sluice.maintenance.reader_costs import ReaderCost, reader_costs
 from sluice.maintenance.retention_plan import (
@@ -140,7 +141,9 @@ def plan_table_maintenance(
         named=named_pins(declarations, seen),
         kept_streams=unreadable | live | kept_shadows(ledger),
     )
-    plan = plan_maintenance(policy=policy, seen=seen, pins=_with_retention(pins, seen, declaration, table), now=now)
+    pins = _with_retention(pins, seen, declaration, table)
+    searched = None if policy.orphan_removal is None else newest_done(ledger, name, MaintenanceStep.REMOVE_ORPHANS)
+    plan = plan_maintenance(policy=policy, seen=seen, pins=pins, now=now, looked_at=searched)
     plan = replace(plan, costs=_costs(plan, declaration), readers=len(readers))
     plan = replace(plan, notes=tuple(_notes(plan, declaration, table)))
     return put_off(plan, late_writers=writers_that_defer(ledger, declarations, name))

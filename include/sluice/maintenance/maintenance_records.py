@@ -15,8 +15,9 @@ from sluice.ledger.maintenance_runs import (
     StepOutcome,
     TableFigures,
 )
-from sluice.maintenance.maintenance_plan import MaintenancePlan, StepAction, StepDecision
+from sluice.maintenance.maintenance_plan import MaintenancePlan
 from sluice.maintenance.reader_costs import ReaderCost
+from sluice.maintenance.step_decision import StepAction, StepDecision
 from sluice.messages.durations import in_words
 from sluice.operations import OperationPlan, OperationVerb, steps_of
 from sluice.tables.table_observation import TableObservation

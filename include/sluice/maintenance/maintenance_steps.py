@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_attempt
 
-from sluice.errors import LakehouseError
+from sluice.errors import LakehouseError, UnpublishableError
 from sluice.ledger.maintenance_runs import MaintenanceStep, StepObservation, StepOutcome
 from sluice.maintenance.file_rewrite import CommitConflictError, rewrite_small_files
-from sluice.maintenance.maintenance_plan import MaintenancePlan, StepAction, StepDecision, StepReason
+from sluice.maintenance.maintenance_plan import MaintenancePlan
 from sluice.maintenance.pin_commit import commit_pins
+from sluice.maintenance.step_decision import StepAction, StepDecision, StepReason
 from sluice.publication.crash_points import Reached, unnoticed
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.tables.catalog import catalog_refusals
@@ -75,6 +76,7 @@ class Setback(StrEnum):
     PIN_LOST = "pin_lost"
     PROCEDURE_FAILED = "procedure_failed"
     EARLIER_STEP_FAILED = "earlier_step_failed"
+    ORPHANS_NEEDED = "orphans_needed"
 
 
 class _SetbackError(Exception):
@@ -95,6 +97,7 @@ class TableMaintainer:
     before_step: called with each step that is due, before it is carried out; when it raises, nothing more is done.
     identity: of the run, under which a rewrite without Spark writes.
     reached: called at the points of a rewrite without Spark.
+    remove_orphans: moves what dead writers left behind to the trash, and says how much; unset for a plan without that.
     """
 
     name: str
@@ -103,6 +106,7 @@ class TableMaintainer:
     before_step: Callable[[StepDecision], None]
     identity: str
     reached: Reached = unnoticed
+    remove_orphans: Callable[[], Mapping[str, Any]] | None = None
 
     def carry_out(self, plan: MaintenancePlan) -> tuple[StepObservation, ...]:
         """Carry out the due steps of a plan in their order.
@@ -165,6 +169,7 @@ class TableMaintainer:
             MaintenanceStep.REWRITE_MANIFESTS: self._rewrite_manifests,
             MaintenanceStep.PIN_SNAPSHOTS: self._pin_snapshots,
             MaintenanceStep.EXPIRE_SNAPSHOTS: self._expire_snapshots,
+            MaintenanceStep.REMOVE_ORPHANS: self._remove_orphans,
         }[decision.step]
         tries = Retrying(stop=stop_after_attempt(ATTEMPTS), retry=retry_if_exception_type(CommitConflictError))
         try:
@@ -178,6 +183,8 @@ class TableMaintainer:
             return _observation(decision, StepOutcome.YIELDED, Setback.WRITERS_WON, explanation, attempts=attempts)
         except _SetbackError as error:
             return _observation(decision, StepOutcome.FAILED, error.setback, str(error), attempts=attempts)
+        except UnpublishableError as error:
+            return _observation(decision, StepOutcome.REFUSED, Setback.ORPHANS_NEEDED, str(error), attempts=attempts)
         except LakehouseError as error:
             return _observation(decision, StepOutcome.FAILED, Setback.PROCEDURE_FAILED, str(error), attempts=attempts)
         return _observation(decision, StepOutcome.DONE, attempts=attempts, result=result)
@@ -223,6 +230,11 @@ class TableMaintainer:
         if lost := [pin.tag for pin in plan.pins.pins if pin.snapshot_id not in left]:
             raise _SetbackError(Setback.PIN_LOST, f"expiry removed pinned snapshots: {', '.join(lost)}")
         return result
+
+    def _remove_orphans(self, _: StepDecision, __: MaintenancePlan, ___: int | None) -> Mapping[str, Any]:
+        if self.remove_orphans is None:
+            raise LakehouseError("the step looks for files of dead writers, and the run was made without that")
+        return self.remove_orphans()
 
     @property
     def _engine(self) -> TableProcedures:

@@ -30,9 +30,6 @@ _SETTLED_AFTER = 2 * CLOCK_MARGIN
 """Files are moved so long after the end of their writer: a copy that is brought back then is younger than that end by
 any clock, so that no later removal takes it."""
 
-GRACE = timedelta(days=3)
-"""A younger file stays. A writer that is not over keeps its files however old they are."""
-
 
 class FileFate(StrEnum):
     """LEFT: it is a leftover. Every other word is why a file stays."""
@@ -78,6 +75,7 @@ def decide_fates(
     writers: Mapping[Writer, datetime | None],
     whole_since: datetime | None,
     now: datetime,
+    grace: timedelta,
 ) -> tuple[JudgedFile, ...]:
     """Decide what becomes of each file.
 
@@ -87,6 +85,7 @@ def decide_fates(
         random number into it, and the same file has many addresses (`s3`, `s3a`, another endpoint).
     writers: those that the ledger knows, and when each ended; unset while it may write.
     whole_since: every snapshot that was committed to the table since then is listed; unset when nothing is known.
+    grace: a younger file stays. A writer that is not over keeps its files however old they are.
     """
 
     def fate_of(file: StoredFile, writer: Writer | None) -> FileFate:
@@ -94,7 +93,7 @@ def decide_fates(
             return FileFate.NEEDED
         if writer is None:
             return FileFate.FOREIGN
-        if file.modified_at > now - GRACE:
+        if file.modified_at > now - grace:
             return FileFate.YOUNG
         if writer not in writers:
             return FileFate.WRITER_UNKNOWN

@@ -16,10 +16,11 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from sluice.declarations.loaded_declarations import Declarations
+from sluice.declarations.maintenance_declaration import OrphanRemovalDeclaration
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import LakehouseError
 from sluice.ledger.connection import Ledger, database_time
-from sluice.ledger.events import REQUESTED, Actor, Event, EventAction, EventSubject, record_event
+from sluice.ledger.events import REQUESTED, Actor, ActorKind, Event, EventAction, EventSubject, record_event
 from sluice.ledger.locks import maintenance_lock
 from sluice.ledger.table_writers import (
     LONGEST_WRITE,
@@ -73,13 +74,13 @@ class FoundOrphans:
 class OrphanRemoval:
     """The removal of leftovers of declared tables.
 
-    asked_by: who asks, for people who read it. clock: the time of the ledger.
+    actor: who asks. clock: the time of the ledger.
     """
 
     catalog: Catalog
     ledger: Ledger
     declarations: Declarations
-    asked_by: str
+    actor: Actor
     reached: Reached = unnoticed
     clock: Callable[[Ledger], datetime] = database_time
 
@@ -126,18 +127,23 @@ class OrphanRemoval:
         LedgerError: when the table is under maintenance. LakehouseError: as `plan` raises it, or when a file stays.
         """
         with maintenance_lock(self.ledger, name):
-            plan = self.plan(name)
-            plan.require_same(planned)
-            plan.require_unrefused()
-            found = plan.seen
-            now = self.clock(self.ledger)
-            removal = removal_of(found.left, identity=uuid4().hex, trash=found.trash, now=now)
+            return self.remove_locked(name, planned=planned)
+
+    def remove_locked(self, name: str, *, planned: str | None = None) -> OperationPlan[FoundOrphans]:
+        """The same as `remove`, by a caller that holds the lock of the table's maintenance."""
+        plan = self.plan(name)
+        plan.require_same(planned)
+        plan.require_unrefused()
+        found = plan.seen
+        now = self.clock(self.ledger)
+        removal = removal_of(found.left, identity=uuid4().hex, trash=found.trash, now=now)
+        if self.actor.kind is ActorKind.PERSON or removal.files or found.expired:
             record_event(self.ledger, self._event(EventAction.REMOVE_ORPHANS, name, plan, removal.identity))
-            if removal.files:
-                move_files(found.folder, removal, reached=self.reached)
-                self._require_unneeded(name, found.folder, removal)
-            for old in found.expired:
-                delete_removal(found.folder, old, reached=self.reached)
+        if removal.files:
+            move_files(found.folder, removal, reached=self.reached)
+            self._require_unneeded(name, found.folder, removal)
+        for old in found.expired:
+            delete_removal(found.folder, old, reached=self.reached)
         return plan
 
     def plan_restore(self, name: str) -> OperationPlan[tuple[StoredFolder, tuple[Removal, ...]]]:
@@ -172,7 +178,7 @@ class OrphanRemoval:
             return restore_files(folder, removals, reached=self.reached)
 
     def _find(self, name: str) -> FoundOrphans:
-        find_declaration(self.declarations, name)
+        policy = find_declaration(self.declarations, name).maintenance.orphan_removal or OrphanRemovalDeclaration()
         target = require_table(self.catalog, name)
         folder, trash = StoredFolder.at(target.io, data_folder(target.metadata)), _trash_of(target)
         ours = f"{WRITES_FOLDER_PREFIX}{target.metadata.table_uuid}/"
@@ -191,6 +197,7 @@ class OrphanRemoval:
             writers=self._writers({writer for _, writer in files if writer is not None}, files),
             whole_since=since if needed.target.metadata.table_uuid == target.metadata.table_uuid else None,
             now=now,
+            grace=policy.older_than,
         )
         missing = _missing(removals, files=[file for file, _ in files], needed=needed.names)
         over = [one for one in removals if _is_over(one, now) and missing.isdisjoint(_name(f.place) for f in one.files)]
@@ -252,7 +259,7 @@ class OrphanRemoval:
         return Event(
             subject=EventSubject.TABLE,
             name=name,
-            actor=Actor.person(self.asked_by),
+            actor=self.actor,
             action=action,
             reason=REQUESTED,
             explanation=" ".join(plan.sentences()),

@@ -12,9 +12,10 @@ there is no sign of it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import uuid4
 
 from pyiceberg.catalog import Catalog
@@ -23,7 +24,7 @@ from pyiceberg.table import Table
 from sluice.declarations.loaded_declarations import Declarations
 from sluice.errors import UnhealthyError
 from sluice.ledger.connection import Ledger, database_time
-from sluice.ledger.events import record_event
+from sluice.ledger.events import Actor, record_event
 from sluice.ledger.locks import maintenance_lock
 from sluice.ledger.maintenance_runs import (
     MaintenanceObservation,
@@ -36,9 +37,12 @@ from sluice.ledger.maintenance_runs import (
 )
 from sluice.maintenance.counted_files import with_basis
 from sluice.maintenance.maintained_tables import find_declaration, plan_table_maintenance
-from sluice.maintenance.maintenance_plan import MaintenancePlan, StepDecision, StepReason
+from sluice.maintenance.maintenance_plan import MaintenancePlan
 from sluice.maintenance.maintenance_records import maintenance_record, note_sentences, removal_event, step_event
 from sluice.maintenance.maintenance_steps import TableMaintainer, TableProcedures
+from sluice.maintenance.orphan_plan import sentences_of
+from sluice.maintenance.orphan_removal import OrphanRemoval
+from sluice.maintenance.step_decision import StepDecision, StepReason
 from sluice.publication.expired_rejections import remove_expired
 from sluice.publication.mark_moves import settle_merges_of_table
 from sluice.settings import Settings
@@ -168,7 +172,7 @@ class TableMaintenance:
         """
         with maintenance_lock(self.ledger, name):
             table, plan = self._plan(name, newest_maintenance(self.ledger, name))
-            is_due = plan.needs_spark or plan.is_compacted_here
+            is_due = plan.needs_spark or plan.has_work_here
             return plan if is_due else self._carry_out(plan, table, None)
 
     def maintain_without_spark(self, name: str) -> MaintenanceObservation | None:
@@ -186,7 +190,7 @@ class TableMaintenance:
         """
         with maintenance_lock(self.ledger, name):
             table, plan = self._plan(name)
-            if plan.needs_spark and plan.is_compacted_here:
+            if plan.needs_spark and plan.has_work_here:
                 run = self._carry_out(plan.without_spark(), table, None)
                 table, plan = self._plan(name)
                 if not plan.has_work or any(done.outcome is StepOutcome.FAILED for done in run.operations):
@@ -239,7 +243,12 @@ class TableMaintenance:
         for note in note_sentences(plan):
             _log.warning("%s", note)
         maintainer = TableMaintainer(
-            name=plan.seen.table, table=table, procedures=procedures, before_step=save, identity=identity
+            name=plan.seen.table,
+            table=table,
+            procedures=procedures,
+            before_step=save,
+            identity=identity,
+            remove_orphans=lambda: self._orphans_removed(plan.seen.table),
         )
         operations = maintainer.carry_out(plan)
         after = plan.seen
@@ -250,6 +259,13 @@ class TableMaintenance:
         run = replace(run, operations=with_basis(run, plan, policy))
         record_maintenance(self.ledger, run)
         return run
+
+    def _orphans_removed(self, name: str) -> Mapping[str, Any]:
+        """Move what dead writers left behind to the trash, under the lock of this run; how much it was."""
+        actor = Actor.component(self.launched_by)
+        removal = OrphanRemoval(catalog=self.catalog, ledger=self.ledger, declarations=self.declarations, actor=actor)
+        done = removal.remove_locked(name)
+        return {"found": list(sentences_of(done.seen.judged)), **done.evidence}
 
 
 def open_maintenance(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sluice.declarations.maintenance_declaration import MaintenanceDeclaration
+from sluice.declarations.scalar_types import duration_words
 from sluice.ledger.all_tables import batches_since
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import EventObservation, EventSubject, recent_events
@@ -133,4 +134,6 @@ def _outlook(step: MaintenanceStep, run: MaintenanceObservation, policy: Mainten
             return f"due once there are more than {policy.expiry.retain_last:,} snapshots"
         left = run.oldest_snapshot_at + policy.expiry.older_than - now
         return "due now" if left.total_seconds() <= 0 else f"due in {duration_text(left)}, by the oldest snapshot"
+    if step is MaintenanceStep.REMOVE_ORPHANS and policy.orphan_removal is not None:
+        return f"looked for {duration_words(policy.orphan_removal.every)} after the last time"
     return "due when a reader has moved on" if step is MaintenanceStep.PIN_SNAPSHOTS and policy.expiry else ""

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
-from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.typedef import Record
 
 from sluice.stored_keys import PUBLICATION_KEY
@@ -84,12 +84,14 @@ class _Sizes:
     data_bytes: int = 0
     small_files: int = 0
     small_bytes: int = 0
+    written_ms: int = 0
 
     def add(self, other: _Sizes) -> None:
         self.data_files += other.data_files
         self.data_bytes += other.data_bytes
         self.small_files += other.small_files
         self.small_bytes += other.small_bytes
+        self.written_ms = max(self.written_ms, other.written_ms)
 
 
 @dataclass(slots=True)
@@ -119,6 +121,7 @@ def _live_files(table: Table, manifests: Iterable[ManifestFile], small_file_byte
     """What is counted of every live file. A manifest's entries are dropped once they are counted: the memory follows
     the size of a manifest and the number of partitions, not the number of files."""
     specs, schema, default_spec_id = table.specs(), table.schema(), table.metadata.default_spec_id
+    written = {one.snapshot_id: one.timestamp_ms for one in table.snapshots() if not _is_rewrite(one)}
 
     def read(manifest: ManifestFile) -> _Files:
         found, by_record = _Files(), defaultdict[Record, _Sizes](_Sizes)
@@ -134,6 +137,7 @@ def _live_files(table: Table, manifests: Iterable[ManifestFile], small_file_byte
                 found.limits.add("small files of an earlier partition spec")
             if sizes.small_files and file.file_format != FileFormat.PARQUET:
                 found.limits.add("small files that are not Parquet")
+            sizes.written_ms = written.get(entry.snapshot_id, 0) if entry.snapshot_id is not None else 0
             by_record[file.partition].add(sizes)
             found.by_size[bisect_right(FILE_SIZE_EDGES, file.file_size_in_bytes)] += 1
         spec = specs[manifest.partition_spec_id]
@@ -149,6 +153,10 @@ def _live_files(table: Table, manifests: Iterable[ManifestFile], small_file_byte
         for files in pool.map(read, listed):
             every.add(files)
     return every
+
+
+def _is_rewrite(snapshot: Snapshot) -> bool:
+    return snapshot.summary is not None and snapshot.summary.operation is Operation.REPLACE
 
 
 def _limits_of(deletes: DataFile) -> set[str]:
@@ -170,6 +178,7 @@ def _partitions(files: _Files) -> tuple[PartitionObservation, ...]:
             data_bytes=sizes.data_bytes,
             small_files=sizes.small_files,
             small_bytes=sizes.small_bytes,
+            written_at=_time(sizes.written_ms) if sizes.written_ms else None,
         )
         for partition, sizes in sorted(files.by_partition.items())
     )

@@ -50,6 +50,7 @@ class PartitionObservation:
 
     partition: `column=value` pairs joined by `/`; empty for an unpartitioned table.
     small_files, small_bytes: the number of files below `TableObservation.small_file_bytes`, and their bytes.
+    written_at: the newest commit of one of its live files that was no rewrite; unset when that snapshot is expired.
     """
 
     partition: str
@@ -57,6 +58,7 @@ class PartitionObservation:
     data_bytes: int
     small_files: int
     small_bytes: int
+    written_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -213,9 +213,10 @@ def data_quality_dag(declarations: Declarations) -> DAG:
 
 _MAINTENANCE_PAGE = """\
 # table_maintenance
-Compacts small files, rewrites manifests and expires snapshots, as each table's declaration says (`maintenance:`). The
-first task looks at all tables and does what needs no Spark; the tables that it skips are in order. The others have a
-task each, and those whose steps need Spark share one application.
+Compacts small files, rewrites manifests, expires snapshots and moves what dead writers left behind to the trash, as
+each table declares (`maintenance:`) or inherits from `maintenance.yaml`. The first task looks at all tables and does
+what needs no Spark; the tables that it skips are in order. The others have a task each, and those whose steps need
+Spark share one application.
 
 ## How to operate it
 - It runs every hour. **Trigger** it to run now, and choose the tables in the form; none chosen means all.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from sluice.ledger.maintenance_runs import (
     StepOutcome,
     effort_since,
     recent_maintenance,
+    record_maintenance,
 )
 from sluice.maintenance.due_tables import due_tables, plan_tables
 from sluice.maintenance.run_maintenance import TableMaintenance, open_maintenance, require_no_problems
@@ -163,6 +164,26 @@ def test_a_table_without_a_commit_is_looked_at_without_its_manifests(tables: Tab
         open_maintenance(
             tables.settings, tables.ledger, load_declarations(tables.folder), launched_by=BY
         ).maintain_unless_due(name)
+
+
+def test_what_dead_writers_left_is_looked_for_here_once_in_a_while(tables: Tables) -> None:
+    name = tables.declare("searched", files=1, maintenance={**PATIENT, "orphan_removal": {}})
+    assert tables.left_among(name) == ()
+    (first,) = tables.runs(name)
+    assert first.operations[-1].reason == "young_table"
+    long_ago = first.ended_at - timedelta(days=7)
+    done = replace(first.operations[-1], outcome=StepOutcome.DONE)
+    record_maintenance(tables.ledger, replace(first, ended_at=long_ago, operations=(done,)))
+    (planned,) = plan_tables(tables.settings, load_declarations(tables.folder), [name]).ranked
+    assert [step.step for step in planned.plan.due] == [MaintenanceStep.REMOVE_ORPHANS]
+
+    assert tables.left_among(name) == ()
+
+    looked = tables.runs(name)[0].operations[-1]
+    assert (looked.outcome, looked.result["files"], looked.result["deletes"]) == (StepOutcome.DONE, 0, [])
+    after = plan_tables(tables.settings, load_declarations(tables.folder), [name])
+    assert after.ranked == ()
+    assert after.idle[0].steps[-1].reason == "looked_recently"
 
 
 def test_a_commit_has_the_files_counted_again(tables: Tables) -> None:

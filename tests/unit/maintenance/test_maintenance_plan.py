@@ -16,18 +16,17 @@ from sluice.declarations.maintenance_declaration import (
     MaintenanceDeclaration,
     MaintenanceWindow,
     ManifestRewriteDeclaration,
+    OrphanRemovalDeclaration,
 )
 from sluice.ledger.maintenance_runs import MaintenanceStep
+from sluice.maintenance.compaction_plan import small_file_bytes
 from sluice.maintenance.maintenance_plan import (
-    StepAction,
-    StepDecision,
-    StepReason,
     expirable_snapshots,
     plan_maintenance,
     put_off,
-    small_file_bytes,
 )
 from sluice.maintenance.pin_plan import Hold, HoldReason, Pin, PinKind, PinPlan
+from sluice.maintenance.step_decision import StepAction, StepDecision, StepReason
 from sluice.tables.table_observation import (
     PartitionObservation,
     ReferenceKind,
@@ -42,6 +41,7 @@ POLICY = MaintenanceDeclaration(
     compaction=CompactionDeclaration(target_file_bytes=ByteSize(64 * MIB), min_input_files=5),
     manifest_rewrite=ManifestRewriteDeclaration(min_manifests=20),
     expiry=ExpiryDeclaration(older_than=timedelta(minutes=10), retain_last=2),
+    orphan_removal=OrphanRemovalDeclaration(),
 )
 NO_PINS = PinPlan(pins=(), to_set=(), to_remove=(), holds=(), keep_since=None)
 
@@ -353,7 +353,8 @@ def window(start: str, end: str, **more: Any) -> MaintenanceWindow:
 def test_outside_its_window_a_table_is_left_alone_but_for_its_pins(declared: MaintenanceWindow, is_open: bool) -> None:
     policy = POLICY.model_copy(update={"window": declared})
     moved = pins(pins=(PIN_2,), to_set=(PIN_2,))
-    plan = plan_maintenance(policy=policy, seen=table(partition(9), manifests=30), pins=moved, now=NOON)
+    seen, long_ago = table(partition(9), manifests=30), NOON - timedelta(days=7)
+    plan = plan_maintenance(policy=policy, seen=seen, pins=moved, now=NOON, looked_at=long_ago)
 
     due = {decision.step for decision in plan.due}
     assert due == (set(MaintenanceStep) if is_open else {MaintenanceStep.PIN_SNAPSHOTS})
@@ -378,9 +379,8 @@ def test_a_late_writer_puts_off_what_takes_commits_and_machine_from_it_and_no_pi
         holds=(),
         keep_since=None,
     )
-    planned = plan_maintenance(
-        policy=POLICY, seen=table(partition(9), ages=(90, 80, 70, 1), manifests=30), pins=moved, now=NOON
-    )
+    seen = table(partition(9), ages=(90, 80, 70, 1), manifests=30)
+    planned = plan_maintenance(policy=POLICY, seen=seen, pins=moved, now=NOON, looked_at=NOON - timedelta(days=7))
     due = {decision.step for decision in planned.steps if decision.action is StepAction.RUN}
     assert due == set(MaintenanceStep)
     assert put_off(planned, late_writers=()) is planned

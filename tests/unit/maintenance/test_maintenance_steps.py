@@ -16,9 +16,10 @@ from pyiceberg.table import Table
 from sluice.errors import LakehouseError
 from sluice.ledger.maintenance_runs import MaintenanceStep, StepObservation, StepOutcome
 from sluice.maintenance.file_rewrite import CommitConflictError
-from sluice.maintenance.maintenance_plan import MaintenancePlan, StepAction, StepDecision, StepReason
+from sluice.maintenance.maintenance_plan import MaintenancePlan
 from sluice.maintenance.maintenance_steps import TableMaintainer
 from sluice.maintenance.pin_plan import Pin, PinKind, PinPlan
+from sluice.maintenance.step_decision import StepAction, StepDecision, StepReason
 from sluice.tables.inspection import observe_table
 
 NOW = datetime(2026, 11, 26, tzinfo=UTC)

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from sluice.maintenance.orphan_plan import CLOCK_MARGIN, GRACE, FileFate, decide_fates, sentences_of
+from sluice.maintenance.orphan_plan import CLOCK_MARGIN, FileFate, decide_fates, sentences_of
 from sluice.publication.write_folders import Writer, WriterKind, writer_of
 from sluice.tables.stored_files import StoredFile
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
+GRACE = timedelta(days=3)
 WRITTEN = NOW - timedelta(days=4)
 RUN = Writer.of_run(7)
 FILE = StoredFile(place="sluice_writes_u/run_7/a.parquet", size=3, modified_at=WRITTEN)
@@ -21,6 +22,7 @@ LEFT: dict[str, Any] = {
     "writers": {RUN: WRITTEN + timedelta(minutes=1)},
     "whole_since": WRITTEN - CLOCK_MARGIN,
     "now": NOW,
+    "grace": GRACE,
 }
 MOMENT = timedelta(microseconds=1)
 

@@ -36,11 +36,6 @@ NOT_YET: tuple[NotYetPart, ...] = (
     NotYetPart(path="outputs.*.hudi", reason="no Hudi bundle exists for Spark 4", instead=_ICEBERG_ONLY),
     # running
     NotYetPart(path="state.backup_every", reason="checkpoints are not copied"),
-    # tables
-    NotYetPart(path="maintenance.compaction.leave_recent", reason="whole tables are compacted"),
-    NotYetPart(
-        path="maintenance.orphan_removal", reason="what dead writers left is removed by a command of a person alone"
-    ),
 )
 
 

@@ -1,0 +1,151 @@
+"""Decides which files of a table are written together into fewer ones, and by whom. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from math import ceil
+
+from sluice.declarations.maintenance_declaration import CompactionDeclaration, MaintenanceDeclaration
+from sluice.declarations.scalar_types import duration_words
+from sluice.ledger.maintenance_runs import MaintenanceStep
+from sluice.maintenance.step_decision import (
+    SECONDS_OF_A_FILE,
+    SECONDS_OF_A_MEBIBYTE,
+    SPARK_SECONDS,
+    SPARK_SECONDS_OF_A_MEBIBYTE,
+    StepAction,
+    StepDecision,
+    StepReason,
+    skipped,
+)
+from sluice.tables.table_observation import PartitionObservation, TableObservation
+
+SMALL_FILE_SHARE = 0.75
+"""A file below this share of the target size is small: Iceberg's own default for `min-file-size-bytes`."""
+
+LARGEST_RUN_FILES = 5_000
+"""How many files one run rewrites at most: its plan is held in the driver's memory. The next run does the rest."""
+
+COMMIT_BYTES = 1024**3
+"""How much one commit of a compaction replaces, roughly: a conflict then costs minutes of work and not hours."""
+
+MOST_COMMITS = 10
+"""How many commits one compaction makes at most; every one adds a snapshot."""
+
+GROUP_FILES = 8
+"""How many files of the target size one rewrite job writes at most."""
+
+MOST_BYTES_OF_A_PARTITION = 64 * 1024**2
+"""Up to so many bytes of small files a partition is compacted by PyArrow: it makes one file of them in memory, where
+their rows take five to ten times as many bytes."""
+
+MOST_BYTES_WITHOUT_SPARK = 512 * 1024**2
+"""How much one run compacts by PyArrow at most: a minute or two of one core."""
+
+
+def small_file_bytes(policy: MaintenanceDeclaration) -> int:
+    """The size below which a data file is small; without a compaction policy, by the default one."""
+    compaction = policy.compaction or CompactionDeclaration()
+    return int(compaction.target_file_bytes * SMALL_FILE_SHARE)
+
+
+def decide_compaction(policy: CompactionDeclaration | None, seen: TableObservation, now: datetime) -> StepDecision:
+    """What to do with the small files of a table at a time."""
+    step = MaintenanceStep.REWRITE_DATA_FILES
+    if policy is None:
+        return skipped(step, StepReason.NOT_DECLARED, "the table declares no compaction")
+    if seen.snapshot_id is None:
+        return skipped(step, StepReason.NO_SNAPSHOT, "the table has no snapshot yet")
+    full = [partition for partition in seen.partitions if _is_due(partition, policy)]
+    due = [partition for partition in full if not _is_recent(partition, policy, now)]
+    if full and (not due or (len(due) < len(full) and _why_spark(policy, seen, due))):
+        return _left_alone(policy, due=len(due), full=len(full))
+    if not due:
+        return skipped(
+            step,
+            StepReason.FEW_SMALL_FILES,
+            f"{seen.small_files} of {seen.data_files} files are small, and no partition has {policy.min_input_files}",
+        )
+    files = sum(partition.small_files for partition in due)
+    rewritten_bytes = sum(partition.small_bytes for partition in due)
+    why_spark = _why_spark(policy, seen, due)
+    by = f", by Spark because of {why_spark}" if why_spark else ""
+    left = f", {len(full) - len(due)} more are left alone as recently written" if len(due) < len(full) else ""
+    mebibytes = rewritten_bytes / 1024**2
+    return StepDecision(
+        step=step,
+        action=StepAction.RUN,
+        reason=StepReason.SMALL_FILES,
+        explanation=(
+            f"{files} small files ({rewritten_bytes} bytes) in {len(due)} of {len(seen.partitions)} partitions"
+            f"{by}{left}"
+        ),
+        options=_compaction_options(policy, rewritten_bytes),
+        is_for_spark=bool(why_spark),
+        is_sorted=bool(why_spark) and policy.strategy == "sort",
+        partitions=tuple(partition.partition for partition in due),
+        gain=sum(_saved_files(partition, policy) for partition in due),
+        cost_seconds=(
+            SPARK_SECONDS + mebibytes * SPARK_SECONDS_OF_A_MEBIBYTE
+            if why_spark
+            else files * SECONDS_OF_A_FILE + mebibytes * SECONDS_OF_A_MEBIBYTE
+        ),
+        cost_bytes=rewritten_bytes,
+    )
+
+
+def _is_due(partition: PartitionObservation, policy: CompactionDeclaration) -> bool:
+    """Iceberg rewrites a group of enough small files, or of several that make more than one full file. Without a file
+    fewer afterwards the same files would be rewritten by every run."""
+    many = partition.small_files >= policy.min_input_files
+    several = partition.small_files > 1 and partition.small_bytes > policy.target_file_bytes
+    return (many or several) and _saved_files(partition, policy) > 0
+
+
+def _is_recent(partition: PartitionObservation, policy: CompactionDeclaration, now: datetime) -> bool:
+    written, spared = partition.written_at, policy.leave_recent
+    return written is not None and spared is not None and now - written < spared
+
+
+def _left_alone(policy: CompactionDeclaration, *, due: int, full: int) -> StepDecision:
+    """Spark's procedure rewrites all partitions or none, so it waits until none of those with small files is recent."""
+    spared = "" if policy.leave_recent is None else duration_words(policy.leave_recent)
+    why = f"{full - due} of {full} partitions with small files were written within {spared}, and are left alone"
+    if due:
+        why += "; the others need Spark, which would rewrite all of them"
+    return skipped(MaintenanceStep.REWRITE_DATA_FILES, StepReason.RECENTLY_WRITTEN, why)
+
+
+def _saved_files(partition: PartitionObservation, policy: CompactionDeclaration) -> int:
+    return partition.small_files - max(1, ceil(partition.small_bytes / policy.target_file_bytes))
+
+
+def _why_spark(policy: CompactionDeclaration, seen: TableObservation, due: Sequence[PartitionObservation]) -> str:
+    """What needs Spark for a compaction; empty when PyArrow does it, which sorts the rows of each file by itself."""
+    if seen.rewrite_limits:
+        return " and ".join(seen.rewrite_limits)
+    if any(partition.small_bytes > MOST_BYTES_OF_A_PARTITION for partition in due):
+        return "the size of a partition"
+    if policy.strategy == "sort" and any(partition.small_bytes > seen.small_file_bytes for partition in due):
+        return "the order of rows over several files"
+    if sum(partition.small_bytes for partition in due) > MOST_BYTES_WITHOUT_SPARK:
+        return "their size"
+    if sum(partition.small_files for partition in due) > LARGEST_RUN_FILES:
+        return "their number"
+    return ""
+
+
+def _compaction_options(policy: CompactionDeclaration, rewritten_bytes: int) -> Mapping[str, str]:
+    """Source: https://iceberg.apache.org/docs/latest/spark-procedures/#rewrite_data_files"""
+    commits = min(MOST_COMMITS, ceil(rewritten_bytes / COMMIT_BYTES))
+    options: dict[str, object] = {
+        "target-file-size-bytes": policy.target_file_bytes,
+        "min-file-size-bytes": int(policy.target_file_bytes * SMALL_FILE_SHARE),
+        "min-input-files": policy.min_input_files,
+        "max-file-group-size-bytes": GROUP_FILES * policy.target_file_bytes,
+        "max-files-to-rewrite": LARGEST_RUN_FILES,
+    }
+    if commits > 1:
+        options |= {"partial-progress.enabled": "true", "partial-progress.max-commits": commits}
+    return {name: str(value) for name, value in options.items()}

@@ -1,0 +1,79 @@
+"""What is decided about one step of a table's maintenance. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from sluice.ledger.maintenance_runs import MaintenanceStep
+
+SECONDS_OF_A_FILE, SECONDS_OF_A_MEBIBYTE = 0.01, 0.1
+SPARK_SECONDS, SPARK_SECONDS_OF_A_MEBIBYTE = 15.0, 0.05
+"""What a rewrite costs, roughly, for the order among tables alone; measured by `benchmarks.binpack_time`. Spark's first
+seconds are those of a step in an application that may have to start."""
+
+
+class StepAction(StrEnum):
+    """What to do with a step. REFUSE: it is due, but it could harm a reader."""
+
+    RUN = "run"
+    SKIP = "skip"
+    REFUSE = "refuse"
+
+
+class StepReason(StrEnum):
+    """Why a step is run, skipped or refused."""
+
+    NOT_DECLARED = "not_declared"
+    NO_SNAPSHOT = "no_snapshot"
+    SMALL_FILES = "small_files"
+    FEW_SMALL_FILES = "few_small_files"
+    RECENTLY_WRITTEN = "recently_written"
+    MANY_MANIFESTS = "many_manifests"
+    FEW_MANIFESTS = "few_manifests"
+    PINS_MOVED = "pins_moved"
+    PINS_CURRENT = "pins_current"
+    SNAPSHOTS_EXPIRABLE = "snapshots_expirable"
+    NOTHING_EXPIRABLE = "nothing_expirable"
+    READERS_NEED_SNAPSHOTS = "readers_need_snapshots"
+    READER_NOT_STARTED = "reader_not_started"
+    READER_UNKNOWN = "reader_unknown"
+    READER_SNAPSHOT_GONE = "reader_snapshot_gone"
+    READER_OFF_MAIN = "reader_off_main"
+    WRITER_LATE = "writer_late"
+    OUTSIDE_WINDOW = "outside_window"
+    YOUNG_TABLE = "young_table"
+    LOOKED_RECENTLY = "looked_recently"
+    ORPHANS_UNKNOWN = "orphans_unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepDecision:
+    """What to do with one step, and why.
+
+    options: the arguments of Spark's procedure, by their names.
+    is_for_spark: whether Spark carries it out.
+    is_sorted: whether a compaction by Spark sorts all rows by the order of the table.
+    partitions: those that a compaction by PyArrow rewrites, as paths.
+    gain: how many files, manifests or snapshots there are fewer of afterwards, as far as it can be foreseen.
+    cost_seconds, cost_bytes: the processor time that it takes, roughly, and what it reads.
+    """
+
+    step: MaintenanceStep
+    action: StepAction
+    reason: StepReason
+    explanation: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    is_for_spark: bool = False
+    is_sorted: bool = False
+    partitions: tuple[str, ...] = ()
+    gain: int = 0
+    cost_seconds: float = 0.0
+    cost_bytes: int = 0
+
+
+def skipped(step: MaintenanceStep, reason: StepReason, explanation: str) -> StepDecision:
+    """The decision not to do a step."""
+    return StepDecision(step=step, action=StepAction.SKIP, reason=reason, explanation=explanation)
