@@ -3,8 +3,8 @@
     <data folder>/_sluice_trash_<uuid of the table>/<removal>/list.parquet, 000000-<name>, …
 
 The list is Parquet, because a store that knows Iceberg's layout refuses other files there. It is written before the
-first file is moved, and deleted after the last one. A file is deleted only where a whole copy exists, and what is there
-shows how far a killed process came: repeating a step continues it.
+first file is moved, and deleted after the last copy. A file is deleted only where a whole copy exists, and what is
+there shows how far a killed process came: repeating a step continues it.
 """
 
 from __future__ import annotations
@@ -106,13 +106,15 @@ def move_files(folder: StoredFolder, removal: Removal, *, reached: Reached = unn
 
 
 def restore_files(folder: StoredFolder, removals: Sequence[Removal], *, reached: Reached = unnoticed) -> int:
-    """Bring all files of some removals back to where they lay, and forget the removals.
+    """Bring all files of some removals back to where they lay.
 
-    A removal that was killed lists files that a later one has moved, so that a file may be in the trash of any of them.
+    The copies and the lists stay until their time in the trash is over: a removal that is still at work, because it has
+    lost its lock, deletes a file after another process saw it in its place. A removal that was killed lists files that
+    a later one has moved, so that a file may be in the trash of any of them.
 
     Returns
     -------
-    How many files were brought back; the others were never moved.
+    How many files were brought back; the others are in their place.
 
     Raises
     ------
@@ -138,8 +140,6 @@ def restore_files(folder: StoredFolder, removals: Sequence[Removal], *, reached:
             next_step="If one of them is needed, look for it in the versions or a backup of the object store. The next "
             "`sluice table remove-orphans` after their time in the trash forgets them.",
         )
-    for one in removals:
-        delete_removal(folder, one, reached=reached)
     return len(copies)
 
 

@@ -163,6 +163,8 @@ class OrphanRemoval:
     def restore(self, name: str) -> int:
         """Bring everything in the trash of a table back to where it lay. No later removal takes these files.
 
+        Their copies stay in the trash until its time is over.
+
         Returns
         -------
         How many files were brought back.

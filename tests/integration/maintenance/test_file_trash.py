@@ -13,6 +13,7 @@ from tests.fixtures.trash_process import carry_out, folder_at
 
 from sluice.errors import LakehouseError
 from sluice.maintenance.file_trash import Removal, delete_removal, move_files, removal_of, removals_in, restore_files
+from sluice.publication.crash_points import CrashPoint
 
 CONTENT = {"w/run_1/kind=a/1.parquet": b"one", "w/run_1/2.parquet": b"three"}
 TRASH = "_sluice_trash_u"
@@ -33,6 +34,10 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+def in_place(folder: Path) -> dict[str, bytes]:
+    return {place: found for place, found in content(folder).items() if not place.startswith(TRASH)}
+
+
 def known(folder: Path) -> list[Removal]:
     return list(removals_in(folder_at(str(folder)), TRASH))
 
@@ -48,7 +53,7 @@ def test_a_move_that_was_killed_is_undone_by_bringing_the_files_back(
     die("move", tmp_path, removal, point)
     assert known(tmp_path) == [removal]
     restore_files(folder_at(str(tmp_path)), [removal])
-    assert content(tmp_path) == CONTENT
+    assert in_place(tmp_path) == CONTENT
 
 
 @pytest.mark.parametrize("point", sampled(POINTS, [3], full=POINTS))
@@ -58,18 +63,34 @@ def test_a_move_that_was_killed_is_completed_by_the_next_one(tmp_path: Path, rem
     rest = [file for file in folder.below() if not file.place.startswith(TRASH)]
     second = removal_of(rest, identity="r2", trash=TRASH, now=datetime(2026, 11, 2, tzinfo=UTC))
     move_files(folder, second)
-    assert {place for place in content(tmp_path) if not place.startswith(TRASH)} == set()
+    assert in_place(tmp_path) == {}
     restore_files(folder, known(tmp_path))
-    assert content(tmp_path) == CONTENT
+    assert in_place(tmp_path) == CONTENT
 
 
-@pytest.mark.parametrize("point", sampled(range(1, 5), [1], full=range(1, 5)))
+@pytest.mark.parametrize("at", range(1, 6))
+def test_bringing_back_beside_a_removal_that_lost_its_lock_loses_no_file(
+    tmp_path: Path, removal: Removal, at: int
+) -> None:
+    folder, points = folder_at(str(tmp_path)), list[CrashPoint]()
+
+    def reached(point: CrashPoint) -> None:
+        points.append(point)
+        if len(points) == at:
+            restore_files(folder, [removal])
+
+    move_files(folder, removal, reached=reached)
+    restore_files(folder, known(tmp_path))
+    assert in_place(tmp_path) == CONTENT
+
+
+@pytest.mark.parametrize("point", sampled(range(1, 3), [1], full=range(1, 3)))
 def test_bringing_back_that_was_killed_is_repeated(tmp_path: Path, removal: Removal, point: int) -> None:
     folder = folder_at(str(tmp_path))
     move_files(folder, removal)
     die("restore", tmp_path, removal, point)
     restore_files(folder, [removal])
-    assert content(tmp_path) == CONTENT
+    assert in_place(tmp_path) == CONTENT
 
 
 @pytest.mark.parametrize("point", sampled(range(1, 3), [1], full=[2]))
@@ -88,7 +109,7 @@ def test_a_half_written_copy_is_not_taken_for_the_file(tmp_path: Path, removal: 
     first = removal.files[0]
     (tmp_path / first.place).write_bytes(b"o")
     restore_files(folder, [removal])
-    assert content(tmp_path) == CONTENT
+    assert in_place(tmp_path) == CONTENT
 
 
 def test_files_that_are_gone_from_the_trash_are_named_and_nothing_is_forgotten(

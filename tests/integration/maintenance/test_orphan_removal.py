@@ -32,7 +32,9 @@ def test_what_a_dead_run_left_is_moved_brought_back_once_and_deleted(yard: Yard)
 
     assert yard.removal().restore(yard.name) == len(left)
     assert left <= {path.name for path in yard.data_files()}
+    assert yard.remove(after=timedelta(days=12)) == set()
     assert not yard.trashed()
+    assert left <= {path.name for path in yard.data_files()}
 
 
 def test_a_removal_is_deleted_after_its_time_in_the_trash(yard: Yard) -> None:

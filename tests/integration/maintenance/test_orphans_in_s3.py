@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from tests.fixtures.publication import Workbench
 
-from sluice.maintenance.file_trash import move_files, removal_of, removals_in, restore_files
+from sluice.maintenance.file_trash import delete_removal, move_files, removal_of, removals_in, restore_files
 from sluice.maintenance.needed_files import find_needed_files, whole_since
 from sluice.publication.file_preparation import write_files
 from sluice.publication.publish_batches import live_files
@@ -41,5 +41,6 @@ def test_a_leftover_is_found_moved_and_brought_back(bench: Workbench) -> None:
     assert list(removals_in(folder, TRASH)) == [removal]
     assert restore_files(folder, [removal]) == 1
     assert folder.size_of(lost.place) == lost.size
+    delete_removal(folder, removal)
     assert list(folder.below(TRASH)) == []
     assert bench.ids() == [0]
