@@ -32,12 +32,12 @@ from sluice.declarations.output_declaration import OutputDeclaration
 from sluice.declarations.source_declarations import IcebergSource
 from sluice.declarations.transformation_declaration import BackfillDeclaration
 from sluice.errors import UsageError
-from sluice.ledger.batches import PublicationKey, find_batch, newest_batch_before
+from sluice.ledger.batches import BatchObservation, PublicationKey, find_batch, newest_batch_before
 from sluice.ledger.connection import Ledger
 from sluice.operations import PlannedStep
 from sluice.processes.deadline import Deadline, wait_until
 from sluice.publication.chain import MarkPosition
-from sluice.publication.marks import TargetState, load_target_state, marked_outputs
+from sluice.publication.marks import UNNAMED_SOURCE, TargetState, load_target_state, marked_outputs
 from sluice.publication.replace_interval import IntervalOfTable
 from sluice.publication.staged_batch import StagedOutput, canonical_offsets, offsets_digest, read_summary
 from sluice.settings import Settings
@@ -214,18 +214,52 @@ def published_batch(
     ledger: Ledger, state: TargetState, output: StagedOutput, position: MarkPosition
 ) -> PublishedBatch | None:
     """The newest published batch, from the history of the target or from the ledger; none when neither has exactly the
-    batch of the mark."""
+    batch of the mark.
+
+    The offset log of a query has a line for each place where it reads a source, and the digest of a mark is of all of
+    them. What the ledger has is what Spark reports, which is each source once.
+    """
     key = PublicationKey(stream=output.stream, generation=position.generation, batch=position.batch)
     for snapshot in reversed(state.table.metadata.snapshots):
         summary = read_summary(snapshot.summary.additional_properties) if snapshot.summary is not None else None
         if summary is None or (summary.key, summary.output) != (key, output.output):
             continue
-        if offsets_digest(summary.end_offsets) == position.end_offsets_digest:
-            return PublishedBatch(end_offsets=_parsed(summary.end_offsets), watermark=summary.watermark)
+        if offsets_digest(summary.end_offsets) != position.end_offsets_digest:
+            continue
+        if (offsets := _of_inputs(_parsed(summary.end_offsets))) is not None:
+            return PublishedBatch(end_offsets=offsets, watermark=summary.watermark)
     recorded = find_batch(ledger, key)
-    if recorded is None or offsets_digest(canonical_offsets(recorded.end_offsets)) != position.end_offsets_digest:
+    if recorded is None or not _is_marked(recorded, state, output, position):
         return None
     return PublishedBatch(end_offsets=recorded.end_offsets, watermark=recorded.watermark)
+
+
+_MOST_PLACES = 64
+"""At so many places a query reads its one source at most, where its batch is known by its offsets alone."""
+
+
+def _of_inputs(offsets: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The offsets of the lines that have the name of an input; none where there are further lines, and several inputs:
+    then a line may have the name of another input than the one that is read at its place."""
+    named = {name: offset for name, offset in offsets.items() if not name.startswith(UNNAMED_SOURCE)}
+    return None if len(named) > 1 and len(named) < len(offsets) else named
+
+
+def _is_marked(recorded: BatchObservation, state: TargetState, output: StagedOutput, position: MarkPosition) -> bool:
+    """Whether a batch of the ledger is that of the mark: it was made visible by the same snapshot, or its offsets have
+    the same digest. A ledger that was restored may have another one under the number."""
+    if state.published_by is not None and recorded.snapshot_ids.get(output.output) == state.published_by:
+        return True
+    offsets = recorded.end_offsets
+    places = range(1, _MOST_PLACES) if len(offsets) == 1 else (1,)
+    repeated = next(iter(offsets.values()), None)
+    return any(
+        offsets_digest(
+            canonical_offsets({**offsets, **{f"{UNNAMED_SOURCE}{place}": repeated for place in range(1, number)}})
+        )
+        == position.end_offsets_digest
+        for number in places
+    )
 
 
 def readers_of(declarations: Declarations, target: str) -> Iterator[TargetReader]:

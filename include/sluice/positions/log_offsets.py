@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from sluice.publication.marks import UNNAMED_SOURCE
 from sluice.publication.staged_batch import canonical_offsets
 from sluice.sources.iceberg_positions import stream_offset_of
 
@@ -19,7 +20,7 @@ def canonical_end(texts: Sequence[str | None], sources: Sequence[str]) -> str:
     """
     offsets: dict[str, str | None] = dict.fromkeys(sources)
     for index, text in enumerate(texts):
-        offsets[sources[index] if index < len(sources) else f"source {index}"] = text
+        offsets[sources[index] if index < len(sources) else f"{UNNAMED_SOURCE}{index}"] = text
     return canonical_offsets(offsets)
 
 
@@ -31,7 +32,7 @@ def source_lines(ends: str, sources: tuple[str, ...]) -> tuple[str | None, ...] 
     ends: from `canonical_end`. sources: in Spark's order.
     """
     offsets = json.loads(ends)
-    names = (*sources, *(f"source {place}" for place in range(len(sources), len(offsets))))
+    names = (*sources, *(f"{UNNAMED_SOURCE}{place}" for place in range(len(sources), len(offsets))))
     if set(names) != set(offsets):
         return None
     return tuple(_line(offsets[name]) for name in names)

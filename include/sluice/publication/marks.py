@@ -29,6 +29,10 @@ from sluice.stored_keys import MARK_MOVE, MARK_POSITION, MARK_PROPERTY_PREFIX, O
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.declared_tables import require_table
 
+UNNAMED_SOURCE = "source "
+"""Begins the name of what has no input's: a further place where the query reads a source, as for each further output,
+and a source that the declaration does not have any more. The number of its line follows."""
+
 
 class Mark(BaseModel):
     """How far an output is published, as it is stored.

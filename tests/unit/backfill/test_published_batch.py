@@ -16,16 +16,15 @@ from sluice.stored_keys import END_OFFSETS, OUTPUT, PUBLICATION_KEY, ROWS, RUN_I
 OUTPUT_OF_S = StagedOutput(stream="s", output="main", target="silver.t")
 
 
-def published(snapshot: Snapshot, end: int) -> Snapshot:
-    """The snapshot as one that has made batch 3 of generation 2 visible."""
-    offsets = {"records": end}
+def published(snapshot: Snapshot, end: str) -> Snapshot:
+    """The snapshot as one that has made batch 3 of generation 2 visible. end: its canonical offsets."""
     entries = {
         PUBLICATION_KEY: "s:2:3",
         OUTPUT: "main",
         RUN_ID: "r",
         TOKEN: "1",
         START_OFFSETS: canonical_offsets({}),
-        END_OFFSETS: canonical_offsets(offsets),
+        END_OFFSETS: end,
         STAGED_MODE: StagedMode(mode="append", table="silver.t").text(),
         ROWS: "1",
     }
@@ -36,9 +35,10 @@ def test_it_is_the_one_that_ends_where_the_mark_says() -> None:
     """A zombie, or a life before the checkpoint was restored, has made another one visible under its number."""
     table = table_of("append", "append")
     right, other = table.metadata.snapshots
-    snapshots = [published(right, 7), published(other, 9)]
+    ends = [canonical_offsets({"records": end}) for end in (7, 9)]
+    snapshots = [published(right, ends[0]), published(other, ends[1])]
     table.metadata = table.metadata.model_copy(update={"snapshots": snapshots})
-    digest = offsets_digest(canonical_offsets({"records": 7}))
+    digest = offsets_digest(ends[0])
 
     found = published_batch(
         cast(Any, None),
