@@ -164,9 +164,11 @@ def test_the_schema_that_was_seen_last_is_shown_with_what_changed() -> None:
         changes=(FieldChange(field="n", was="required int, id 3", now="optional long, id 3"),),
     )
 
-    page = page_of(page=replace(PAGE, schemas=(schema,), patches={"orders": "inputs: <b>"}))
+    unchanged = replace(schema, input="rates", changes=())
+    page = page_of(page=replace(PAGE, schemas=(schema, unchanged), patches={"orders": "inputs: <b>"}))
 
     assert "table bronze.orders" in page
+    assert page.count("patch of the declaration") == 1
     assert "<pre>inputs: &lt;b&gt;</pre>" in page
     assert "was required int, id 3 and is optional long, id 3" in page
     assert "The run plans again before its next batch." in page
