@@ -55,7 +55,7 @@ def _cells() -> Iterator[Cell]:
     second: dict[str, Any] = {"generation": 2}
     yield from _each(STATELESS, "1", "folder gone", damages.folder_gone)
     yield from _each(STATEFUL, "1", "folder gone", damages.folder_gone, **refused)
-    yield from _each(STATELESS, "1", "logs gone", damages.logs_gone)
+    yield from _each(STATELESS, "1", "logs gone", damages.logs_gone, found=BEHIND)
     for name, damage in _LOG.items():
         yield from _each(Kind, "3", f"newest offsets {name}", of_log("offsets", damage))
     yield from _each(Kind, "4", "newest commit missing", of_log("commits", damages.unlink), found=(), way=Way.ITSELF)
