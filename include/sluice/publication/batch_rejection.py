@@ -28,7 +28,6 @@ from sluice.operations import OperationPlan, OperationVerb, Stake, steps_of
 from sluice.publication.batch_commands import OutputView, output_views
 from sluice.publication.command_runs import CommandMode, refuse_live_run, run_of_command
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
-from sluice.publication.file_preparation import find_missing_files
 from sluice.publication.mark_moves import reject_batch
 from sluice.publication.repair import with_raised_token
 from sluice.publication.staged_batch import StagedBatch, rejected_observation
@@ -268,6 +267,8 @@ def _require_unpublishable(catalog: Catalog, ledger: Ledger, found: Rejection) -
 
 def _files_gone(catalog: Catalog, view: OutputView, key: PublicationKey) -> int:
     """How many files of a batch are gone, of what was staged first and of what was staged again."""
+    from sluice.publication.file_preparation import find_missing_files  # pandas, which few commands need
+
     staging = load_staging_table(catalog, view.output)
     staged = staged_batches(staging, stream=view.output.stream, output=view.output.output)
     of_batch = [one for one in staged if one.summary.key == key and not one.is_overtaken]
