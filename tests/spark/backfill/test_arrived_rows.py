@@ -62,7 +62,7 @@ def test_days_that_are_computed_together_are_left_alone_where_a_row_would_be_the
     stream = declare_single_rows(workshop, rows_of_days(), partitioned_by=[{"column": "at", "transform": "day"}])
     before = workshop.rows("target")
     moving = "if(id = 70, at - INTERVAL 1 DAY, at)"
-    (workshop.folder / f"{stream}.sql").write_text(f"SELECT id, word, {moving} AS at FROM records")  # noqa: S608
+    (workshop.folder / f"{stream}.sql").write_text(f"SELECT id, word, {moving} AS at FROM records")  # noqa: S608  # our own
     runs = [backfill_run(workshop, stream, start=start, end=end) for start, end in ((DAY_6, DAY_7), (DAY_7, DAY_8))]
     joint = JointRun(runs=tuple(replace(run, allows_fewer=True) for run in runs))
     assert len(joint.work()) == len(runs)

@@ -1,4 +1,4 @@
-"""Of days that are computed together, one that nobody wants any more is not replaced."""
+"""Of days that are computed together, one that was withdrawn is not replaced."""
 
 from __future__ import annotations
 
