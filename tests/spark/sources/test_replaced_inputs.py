@@ -229,7 +229,7 @@ def test_a_target_that_was_dropped_and_created_again_is_refused(workshop: Worksh
     with pytest.raises(RolledBackError, match=f"output table {target} was deleted and created again") as seen:
         run_recorded(workshop, stream)
 
-    assert "--leave-out" in seen.value.next_step
+    assert f"sluice table adopt {target} --accept" in seen.value.next_step
     assert workshop.rows(target) == []
     assert workshop.table(target).metadata.snapshots == []  # it was not touched
 
