@@ -68,7 +68,7 @@ drill: setup ## Race publishers, freeze drivers and kill them at every point, fo
 	$(BIN)/python -m tests.faults.stopped_driver
 	$(BIN)/python -m tests.faults.ledger_failover
 	$(BIN)/python -m tests.faults.long_run --batches 1500
-	SLUICE_TEST_EVENT_STREAMS=10 $(PYTEST) tests/spark/state/test_event_time.py --timeout=6000
+	SLUICE_TEST_EVENT_STREAMS=10 $(PYTEST) -m full tests/spark/state/test_event_time.py --timeout=6000
 	$(BIN)/python -m tests.faults.differential --cases 1000
 	$(BIN)/python -m tests.faults.differential --cases 500 --seed 1000 --time-zone Europe/Berlin
 	$(BIN)/python -m tests.faults.differential --cases 500 --seed 1500 --time-zone America/St_Johns

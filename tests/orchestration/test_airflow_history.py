@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
 from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.engine import URL
 from tests.fixtures.airflow import prepare_airflow
@@ -34,6 +35,7 @@ def _clean(environment: Mapping[str, str], *words: str) -> subprocess.CompletedP
     return subprocess.run(command, env=dict(environment), capture_output=True, text=True, check=False)  # noqa: S603  # ours
 
 
+@pytest.mark.full  # it shows what Airflow's own command does
 def test_old_runs_of_short_dags_are_deleted_and_no_others(tmp_path: Path, postgres_url: URL) -> None:
     pipelines = tmp_path / "pipelines"
     pipelines.mkdir()

@@ -164,6 +164,7 @@ def test_a_broken_file_hides_no_valid_stream(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.full  # every run: `test_before_a_task_runs_only_its_own_dag_is_built`
 def test_of_a_thousand_streams_a_task_reads_its_own(thousand: Path) -> None:
     # How long that takes is measured by benchmarks/parse_time.py.
     every, one = _parse(("streams.py", thousand, None), ("streams.py", thousand, "stream_0500"))

@@ -150,6 +150,7 @@ def test_a_reset_is_refused_while_a_driver_lives_and_a_rejected_one_changes_noth
     assert _generation(airflow, "kept").generation == 1
 
 
+@pytest.mark.full  # every run: `test_control_task.py`, without a driver
 def test_a_reset_is_carried_out_once_when_a_person_has_approved_its_plan(airflow: RunningAirflow) -> None:
     run, _ = started(airflow, "left_behind")
     _stop(airflow, "left_behind")

@@ -33,7 +33,11 @@ def correct(workshop: Workshop, stream: str) -> None:
     (workshop.folder / f"{stream}.sql").write_text(query)
 
 
-@pytest.mark.parametrize("reads", [{}, {"reads": {"records": "at"}, "margin": "1 day"}], ids=["whole", "reads"])
+@pytest.mark.parametrize(
+    "reads",
+    [pytest.param({}, marks=pytest.mark.full), {"reads": {"records": "at"}, "margin": "1 day"}],
+    ids=["whole", "reads"],
+)
 def test_a_row_that_moves_into_an_interval_is_never_there_twice(workshop: Workshop, reads: dict[str, Any]) -> None:
     """Of rows that are equal but for their times, only one that is given no more is one that has moved."""
     same = [{**row(100, day=day), "word": "same"} for day in (4, 5, 6)]

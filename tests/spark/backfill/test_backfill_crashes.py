@@ -49,14 +49,19 @@ def test_a_killed_backfill_is_completed_by_the_next(step: CrashPoint, workshop: 
     assert first.state is (BackfillState.PUBLISHED if step is CrashPoint.RECORDED else BackfillState.LOST)
 
 
-def test_an_error_at_any_step_leaves_nothing_half_visible(workshop: Workshop) -> None:
+@pytest.mark.parametrize(
+    "steps",
+    [(CrashPoint.STAGED, CrashPoint.PUBLISHED), pytest.param(IN_A_BACKFILL, marks=pytest.mark.full)],
+    ids=["before and after the commit", "each step"],
+)
+def test_an_error_at_any_step_leaves_nothing_half_visible(workshop: Workshop, steps: tuple[CrashPoint, ...]) -> None:
     stream = declare_read_stream(workshop)
     delete_days(workshop, "target")
 
     def fail() -> None:
         raise OSError("the backfill fails here")
 
-    for step in IN_A_BACKFILL:
+    for step in steps:
         with pytest.raises(OSError, match="fails here"):
             backfill(workshop, stream, reached=at_step(step, fail))
         assert ids_by_duckdb(workshop) == (IDS if step in VISIBLE_FROM else OTHER_IDS)

@@ -48,6 +48,7 @@ def task_of(workshop: Workshop, stream: str) -> GapOperator:
     return task
 
 
+@pytest.mark.full  # every run: gaps in each backfill, and `test_work_commands.py`
 def test_the_task_is_red_with_the_names_of_the_gaps(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     """The task defers; the application is one of this process."""
     stream = declare_read_stream(workshop)

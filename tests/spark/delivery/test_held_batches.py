@@ -352,6 +352,7 @@ def test_a_held_batch_of_a_former_output_is_not_published_by_its_settlement(work
     assert ids(workshop) == []
 
 
+@pytest.mark.full  # every run: a released and a rejected one
 def test_a_reset_leaves_a_held_batch_behind_and_reads_its_rows_again(workshop: Workshop) -> None:
     stream = declare(workshop)
     for row in (BAD, GOOD):

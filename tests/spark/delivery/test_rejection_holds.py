@@ -100,6 +100,7 @@ def test_batches_behind_a_held_one_are_held_too_when_they_reject_rows(workshop: 
     assert held.reason.startswith("max_rejected by 4 rejected rows of 9 since ")
 
 
+@pytest.mark.full  # every run has either hold alone
 def test_a_batch_that_a_rule_and_the_limit_hold_is_separated_and_what_a_person_separates_counts_not(
     workshop: Workshop,
 ) -> None:

@@ -128,7 +128,7 @@ def _dying_in_batch(number: int) -> Reached:
     return reached
 
 
-@pytest.mark.parametrize("starting", ["latest", "table"])
+@pytest.mark.parametrize("starting", [pytest.param("latest", marks=pytest.mark.full), "table"])
 def test_a_first_increment_with_nothing_to_read_ends_and_the_next_one_reads(
     workshop: Workshop, name: str, starting: str
 ) -> None:

@@ -54,6 +54,7 @@ def test_a_run_notices_that_its_checkpoint_is_gone_and_goes_on_after_a_repair(
     assert [row["id"] for row in workshop.rows("target")] == [1, 2]
 
 
+@pytest.mark.full  # every run: on this machine, and `test_checkpoint_files.py`
 def test_a_checkpoint_in_a_bucket_is_written_back(workshop: Workshop) -> None:
     bucket = f"s3a://landing/checkpoints/{workshop.namespace}"
     subject = Subject(

@@ -88,12 +88,8 @@ def test_with_counting_the_new_topic_is_read_from_its_first_record(workshop: Wor
     topic.run()
 
     assert topic.values() == sorted([*again, "last", *OLD])
-    events = [
-        one
-        for one in recent_events(workshop.ledger, EventSubject.STREAM, topic.stream, limit=50)
-        if one.action == EventAction.FOLLOW_INPUT
-    ]
-    assert len(events) == 1
+    events = recent_events(workshop.ledger, EventSubject.STREAM, topic.stream, limit=50)
+    assert [one.action for one in events].count(EventAction.FOLLOW_INPUT) == 1
 
 
 TWICE = """
@@ -140,7 +136,7 @@ def test_a_batch_that_was_planned_in_the_old_topic_is_replaced(workshop: Worksho
     assert topic.values() == sorted([*NEW, *OLD])
 
 
-@pytest.mark.parametrize("case", sampled(FINISHED_AT, FINISHED_AT[1:3], full=FINISHED_AT))
+@pytest.mark.parametrize("case", sampled(FINISHED_AT, FINISHED_AT[1:2], full=FINISHED_AT))
 def test_a_batch_that_was_finished_and_not_committed_stays(workshop: Workshop, case: tuple[CrashPoint, bool]) -> None:
     """The driver dies behind the staging or the publication of a batch and before Spark's commit."""
     point, is_first = case
@@ -165,7 +161,7 @@ def test_a_batch_that_was_finished_and_not_committed_stays(workshop: Workshop, c
     assert topic.values() == sorted([*NEW, *OLD, "last", *([] if is_first else ["before"])])
 
 
-@pytest.mark.parametrize("on_data_loss", ["fail", "count"])
+@pytest.mark.parametrize("on_data_loss", ["fail", pytest.param("count", marks=pytest.mark.full)])
 def test_a_running_stream_notices_a_recreated_topic(workshop: Workshop, on_data_loss: str) -> None:
     topic = Topic(workshop, on_data_loss=on_data_loss)
     topic.workshop.declare_stream(
@@ -255,6 +251,7 @@ def test_a_target_that_was_created_again_before_anything_was_published_is_filled
     assert [row["id"] for row in workshop.rows(target)] == [1, 2]
 
 
+@pytest.mark.full  # every run: a target, and later batches
 def test_a_topic_that_was_created_again_before_its_first_batch_was_published_is_followed(workshop: Workshop) -> None:
     topic = Topic(workshop, on_data_loss="count")
     topic.send(OLD)
@@ -335,6 +332,7 @@ def test_a_source_that_was_created_again_is_continued_at_its_beginning(workshop:
     assert [row["id"] for row in workshop.rows(target)] == [*range(10), 20, 21, 22, 23]
 
 
+@pytest.mark.full  # every run: `test_adoptions.py`, without Spark
 def test_a_target_that_was_created_again_is_accepted_without_its_rows(workshop: Workshop) -> None:
     stream, _, target = copying(workshop)
     workshop.catalog.drop_table(target)
@@ -364,7 +362,7 @@ def test_a_recreated_topic_is_continued_at_its_first_record(workshop: Workshop) 
     assert topic.values() == sorted([*NEW, *OLD])
 
 
-@pytest.mark.parametrize("on_data_loss", ["fail", "count"])
+@pytest.mark.parametrize("on_data_loss", ["fail", pytest.param("count", marks=pytest.mark.full)])
 def test_a_refresh_of_a_recreated_topic_is_refused(workshop: Workshop, on_data_loss: str) -> None:
     topic = Topic(workshop, on_data_loss=on_data_loss)
     topic.send(OLD)

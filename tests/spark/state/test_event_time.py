@@ -96,6 +96,7 @@ def found(workshop: Workshop, table: str) -> list[tuple[object, ...]]:
 
 @on_random_streams
 @given(seed=st.integers(0, 2**32 - 1))
+@pytest.mark.full  # every run: random streams (`test_differential.py`)
 def test_windows_sessions_and_distinct_events_are_those_of_the_model(workshop: Workshop, seed: int) -> None:
     workshop = replace(workshop, namespace=f"n{uuid4().hex[:12]}")
     name = f"s{workshop.namespace}"
