@@ -19,7 +19,7 @@ from tests.faults.dying_rejection import killed_at
 from sluice.declarations.load_declarations import load_declarations
 from sluice.ledger.connection import open_ledger
 from sluice.positions.adopt_table import adopt_table
-from sluice.positions.adoption_plan import AdoptionWay
+from sluice.positions.adoption import AdoptionWay
 from sluice.positions.repair_stream import repair_stream
 from sluice.publication.crash_points import CrashPoint
 from sluice.settings import load_settings

@@ -13,7 +13,8 @@ from sluice.errors import UsageError
 from sluice.launching.job_output import json_value
 from sluice.maintenance.gap_continuation import continue_stream, plan_continuation
 from sluice.positions.adopt_table import adopt_table
-from sluice.positions.adoption_plan import AdoptionWay, plan_adoption
+from sluice.positions.adoption import AdoptionWay
+from sluice.positions.adoption_plan import plan_adoption
 from sluice.positions.repair_stream import plan_repair, repair_stream
 from sluice.tables.catalog import open_catalog
 

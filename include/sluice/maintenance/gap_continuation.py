@@ -39,7 +39,13 @@ from sluice.ledger.generations import (
 from sluice.ledger.next_generation import open_next_generation, require_at_rest
 from sluice.maintenance.continued_checkpoint import ContinuedCheckpoint, plan_checkpoint, write_checkpoint
 from sluice.maintenance.reading_position import ReadingPosition, SourcePosition, observe_reading_position
-from sluice.maintenance.source_moves import SourceMove, move_to_branch, move_to_new_table, move_to_new_topics
+from sluice.maintenance.source_moves import (
+    SourceMove,
+    move_to_branch,
+    move_to_new_table,
+    move_to_new_topics,
+    refuse_unadopted,
+)
 from sluice.operations import OperationPlan, OperationVerb, Stake, steps_of
 from sluice.settings import Settings
 from sluice.sources.gap_files import GapRange, NotProved, ends_of, live_files, plan_gap_range
@@ -242,6 +248,7 @@ def _moves(
         )
     for source in position.sources:
         table = require_table(catalog, source.table)
+        refuse_unadopted(source, table)
         another = next((one for one in replaced if one.is_input_table(source.table)), None)
         if another is not None:
             yield move_to_new_table(source, another, table)

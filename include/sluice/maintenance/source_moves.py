@@ -20,6 +20,8 @@ from sluice.declarations.source_declarations import KafkaSource
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import UsageError
 from sluice.maintenance.reading_position import ReadingPosition, SourcePosition
+from sluice.positions.remedies import ADOPT
+from sluice.positions.rolled_back_table import rolled_back_marks
 from sluice.settings import KafkaConnection, Settings
 from sluice.sources.iceberg_positions import BEGINNING, StreamOffset, history_of
 from sluice.sources.input_branch import InputBranch
@@ -42,6 +44,21 @@ class SourceMove:
     end: str | None
     rows: int | None
     sentences: tuple[str, ...]
+
+
+def refuse_unadopted(source: SourcePosition, table: Table) -> None:
+    """Refuse to follow a table back that may be set forward again: what it would then show again was read already.
+
+    Raises
+    ------
+    UsageError: while a person has to adopt the table. DeliveryError: when a mark on it cannot be read.
+    """
+    if broken := rolled_back_marks(table):
+        raise UsageError(
+            f"Input {source.input}: {source.table} was rolled back behind the mark of {broken[0].output}, which writes "
+            "it. Whether its rows come back is not decided, and where this stream can continue depends on that.",
+            next_step=f"Adopt the table first: `{ADOPT.format(table=source.table)}`, then look again.",
+        )
 
 
 def move_to_branch(source: SourcePosition, branch: InputBranch, table: Table) -> SourceMove:

@@ -30,7 +30,8 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.events import EventAction, EventSubject, record_event
 from sluice.ledger.generations import find_generation, record_identities
 from sluice.ledger.run_values import RunObservation
-from sluice.positions.adoption_plan import AdoptedOutput, Adoption, AdoptionPlan, AdoptionWay, plan_adoption
+from sluice.positions.adoption import AdoptedOutput, Adoption, AdoptionWay
+from sluice.positions.adoption_plan import AdoptionPlan, plan_adoption
 from sluice.positions.rolled_back_table import rolled_back_marks
 from sluice.publication.checked_commit import NothingToCommit, TableChange, commit_checked
 from sluice.publication.command_runs import CommandMode, run_of_command
@@ -133,7 +134,7 @@ def _set_main(catalog: Catalog, adoption: Adoption, goal: int) -> None:
     table = require_table(catalog, adoption.table)
     updates: list[TableUpdate] = [_reference(MAIN_BRANCH, goal, kind="branch", max_ref_age_ms=None)]
     head = table.current_snapshot()
-    if head is not None and any(one.rows for one in adoption.hidden):
+    if head is not None and adoption.is_tagged:
         age_ms = max(0, table.metadata.last_updated_ms - head.timestamp_ms)
         name = f"{ADOPTION_TAG_PREFIX}{head.snapshot_id}"
         updates.insert(0, _reference(name, head.snapshot_id, kind="tag", max_ref_age_ms=age_ms + _WEEK_MS))
@@ -174,7 +175,7 @@ def _set_mark(catalog: Catalog, adoption: Adoption, one: AdoptedOutput, *, token
     def plan(target: Table) -> TableChange | NothingToCommit:
         if all(found.output != one.names for found in rolled_back_marks(target)):
             return NothingToCommit(snapshot_id=None)  # an attempt of which the answer was lost
-        if adoption.way is AdoptionWay.REREAD and position_in_history(target, one.names) != position:
+        if position_in_history(target, one.names) != one.held:
             raise UsageError(
                 f"Main of {adoption.table} holds another batch of {one.names} than was planned on.",
                 next_step="Look at the plan again; nothing was changed.",

@@ -10,108 +10,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
-from typing import Any
+from dataclasses import dataclass, replace
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
+from sluice.declarations.source_declarations import IcebergSource
 from sluice.errors import UsageError
-from sluice.ledger.batches import BatchObservation, recent_batches
+from sluice.ledger.batches import BatchObservation, recent_batches, rejected_batches
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.refreshes import unsettled_refresh
 from sluice.ledger.vacated_runs import find_left_driver
 from sluice.operations import OperationPlan, OperationVerb, Refusal, RefusalReason, Stake, steps_of
+from sluice.positions.adoption import AdoptedOutput, Adoption, AdoptionWay, name_of, sentences_of, stake_of
 from sluice.positions.judge_position import disagreeing, judge_position
 from sluice.positions.observe_position import KNOWN_BATCHES, observe_position
 from sluice.positions.repair_decision import decide_repair
 from sluice.positions.rolled_back_table import (
-    HiddenCommit,
     RolledBackMark,
     find_goal,
     hidden_commits,
+    missing_commits,
     rolled_back_marks,
 )
 from sluice.positions.source_reach import refuse_gone_input
 from sluice.positions.stream_position import StreamPosition, Witness
 from sluice.publication.chain import MarkPosition
-from sluice.publication.marks import position_in_history
-from sluice.publication.staged_batch import StagedOutput, staged_outputs
+from sluice.publication.marks import marked_outputs, position_in_history
+from sluice.publication.staged_batch import staged_outputs
 from sluice.settings import Settings
-from sluice.sources.source_identities import Replaced, output_table_name
+from sluice.sources.source_identities import output_table_name
 from sluice.tables.declared_tables import require_table
-
-
-class AdoptionWay(StrEnum):
-    """What is to become of the table."""
-
-    UNDO = "undo"
-    ACCEPT = "accept"
-    REREAD = "reread"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdoptedOutput:
-    """A mark that main does not hold. becomes: where it is set; unset where main moves instead.
-    rows: the published rows that were taken out of main; unset when their number is unknown."""
-
-    found: RolledBackMark
-    becomes: MarkPosition | None
-    rows: int | None
-
-    @property
-    def names(self) -> StagedOutput:
-        """The output."""
-        return self.found.output
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Adoption:
-    """What an adoption changes.
-
-    head: the snapshot of main now. goal: the one that main is set to; unset where it stays.
-    hidden: the commits that are not in main then.
-    outputs: the marks that main does not hold. replaced: the table, by stream, where it was created again.
-    rows_of_the_old: that the ledger knows to be published into the one that the new one replaced.
-    rows_read_again: by a repair that follows; unset when that is unknown.
-    """
-
-    table: str
-    way: AdoptionWay
-    uuid: str
-    head: int | None
-    goal: int | None = None
-    hidden: tuple[HiddenCommit, ...] = ()
-    outputs: tuple[AdoptedOutput, ...] = ()
-    replaced: Mapping[str, Replaced] = field(default_factory=dict, hash=False)
-    rows_of_the_old: int = 0
-    rows_read_again: int | None = 0
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether the table is what its streams have published."""
-        return not self.outputs and not self.replaced
-
-    @property
-    def evidence(self) -> dict[str, Any]:
-        """The facts, for a program."""
-        gone = [one.rows for one in self.outputs]
-        return {
-            "way": self.way,
-            "uuid": self.uuid,
-            "head": self.head,
-            "goal": self.goal,
-            "hides": [one.snapshot_id for one in self.hidden],
-            "rows_hidden": sum(one.rows for one in self.hidden),
-            "marks": {str(one.names): _name_of(one.found.at) for one in self.outputs},
-            "marks_become": {str(one.names): _name_of(one.becomes) for one in self.outputs if one.becomes is not None},
-            "accepts": sorted(self.replaced),
-            "rows_taken_out": None if None in gone else self.rows_of_the_old + sum(one or 0 for one in gone),
-            "rows_read_again": self.rows_read_again,
-        }
-
 
 AdoptionPlan = OperationPlan[Adoption]
 
@@ -138,12 +68,14 @@ def plan_adoption(
     LakehouseError, DeliveryError, LedgerError: when something cannot be read.
     """
     loaded = require_table(catalog, table)
-    streams = _writers(declarations, table)
+    streams = _writers(declarations, table, loaded)
     observed = _Observed(ledger=ledger, catalog=catalog, settings=settings, table=loaded, own_runs=own_runs or {})
     adoption = observed.adoption(table, way, streams)
     then = [observed.position(one, adoption) for one in streams]
-    adoption = _with_rows(adoption, then)
+    adoption = replace(_with_rows(adoption, then), readers=_readers(declarations, table))
     refusals = [*_of_table(adoption, loaded), *(refusal for one in streams for refusal in _of_stream(observed, one))]
+    if way is AdoptionWay.REREAD and adoption.outputs:
+        refusals += [one for stream in streams for one in _rejected(ledger, adoption, stream.name)]
     if way is AdoptionWay.REREAD and not refusals and adoption.outputs:
         refusals += [one for stream, seen in zip(streams, then, strict=True) for one in observed.reread(stream, seen)]
     return OperationPlan(
@@ -151,22 +83,23 @@ def plan_adoption(
         subject=table,
         part=str(way),
         seen=adoption,
-        steps=steps_of(*_sentences(adoption, then)),
+        steps=steps_of(*sentences_of(adoption, then)),
         refusals=() if adoption.is_empty else tuple(refusals),
-        at_stake=Stake.NOTHING if _stake_of(adoption) == 0 else Stake.ROWS,
-        rows=_stake_of(adoption),
+        at_stake=Stake.NOTHING if stake_of(adoption) == 0 else Stake.ROWS,
+        rows=stake_of(adoption),
         evidence=adoption.evidence,
     )
 
 
-def _writers(declarations: Declarations, table: str) -> Sequence[LoadedStream]:
+def _writers(declarations: Declarations, table: str, loaded: Table) -> Sequence[LoadedStream]:
+    """The declared streams that write a table; none where only former ones have a mark on it."""
     found = [
         one
         for one in declarations.streams.values()
         if table in one.declaration.tables_written
         or (one.declaration.quarantine and one.declaration.quarantine_table == table)
     ]
-    if not found:
+    if not found and not marked_outputs(loaded):
         raise UsageError(
             f"No declared stream writes {table}.", next_step="`sluice table list` shows the tables with their writers."
         )
@@ -185,6 +118,7 @@ class _Observed:
 
     def adoption(self, name: str, way: AdoptionWay, streams: Sequence[LoadedStream]) -> Adoption:
         broken = rolled_back_marks(self.table)
+        declared = {output for one in streams for output in staged_outputs(one.declaration)}
         goal = find_goal(self.table) if way is AdoptionWay.UNDO and broken else None
         replaced = {
             one.name: found
@@ -199,7 +133,8 @@ class _Observed:
             head=self.table.metadata.current_snapshot_id,
             goal=None if goal is None else goal.snapshot_id,
             hidden=() if goal is None else hidden_commits(self.table, goal),
-            outputs=tuple(self.adopted(one, way) for one in broken),
+            missing=() if way is AdoptionWay.UNDO else missing_commits(self.table),
+            outputs=tuple(self.adopted(one, way, is_declared=one.output in declared) for one in broken),
             replaced=replaced,
             rows_of_the_old=sum(self.published(one, name) for one in streams if one.name in replaced),
         )
@@ -210,11 +145,18 @@ class _Observed:
         recorded = recent_batches(self.ledger, stream.name, KNOWN_BATCHES)
         return sum(rows or 0 for one in recorded for name, rows in one.published_rows.items() if name in outputs)
 
-    def adopted(self, found: RolledBackMark, way: AdoptionWay) -> AdoptedOutput:
+    def adopted(self, found: RolledBackMark, way: AdoptionWay, *, is_declared: bool) -> AdoptedOutput:
+        """An output with a mark that main does not hold. One that is not declared any more cannot read again."""
         held = position_in_history(self.table, found.output)
         becomes = {AdoptionWay.UNDO: None, AdoptionWay.ACCEPT: found.at, AdoptionWay.REREAD: held}[way]
         recorded = recent_batches(self.ledger, found.output.stream, KNOWN_BATCHES)
-        return AdoptedOutput(found=found, becomes=becomes, rows=_rows_behind(held, found, recorded))
+        return AdoptedOutput(
+            found=found,
+            held=held,
+            becomes=found.at if way is AdoptionWay.REREAD and not is_declared else becomes,
+            rows=_rows_behind(held, found, recorded),
+            is_declared=is_declared,
+        )
 
     def position(self, stream: LoadedStream, adoption: Adoption) -> StreamPosition:
         """The position of a stream as it will be found once the table is adopted."""
@@ -242,6 +184,8 @@ class _Observed:
         decided = decide_repair(seen)
         if isinstance(decided, Refusal):
             yield decided
+        elif decided.reads_from is None:
+            yield _unknown_beginning(stream.name, seen)
         elif decided.reads_from:
             yield from refuse_gone_input(self.catalog, stream.declaration, self.settings, decided.reads_from)
 
@@ -259,6 +203,17 @@ def _rows_behind(held: MarkPosition | None, found: RolledBackMark, recorded: Seq
     return sum(counted) if len(counted) == at.batch - first + 1 else None
 
 
+def _unknown_beginning(stream: str, seen: StreamPosition) -> Refusal:
+    done = -1 if seen.done is None else seen.done
+    return Refusal(
+        reason=RefusalReason.NOT_PROVABLE,
+        sentence=f"Neither tables, ledger nor checkpoint tell where batch {done + 1} of {stream} begins, so nobody "
+        "knows whether its inputs still have what would be read again.",
+        next_step=f"`--undo` brings the rows back; after `--accept`, `sluice stream reset {stream} --dry-run` shows "
+        "what reading the inputs again repeats.",
+    )
+
+
 def _with_rows(adoption: Adoption, then: Sequence[StreamPosition]) -> Adoption:
     if adoption.way is not AdoptionWay.REREAD or not adoption.outputs:
         return adoption
@@ -268,17 +223,6 @@ def _with_rows(adoption: Adoption, then: Sequence[StreamPosition]) -> Adoption:
         again = None if isinstance(decided, Refusal) else decided.rows_read_again
         rows = None if rows is None or again is None else rows + again
     return replace(adoption, rows_read_again=rows)
-
-
-def _stake_of(adoption: Adoption) -> int | None:
-    """How many rows are at stake; unset when that is unknown."""
-    match adoption.way:
-        case AdoptionWay.UNDO:
-            return sum(one.rows for one in adoption.hidden)
-        case AdoptionWay.REREAD:
-            return adoption.rows_read_again
-    gone = [one.rows for one in adoption.outputs]
-    return None if None in gone else adoption.rows_of_the_old + sum(one or 0 for one in gone)
 
 
 def _of_stream(observed: _Observed, stream: LoadedStream) -> Iterator[Refusal]:
@@ -315,7 +259,8 @@ def _of_table(adoption: Adoption, table: Table) -> Iterator[Refusal]:
             next_step=f"Choose: `sluice table adopt {name} --reread`, or `sluice table adopt {name} --accept`.",
         )
     if adoption.way is AdoptionWay.REREAD:
-        yield from (refusal for one in adoption.outputs if (refusal := _unknown_position(adoption, one)) is not None)
+        behind = [one for one in adoption.outputs if one.is_declared]
+        yield from (refusal for one in behind if (refusal := _unknown_position(adoption, one)) is not None)
 
 
 def _why_none(adoption: Adoption, table: Table) -> str:
@@ -329,7 +274,7 @@ def _unknown_position(adoption: Adoption, one: AdoptedOutput) -> Refusal | None:
     at = one.becomes
     if at is not None and at.generation == one.found.at.generation:
         return None
-    held = "no batch" if at is None else f"batch {_name_of(at)}"
+    held = "no batch" if at is None else f"batch {name_of(at)}"
     return Refusal(
         reason=RefusalReason.NOT_PROVABLE,
         sentence=f"Main of {adoption.table} shows {held} of {one.names}, and its generation "
@@ -339,58 +284,30 @@ def _unknown_position(adoption: Adoption, one: AdoptedOutput) -> Refusal | None:
     )
 
 
-def _sentences(adoption: Adoption, then: Sequence[StreamPosition]) -> Iterator[str]:
-    table = adoption.table
-    if adoption.is_empty:
-        yield f"{table} is what its streams have published: nothing is changed."
+def _rejected(ledger: Ledger, adoption: Adoption, stream: str) -> Iterator[Refusal]:
+    """The ledger knows by its number that a person rejected a batch; read again, that number gets other rows."""
     for one in adoption.outputs:
-        yield one.found.problem
-        yield from _of_output(adoption, one)
-    for stream, found in adoption.replaced.items():
-        yield f"{found}."
-        if adoption.way is AdoptionWay.ACCEPT:
-            yield (
-                f"Take {table} as it is: {stream} continues in it behind its newest batch, and the rows that it had "
-                f"published into the old one are gone: {adoption.rows_of_the_old:,} by the ledger's newest batches."
+        held, at = one.held, one.found.at
+        if one.names.stream != stream or not one.is_declared or held is None:
+            continue
+        numbers = rejected_batches(ledger, stream, generation=at.generation)
+        if taken_out := sorted(number for number in numbers if held.batch < number <= at.batch):
+            yield Refusal(
+                reason=RefusalReason.NOT_PROVABLE,
+                sentence=f"Batch {at.generation}:{taken_out[0]} of {stream} was rejected, and lies behind what main of "
+                f"{adoption.table} shows: read again, its number would get other rows, which count as rejected.",
+                next_step=f"Choose: `sluice table adopt {adoption.table} --undo`, or `--accept`.",
             )
-    if adoption.goal is not None:
-        yield f"Set main of {table} from snapshot {adoption.head} to snapshot {adoption.goal}."
-    rows = sum(one.rows for one in adoption.hidden)
-    if adoption.hidden:
-        named = "; ".join(map(str, adoption.hidden[:6]))
-        more = f"; and {len(adoption.hidden) - 6} more" if len(adoption.hidden) > 6 else ""
-        yield (
-            f"Readers do not see {len(adoption.hidden)} later commits with {rows:,} rows any more: {named}{more}. A "
-            "tag keeps them for a week."
-        )
-    for seen in then:
-        yield _next_command(seen)
 
 
-def _of_output(adoption: Adoption, one: AdoptedOutput) -> Iterator[str]:
-    rows = "an unknown number of" if one.rows is None else f"{one.rows:,}"
-    if adoption.way is AdoptionWay.UNDO:
-        yield f"{rows[0].upper()}{rows[1:]} rows of {one.names} come back."
-    elif adoption.way is AdoptionWay.ACCEPT:
-        yield (
-            f"Keep the mark of {one.names} at batch {_name_of(one.found.at)}, on main as it is: {rows} rows of it are "
-            "gone, and are not read again."
-        )
-    elif one.becomes is not None:
-        again = adoption.rows_read_again
-        read = "an unknown number of" if again is None else f"{again:,}"
-        yield (
-            f"Set the mark of {one.names} back from batch {_name_of(one.found.at)} to {_name_of(one.becomes)}, the "
-            f"newest one in main: {rows} of its rows are gone, and {read} input rows are read again."
-        )
-
-
-def _next_command(seen: StreamPosition) -> str:
-    findings = [one for one in disagreeing(judge_position(seen)) if one.witness is not Witness.MARK]
-    if not findings:
-        return f"Nothing is started. Then: `sluice stream start {seen.stream}`."
-    return f"Nothing is started. Then: `sluice stream repair {seen.stream}`, and start it."
-
-
-def _name_of(position: MarkPosition) -> str:
-    return f"{position.generation}:{position.batch}"
+def _readers(declarations: Declarations, table: str) -> tuple[str, ...]:
+    """The declared streams that read a table batch by batch, by name."""
+    sources = {
+        name: [one.declared_source.source for one in stream.declaration.inputs.values() if one.is_stream]
+        for name, stream in declarations.streams.items()
+    }
+    return tuple(
+        name
+        for name, read in sorted(sources.items())
+        if any(isinstance(one, IcebergSource) and one.table == table for one in read)
+    )

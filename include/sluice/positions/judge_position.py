@@ -10,7 +10,7 @@ from __future__ import annotations
 from sluice.checkpoints.checkpoint_logs import offsets_of
 from sluice.ledger.checkpoint_checks import CheckpointProperty
 from sluice.positions.log_offsets import canonical_end
-from sluice.positions.remedies import REMEDIES
+from sluice.positions.remedies import ADOPT, REMEDIES
 from sluice.positions.stream_position import Agreement, PositionFinding, StreamPosition, Witness
 
 HARMLESS = frozenset({CheckpointProperty.NO_LEFTOVERS, CheckpointProperty.PROGRESS, CheckpointProperty.POSITION})
@@ -123,13 +123,11 @@ def _judge_sources(seen: StreamPosition) -> PositionFinding:
         return _agrees(Witness.SOURCES, "they are those that were read, and lead on from there")
     is_expired = all(one.is_expired for one in seen.moved)
     agreement = Agreement.REPLACED if inputs else Agreement.AHEAD if is_expired else Agreement.DIVERGED
-    step = REMEDIES[Witness.SOURCES, agreement].command_for(seen.stream)
-    return PositionFinding(
-        witness=Witness.SOURCES,
-        agreement=agreement,
-        message=said,
-        next_step=f"`{step}` shows where it can continue.",
-    )
+    step = f"`{REMEDIES[Witness.SOURCES, agreement].command_for(seen.stream)}` shows where it can continue."
+    if waiting := next((one.waits for one in seen.moved if one.waits), ""):
+        first = f"`{ADOPT.format(table=waiting)}`"
+        step = f"Adopt {waiting} first ({first}): what becomes of its rows decides where this stream continues. {step}"
+    return PositionFinding(witness=Witness.SOURCES, agreement=agreement, message=said, next_step=step)
 
 
 _JUDGES = {

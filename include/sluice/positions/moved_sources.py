@@ -9,6 +9,7 @@ from pyiceberg.catalog import Catalog
 
 from sluice.declarations.source_declarations import IcebergSource
 from sluice.declarations.stream_declaration import StreamDeclaration
+from sluice.positions.rolled_back_table import rolled_back_marks
 from sluice.positions.stream_position import MovedSource, StreamPosition
 from sluice.sources.iceberg_positions import stream_offset_of
 from sluice.sources.input_branch import find_branch
@@ -24,6 +25,7 @@ def find_moved_sources(catalog: Catalog, declaration: StreamDeclaration, seen: S
     Raises
     ------
     LakehouseError: when the catalog does not answer, or earlier metadata cannot be read.
+    DeliveryError: when a mark on such a table cannot be read.
     """
     done = seen.batches.get(seen.done) if seen.done is not None else None
     ends = json.loads(done.ends) if done is not None else {}
@@ -37,10 +39,10 @@ def find_moved_sources(catalog: Catalog, declaration: StreamDeclaration, seen: S
             continue
         branch = find_branch(table, name=source.table, position=position.snapshot_id)
         gap = None if branch else find_gap(table, name=source.table, position=position.snapshot_id)
-        if branch is not None:
-            yield MovedSource(input=name, is_expired=False, sentence=str(branch))
-        elif gap is not None:
-            yield MovedSource(input=name, is_expired=True, sentence=str(gap))
+        if branch is None and gap is None:
+            continue
+        waits = source.table if rolled_back_marks(table) else ""
+        yield MovedSource(input=name, is_expired=branch is None, sentence=str(branch or gap), waits=waits)
 
 
 def _is_replaced(seen: StreamPosition, table: str) -> bool:

@@ -345,7 +345,7 @@ def _moved(
         return ()
     try:
         return tuple(find_moved_sources(catalog, declaration, seen))
-    except LakehouseError as error:
+    except (LakehouseError, DeliveryError) as error:
         unknown[Witness.SOURCES] = str(error)
         return ()
 

@@ -25,12 +25,15 @@ class Remedy:
         return self.command.format(stream=stream, table=table)
 
 
+ADOPT = "sluice table adopt {table} --undo --dry-run"
+"""Of a table that was rolled back behind the mark of a stream that writes it."""
+
 _REPAIR, _LOOK = "sluice stream repair {stream} --dry-run", "sluice checkpoint check {stream}"
 
 REMEDIES: Mapping[tuple[Witness, Agreement], Remedy] = {
     (Witness.MARK, Agreement.DIVERGED): Remedy(
         means="a table was rolled back behind the mark of the stream, or shows another history than was published",
-        command="sluice table adopt {table} --undo --dry-run",
+        command=ADOPT,
         does="sets the table forward again; `--reread` and `--accept` keep it as it is",
     ),
     (Witness.MARK, Agreement.REPLACED): Remedy(

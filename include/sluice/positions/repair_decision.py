@@ -39,7 +39,8 @@ class CheckpointRepair:
 
     stands_at: the newest committed batch then; -1 for none. runs_again: the batch that Spark runs again, which the
         tables hold; unset where none is.
-    reads_from: the offsets from which something is read again, from `canonical_offsets`; empty where nothing is.
+    reads_from: the offsets from which something is read again, from `canonical_offsets`; empty where nothing is, unset
+        where something is and nothing tells from where.
     rows_read_again: of batches that were read before; unset when their number is unknown.
     """
 
@@ -47,7 +48,7 @@ class CheckpointRepair:
     runs_again: int | None = None
     removes: tuple[str, ...] = ()
     writes: Mapping[str, str] = field(default_factory=dict, hash=False)
-    reads_from: str = ""
+    reads_from: str | None = ""
     rows_read_again: int | None = 0
 
     @property
@@ -109,7 +110,7 @@ class _Checkpoint:
             runs_again=done if stands < done else None,
             removes=(METADATA, *removes) if removes or logs else (),
             writes={**logs, **self._metadata(is_last=bool(removes or logs))},
-            reads_from=self._end_of(stands) or "" if repeats else "",
+            reads_from=(self._end_of(stands) or self._end_in_log(stands)) if repeats else "",
             rows_read_again=self._rows_of(range(stands + 1, max(self.seen.committed, done) + 1)),
         )
 
@@ -249,6 +250,11 @@ class _Checkpoint:
             return known.ends
         following = batches.get(number + 1)
         return None if following is None else following.starts
+
+    def _end_in_log(self, number: int) -> str | None:
+        """The end of a batch as the checkpoint itself has it, as of the one behind which a continuation began."""
+        text = self._good(OFFSETS).get(number)
+        return canonical_end(offsets_of(text), self.seen.sources) if text is not None and self.seen.sources else None
 
     def _sources(self, ends: str) -> tuple[str, ...]:
         """The sources in Spark's order: as the ledger knows them, or the only one that there is."""

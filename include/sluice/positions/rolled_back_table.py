@@ -15,8 +15,11 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from sluice.errors import RolledBackError
 from sluice.publication.chain import MarkPosition
 from sluice.publication.marks import Mark, entries_of, history_of_main, marked_outputs, read_mark, state_since
-from sluice.publication.staged_batch import StagedOutput
+from sluice.publication.staged_batch import StagedOutput, read_summary
 from sluice.stored_keys import PUBLICATION_KEY
+
+_REMOVED = ("deleted-records", "added-position-deletes", "added-equality-deletes")
+"""The entries of a summary that count rows which a commit took out of the table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,15 +38,26 @@ class RolledBackMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HiddenCommit:
-    """A commit on main that an undo takes out of it. rows: that it added. by: the batch, or that another one wrote."""
+    """A commit that an undo takes out of main, or that a rollback took out of it.
+
+    added, removed: its rows; 0 of a rewrite, which changes none. A row that is marked as deleted counts as removed.
+    by: the batch that it published, or that another one wrote it.
+    """
 
     snapshot_id: int
     operation: str
-    rows: int
+    added: int
+    removed: int
     by: str
 
+    @property
+    def rows(self) -> int:
+        """How many rows it changed: added ones are gone with it, removed ones come back."""
+        return self.added + self.removed
+
     def __str__(self) -> str:
-        return f"snapshot {self.snapshot_id} ({self.operation}, {self.rows:,} rows, {self.by})"
+        rows = f"{self.added:,} rows" if not self.removed else f"{self.added:,} rows added, {self.removed:,} removed"
+        return f"snapshot {self.snapshot_id} ({self.operation}, {rows}, {self.by})"
 
 
 def rolled_back_marks(table: Table) -> tuple[RolledBackMark, ...]:
@@ -75,6 +89,45 @@ def hidden_commits(table: Table, goal: Snapshot) -> tuple[HiddenCommit, ...]:
     return tuple(_hidden(one) for one in reversed([*_until(table, kept)]))
 
 
+def missing_commits(table: Table) -> tuple[HiddenCommit, ...] | None:
+    """What others had committed where the marks of a table stand, and that main does not hold any more, oldest first;
+    none when not all snapshots are listed that lead to the marks."""
+    marks = [_taken_out(table, one.mark.snapshot_id) for one in rolled_back_marks(table)]
+    forks = {one.fork for one in marks}
+    if _UNKNOWN in forks:
+        return None
+    others = (_taken_out(table, entry.snapshot_id) for entry in table.history())
+    found = {one.snapshot_id: one for path in (*marks, *others) if path.fork in forks for one in path.snapshots}
+    in_order = sorted(found.values(), key=lambda one: one.sequence_number or 0)
+    commits = (_hidden(one) for one in in_order if read_summary(entries_of(one)) is None)
+    return tuple(one for one in commits if one.rows)
+
+
+_UNKNOWN = -1
+"""In place of the snapshot of main from which a path leads: one of the path is not listed any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TakenOut:
+    """The snapshots between one and main. fork: the newest one in main before them; unset where none is."""
+
+    fork: int | None
+    snapshots: tuple[Snapshot, ...]
+
+
+def _taken_out(table: Table, snapshot_id: int) -> _TakenOut:
+    kept = {one.snapshot_id for one in history_of_main(table)}
+    place: int | None = snapshot_id
+    path: list[Snapshot] = []
+    while place is not None and place not in kept:
+        snapshot = table.snapshot_by_id(place)
+        if snapshot is None:
+            return _TakenOut(fork=_UNKNOWN, snapshots=())
+        path.append(snapshot)
+        place = snapshot.parent_snapshot_id
+    return _TakenOut(fork=place, snapshots=tuple(path))
+
+
 def _until(table: Table, kept: set[int]) -> Iterator[Snapshot]:
     for one in history_of_main(table):
         if one.snapshot_id in kept:
@@ -88,7 +141,8 @@ def _hidden(snapshot: Snapshot) -> HiddenCommit:
     return HiddenCommit(
         snapshot_id=snapshot.snapshot_id,
         operation=operation.value,
-        rows=0 if operation == Operation.REPLACE else int(entries.get("added-records", 0)),
+        added=0 if operation == Operation.REPLACE else int(entries.get("added-records", 0)),
+        removed=0 if operation == Operation.REPLACE else sum(int(entries.get(one, 0)) for one in _REMOVED),
         by=entries.get(PUBLICATION_KEY, "of another writer"),
     )
 

@@ -98,11 +98,13 @@ class KnownBatch:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovedSource:
     """A source table whose main does not lead on from where the stream stands. is_expired: snapshots are gone that it
-    has not read; otherwise main was rolled back, or replaced."""
+    has not read; otherwise main was rolled back, or replaced. waits: the table, where main was rolled back behind the
+    mark of who writes it, so that it has to be adopted first; empty otherwise."""
 
     input: str
     is_expired: bool
     sentence: str
+    waits: str = ""
 
     def __str__(self) -> str:
         return f"input {self.input}: {self.sentence}"

@@ -1,16 +1,20 @@
 """Rejects values in which a change feed says that it does not have one.
 
 PostgreSQL's log does not repeat a large value (TOAST) that an update has left as it was, and Debezium then sends a
-marker in its place. Taken for text, it would overwrite the value.
+marker in its place. Taken for a value, it would overwrite the value.
 
-Source: https://debezium.io/documentation/reference/stable/connectors/postgresql.html#postgresql-toasted-values
+Source: https://debezium.io/documentation/reference/stable/connectors/postgresql.html#postgresql-toasted-values and
+`UnchangedToastedPlaceholder` of https://github.com/debezium/debezium
 """
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from hashlib import md5
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,11 +25,28 @@ from sluice.record_values.rejection import Rejection, RejectionKind
 MARKER = "__debezium_unavailable_value"
 """Debezium's default for `unavailable.value.placeholder`."""
 
+_BYTES = MARKER.encode()
+_TEXTS = (
+    MARKER,
+    b64encode(_BYTES).decode(),  # `binary.handling.mode: base64`, and `base64-url-safe`, which is the same here
+    _BYTES.hex(),
+    str(UUID(bytes=md5(_BYTES, usedforsecurity=False).digest(), version=3)),  # in an array of UUIDs
+)
+_BINARIES = (
+    _BYTES,
+    bytes.fromhex(
+        "0101000020E6100000000000FC83D797C1000000FC83D797C1"
+    ),  # as the WKB of a geometry: a point at -99999999
+    bytes.fromhex("0101000020E61000000C21E7FDFF7F66401842CEFBFF7F5640"),  # of a geography: at 179.999999, 89.999999
+)
+"""In which other forms Debezium sends it: by how binary columns are sent, and for the types that take no text. An array
+of numbers gets the bytes of the marker, each as a number."""
+
 _DETAIL = "Debezium sent its marker of an unchanged large value; with REPLICA IDENTITY FULL it sends the value"
 
 
 def without_unavailable(block: DecodedBlock, names: Sequence[str]) -> DecodedBlock:
-    """The same block; values with the marker as a text or as bytes, also inside of other types, are rejected.
+    """The same block; values with the marker in any of its forms, also inside of other types, are rejected.
 
     Parameters
     ----------
@@ -49,19 +70,28 @@ def _marked(column: Any, path: str) -> Iterator[tuple[str, int]]:
     """The path and the index of each marker in a column."""
     kind = column.type
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
-        marker: Any = pa.scalar(MARKER if pa.types.is_string(kind) else MARKER.encode(), kind)
-        is_marked: Any = pc.equal(column, marker)
+        markers: Any = pa.array(_TEXTS if pa.types.is_string(kind) else _BINARIES, kind)
+        is_marked: Any = pc.is_in(column, value_set=markers)
         if pc.any(is_marked).as_py():
             for index in pc.indices_nonzero(pc.fill_null(is_marked, pa.scalar(value=False))).to_pylist():
                 yield path, index
     elif pa.types.is_struct(kind):
         for field, inner in zip(kind, column.flatten(), strict=True):
             yield from _marked(inner, f"{path}.{field.name}")
+    elif pa.types.is_list(kind) and pa.types.is_integer(kind.value_type):
+        yield from ((path, index) for index in _marked_numbers(column))
     elif pa.types.is_list(kind):
         yield from _within(column, f"{path}.element")
     elif pa.types.is_map(kind):
         for part, suffix in ((column.keys, "key"), (column.items, "value")):
             yield from _within(pa.ListArray.from_arrays(column.offsets, part), f"{path}.{suffix}")
+
+
+def _marked_numbers(lists: Any) -> Iterator[int]:
+    is_as_long: Any = pc.equal(pc.list_value_length(lists), pa.scalar(len(_BYTES), pa.int32()))
+    for index in pc.indices_nonzero(pc.fill_null(is_as_long, pa.scalar(value=False))).to_pylist():
+        if lists[index].as_py() == list(_BYTES):
+            yield index
 
 
 def _within(lists: Any, path: str) -> Iterator[tuple[str, int]]:

@@ -13,8 +13,10 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import UsageError
 from sluice.ledger.connection import Ledger
 from sluice.positions.adopt_table import adopt_table, streams_of
-from sluice.positions.adoption_plan import AdoptionPlan, AdoptionWay, plan_adoption
+from sluice.positions.adoption import AdoptionWay
+from sluice.positions.adoption_plan import AdoptionPlan, plan_adoption
 from sluice.tables.catalog import open_catalog
+from sluice.tables.declared_tables import load_table
 from sluice_airflow.composition import Deployment
 
 ADOPTIONS: Mapping[str, AdoptionWay] = {f"adopt-{way}": way for way in AdoptionWay}
@@ -32,9 +34,13 @@ def plan_for(deployment: Deployment, ledger: Ledger, stream: LoadedStream, way: 
     settings, declared = deployment.settings, stream.declaration
     catalog, declarations = open_catalog(settings), load_declarations(deployment.settings.pipelines)
     tables = (*declared.tables_written, *((declared.quarantine_table,) if declared.quarantine else ()))
-    plans = [plan_adoption(ledger, catalog, declarations, settings, table=one, way=way) for one in tables]
+    plans = [
+        plan_adoption(ledger, catalog, declarations, settings, table=one, way=way)
+        for one in tables
+        if load_table(catalog, one) is not None  # a new output gets its table at the next start
+    ]
     if not plans:
-        raise UsageError(f"{stream.name} writes no table.")
+        raise UsageError(f"{stream.name} has written no table: there is nothing to adopt.")
     plan = next((one for one in plans if not one.seen.is_empty), plans[0])
     others = [one for one in streams_of(plan.seen) if one != stream.name]
     if others:

@@ -19,7 +19,7 @@ from tests.fixtures.workshop import Workshop
 from sluice.declarations.load_declarations import load_declarations
 from sluice.ledger.connection import database_time
 from sluice.positions.adopt_table import adopt_table
-from sluice.positions.adoption_plan import AdoptionWay
+from sluice.positions.adoption import AdoptionWay
 from sluice.positions.judge_position import disagreeing, judge_position
 from sluice.positions.observe_position import observe_position
 from sluice.positions.repair_stream import RepairPlan, plan_repair, repair_stream

@@ -10,7 +10,7 @@ from tests.faults.ways_out import damages
 from tests.faults.ways_out.cells import Cell, Way
 from tests.faults.ways_out.kinds import Kind, Subject
 
-from sluice.positions.adoption_plan import AdoptionWay
+from sluice.positions.adoption import AdoptionWay
 
 DAMAGED, AHEAD, BEHIND = ("checkpoint damaged",), ("checkpoint ahead",), ("checkpoint behind",)
 FORGOTTEN = ("ledger behind",)

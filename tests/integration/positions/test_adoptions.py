@@ -19,7 +19,7 @@ from sluice.ledger.batches import BatchObservation, PublicationKey, record_batch
 from sluice.ledger.events import EventSubject, recent_events
 from sluice.ledger.generations import find_generation, record_identities
 from sluice.positions.adopt_table import adopt_table
-from sluice.positions.adoption_plan import AdoptionWay
+from sluice.positions.adoption import AdoptionWay
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.staged_batch import canonical_offsets
 from sluice.settings import load_settings

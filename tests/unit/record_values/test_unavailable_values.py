@@ -12,9 +12,18 @@ from sluice.record_values.rejection import NO_VALUE, RejectionKind
 from sluice.record_values.unavailable_values import MARKER, without_unavailable
 
 BYTES = MARKER.encode()
+UUID_TEXT = "b68a35a7-17ad-35b3-af2a-ae46edb4545a"
+"""As Java's `UUID.nameUUIDFromBytes` makes it of the marker."""
 PLACES: list[tuple[pa.DataType, Any, Any, str]] = [
     (pa.string(), "word", MARKER, "x"),
     (pa.binary(), b"word", BYTES, "x"),
+    (pa.string(), "word", "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==", "x"),
+    (pa.string(), "word", "5f5f646562657a69756d5f756e617661696c61626c655f76616c7565", "x"),
+    (pa.binary(), b"word", bytes.fromhex("0101000020E6100000000000FC83D797C1000000FC83D797C1"), "x"),
+    (pa.list_(pa.int32()), [95, None], list(BYTES), "x"),
+    (pa.list_(pa.int64()), [*BYTES[:-1], 102], list(BYTES), "x"),
+    (pa.struct([("a", pa.list_(pa.int64()))]), {"a": [1]}, {"a": list(BYTES)}, "x.a"),
+    (pa.list_(pa.string()), ["word", None], ["8e4b5d54-0000", UUID_TEXT], "x.element"),
     (pa.list_(pa.string()), ["word", None], ["word", MARKER], "x.element"),
     (pa.struct([("a", pa.string())]), {"a": "word"}, {"a": MARKER}, "x.a"),
     (pa.map_(pa.string(), pa.binary()), {"a": b"word"}, {"a": b"word", "b": BYTES}, "x.value"),
