@@ -239,8 +239,9 @@ sluice table adopt TABLE --accept
 A table that was created again can be accepted, without the rows of the old one; an undo is refused, because the catalog
 does not have the old one, and so is a reread: `sluice stream reset` reads every input again.
 
-The plan says how many rows are hidden, read again or gone, and asks. An adoption that is interrupted is completed by
-typing it again.
+The plan says how many rows are hidden, read again or gone, also those of others, names the streams that read the table,
+and asks. A reader is continued after that and not before: `sluice stream continue` refuses while its source waits. An
+adoption that is interrupted is completed by typing it again.
 
 ## A checkpoint that is abandoned
 

@@ -20,8 +20,7 @@ from sluice.declarations.source_declarations import KafkaSource
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import UsageError
 from sluice.maintenance.reading_position import ReadingPosition, SourcePosition
-from sluice.positions.remedies import ADOPT
-from sluice.positions.rolled_back_table import rolled_back_marks
+from sluice.publication.rolled_back_marks import ADOPT, rolled_back_marks
 from sluice.settings import KafkaConnection, Settings
 from sluice.sources.iceberg_positions import BEGINNING, StreamOffset, history_of
 from sluice.sources.input_branch import InputBranch

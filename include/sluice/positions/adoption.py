@@ -8,9 +8,10 @@ from enum import StrEnum
 from typing import Any
 
 from sluice.positions.judge_position import disagreeing, judge_position
-from sluice.positions.rolled_back_table import HiddenCommit, RolledBackMark
+from sluice.positions.rolled_back_table import HiddenCommit
 from sluice.positions.stream_position import StreamPosition, Witness
 from sluice.publication.chain import MarkPosition
+from sluice.publication.rolled_back_marks import RolledBackMark
 from sluice.publication.staged_batch import StagedOutput
 from sluice.sources.source_identities import Replaced
 

@@ -27,17 +27,12 @@ from sluice.positions.adoption import AdoptedOutput, Adoption, AdoptionWay, name
 from sluice.positions.judge_position import disagreeing, judge_position
 from sluice.positions.observe_position import KNOWN_BATCHES, observe_position
 from sluice.positions.repair_decision import decide_repair
-from sluice.positions.rolled_back_table import (
-    RolledBackMark,
-    find_goal,
-    hidden_commits,
-    missing_commits,
-    rolled_back_marks,
-)
+from sluice.positions.rolled_back_table import find_goal, hidden_commits, missing_commits
 from sluice.positions.source_reach import refuse_gone_input
 from sluice.positions.stream_position import StreamPosition, Witness
 from sluice.publication.chain import MarkPosition
 from sluice.publication.marks import marked_outputs, position_in_history
+from sluice.publication.rolled_back_marks import RolledBackMark, rolled_back_marks
 from sluice.publication.staged_batch import staged_outputs
 from sluice.settings import Settings
 from sluice.sources.source_identities import output_table_name
@@ -207,8 +202,8 @@ def _unknown_beginning(stream: str, seen: StreamPosition) -> Refusal:
     done = -1 if seen.done is None else seen.done
     return Refusal(
         reason=RefusalReason.NOT_PROVABLE,
-        sentence=f"Neither tables, ledger nor checkpoint tell where batch {done + 1} of {stream} begins, so nobody "
-        "knows whether its inputs still have what would be read again.",
+        sentence=f"Neither tables, ledger nor checkpoint show where batch {done + 1} of {stream} begins, so it is not "
+        "known whether its inputs still have what would be read again.",
         next_step=f"`--undo` brings the rows back; after `--accept`, `sluice stream reset {stream} --dry-run` shows "
         "what reading the inputs again repeats.",
     )

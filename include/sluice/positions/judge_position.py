@@ -10,8 +10,9 @@ from __future__ import annotations
 from sluice.checkpoints.checkpoint_logs import offsets_of
 from sluice.ledger.checkpoint_checks import CheckpointProperty
 from sluice.positions.log_offsets import canonical_end
-from sluice.positions.remedies import ADOPT, REMEDIES
+from sluice.positions.remedies import REMEDIES
 from sluice.positions.stream_position import Agreement, PositionFinding, StreamPosition, Witness
+from sluice.publication.rolled_back_marks import ADOPT
 
 HARMLESS = frozenset({CheckpointProperty.NO_LEFTOVERS, CheckpointProperty.PROGRESS, CheckpointProperty.POSITION})
 """What a start from the checkpoint does not depend on, or what is judged here."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sluice.positions.stream_position import Agreement, Witness
+from sluice.publication.rolled_back_marks import ADOPT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,9 +25,6 @@ class Remedy:
         """The command as it is typed."""
         return self.command.format(stream=stream, table=table)
 
-
-ADOPT = "sluice table adopt {table} --undo --dry-run"
-"""Of a table that was rolled back behind the mark of a stream that writes it."""
 
 _REPAIR, _LOOK = "sluice stream repair {stream} --dry-run", "sluice checkpoint check {stream}"
 

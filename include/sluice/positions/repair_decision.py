@@ -40,7 +40,7 @@ class CheckpointRepair:
     stands_at: the newest committed batch then; -1 for none. runs_again: the batch that Spark runs again, which the
         tables hold; unset where none is.
     reads_from: the offsets from which something is read again, from `canonical_offsets`; empty where nothing is, unset
-        where something is and nothing tells from where.
+        where something is and nothing shows from where.
     rows_read_again: of batches that were read before; unset when their number is unknown.
     """
 

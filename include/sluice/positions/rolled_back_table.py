@@ -12,28 +12,13 @@ from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from sluice.errors import RolledBackError
-from sluice.publication.chain import MarkPosition
-from sluice.publication.marks import Mark, entries_of, history_of_main, marked_outputs, read_mark, state_since
-from sluice.publication.staged_batch import StagedOutput, read_summary
+from sluice.publication.marks import entries_of, history_of_main
+from sluice.publication.rolled_back_marks import rolled_back_marks
+from sluice.publication.staged_batch import read_summary
 from sluice.stored_keys import PUBLICATION_KEY
 
 _REMOVED = ("deleted-records", "added-position-deletes", "added-equality-deletes")
 """The entries of a summary that count rows which a commit took out of the table."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RolledBackMark:
-    """A mark that main does not hold any more. problem: in the words of publication."""
-
-    output: StagedOutput
-    mark: Mark
-    problem: str
-
-    @property
-    def at(self) -> MarkPosition:
-        """Where the mark stands."""
-        return self.mark.at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,16 +43,6 @@ class HiddenCommit:
     def __str__(self) -> str:
         rows = f"{self.added:,} rows" if not self.removed else f"{self.added:,} rows added, {self.removed:,} removed"
         return f"snapshot {self.snapshot_id} ({self.operation}, {rows}, {self.by})"
-
-
-def rolled_back_marks(table: Table) -> tuple[RolledBackMark, ...]:
-    """The marks on a loaded table that main does not hold any more, by the names of their outputs.
-
-    Raises
-    ------
-    MarkError, DivergedError: when a mark cannot be read, or shows another fault that comes first.
-    """
-    return tuple(found for output in marked_outputs(table) if (found := _rolled_back(table, output)) is not None)
 
 
 def find_goal(table: Table) -> Snapshot | None:
@@ -145,17 +120,6 @@ def _hidden(snapshot: Snapshot) -> HiddenCommit:
         removed=0 if operation == Operation.REPLACE else sum(int(entries.get(one, 0)) for one in _REMOVED),
         by=entries.get(PUBLICATION_KEY, "of another writer"),
     )
-
-
-def _rolled_back(table: Table, output: StagedOutput) -> RolledBackMark | None:
-    mark = read_mark(table, stream=output.stream, output=output.output)
-    if mark is None:
-        return None
-    try:
-        state_since(table, mark, output)
-    except RolledBackError as error:
-        return RolledBackMark(output=output, mark=mark, problem=error.message)
-    return None
 
 
 def _with_main_at(table: Table, snapshot: Snapshot) -> Table:

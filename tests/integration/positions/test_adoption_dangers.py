@@ -114,7 +114,7 @@ def copier_ends(snapshot_id: int) -> str:
     return canonical_offsets({"rows": offset(snapshot_id)})
 
 
-def test_a_mark_is_not_set_back_to_where_nothing_tells_what_is_read(
+def test_a_mark_is_not_set_back_to_where_nothing_shows_what_is_read(
     copier: Copier, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rolled_back(copier)
