@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Index, Row, Select, or_, select, text
+from sqlalchemy import Index, Row, Select, or_, select, text, tuple_
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -258,6 +258,23 @@ def batches_since(ledger: Ledger, stream: str, since: datetime) -> tuple[BatchOb
             .order_by(Batch.generation.desc(), Batch.batch.desc())
         ).all()
     return tuple(record_of(BatchObservation, row) for row in rows)
+
+
+def arrived_since(
+    ledger: Ledger, stream: str, keys: Collection[tuple[int, int]], since: datetime
+) -> frozenset[tuple[int, int]]:
+    """Of batches of a stream, as generation and number, those that became visible at `since` or later, or may have: a
+    held batch is staged long before. What the ledger does not have is on its way into it when it is newer than all
+    that is, and was removed from it, or forgotten, otherwise.
+    """
+    if not keys:
+        return frozenset()
+    place, newest = tuple_(Batch.generation, Batch.batch), newest_batch(ledger, stream)
+    asked = select(Batch.generation, Batch.batch).where(Batch.stream == stream, place <= max(keys))
+    with ledger.transaction() as connection:
+        late = {(row.generation, row.batch) for row in connection.execute(asked.where(Batch.recorded_at >= since))}
+    at = None if newest is None else (newest.key.generation, newest.key.batch)
+    return frozenset(key for key in keys if key in late or at is None or key > at)
 
 
 def totals(ledger: Ledger, stream: str) -> StreamTotals:

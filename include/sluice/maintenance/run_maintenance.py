@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -23,6 +24,7 @@ from pyiceberg.table import Table
 
 from sluice.declarations.loaded_declarations import Declarations
 from sluice.errors import UnhealthyError
+from sluice.ledger.batches import arrived_since
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.events import Actor, record_event
 from sluice.ledger.locks import maintenance_lock
@@ -218,7 +220,15 @@ class TableMaintenance:
             record_event(self.ledger, removal_event(name, rows=rows, retention=retention, launched_by=self.launched_by))
 
         now = database_time(self.ledger)
-        return remove_expired(self.catalog, name, retention, stream=stream.stream, now=now, before_commit=save)
+        return remove_expired(
+            self.catalog,
+            name,
+            retention,
+            stream=stream.stream,
+            now=now,
+            arrived=partial(arrived_since, self.ledger, stream.stream),
+            before_commit=save,
+        )
 
     def _planned(self, name: str, table: Table, earlier: MaintenanceObservation | None = None) -> MaintenancePlan:
         return plan_table_maintenance(

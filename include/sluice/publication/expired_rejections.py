@@ -1,12 +1,13 @@
 """Removes rejected rows that are kept no longer, in one commit that leaves the marks of streams alone.
 
 The files that hold such rows are exchanged for files without them. The commit is an overwrite, as that which marks rows
-as resolved. A row that a replay has claimed stays until it is resolved, however old it is.
+as resolved. A row that a replay has claimed stays until it is resolved, however old it is; and an open one of a batch
+that waited, held or staged, until that is visible for so long: before, nobody could replay it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -28,7 +29,10 @@ from sluice.publication.resolved_rejections import refuse_delete_files, require_
 from sluice.stored_keys import PUBLICATION_KEY
 from sluice.tables.catalog import catalog_refusals
 
-_TIMES = ["resolution", "resolved_at", "resolved_by", "refused_at"]
+_TIMES = ["resolution", "resolved_at", "resolved_by", "refused_at", "generation", "batch"]
+
+Arrived = Callable[[Collection[tuple[int, int]], datetime], Collection[tuple[int, int]]]
+"""Takes batches, as generation and number, and a time; gives those that became visible only then, or later."""
 
 
 def remove_expired(
@@ -38,6 +42,7 @@ def remove_expired(
     *,
     stream: str,
     now: datetime,
+    arrived: Arrived,
     before_commit: Callable[[int], object],
     policy: RacePolicy = DEFAULT_POLICY,
 ) -> int:
@@ -46,6 +51,7 @@ def remove_expired(
     Parameters
     ----------
     quarantine: `<namespace>.<table>`. stream: whose quarantine it is.
+    arrived: which batches became visible late.
     before_commit: is called with the number of rows before they are removed; once more after each conflict.
 
     Returns
@@ -57,7 +63,7 @@ def remove_expired(
     UnpublishableError: when the table has no column yet for what is resolved, or has delete files.
     DeliveryError, LakehouseError: as `commit_checked` raises them.
     """
-    removal = _Removal(stream=stream, retention=retention, now=now)
+    removal = _Removal(stream=stream, retention=retention, now=now, arrived=arrived)
 
     def reached(_: CrashPoint) -> None:
         before_commit(removal.rows)
@@ -86,6 +92,7 @@ class _Removal:
     stream: str
     retention: QuarantineRetention
     now: datetime
+    arrived: Arrived
     rows: int = 0
     written: dict[str, _Kept] = field(default_factory=dict)
 
@@ -123,17 +130,34 @@ class _Removal:
 
     def _write(self, table: Table, task: FileScanTask) -> _Kept:
         rows = read_files(table, [FileScanTask(task.file)])
-        kept = rows.filter(pa.array([not self._is_kept_no_longer(row) for row in rows.select(_TIMES).to_pylist()]))
+        known = rows.select(_TIMES).to_pylist()
+        young = self._arrived_late(known)
+        kept = rows.filter(pa.array([self._is_of(young, row) or not self._is_kept_no_longer(row) for row in known]))
         removed = rows.num_rows - kept.num_rows
         if not removed or not kept.num_rows:
             return _Kept(files=(), removed=removed)
         return _Kept(files=tuple(write_files(table.metadata, table.io, kept)), removed=removed)
+
+    def _arrived_late(self, rows: Sequence[Mapping[str, Any]]) -> Collection[tuple[int, int]]:
+        """The batches of open rows that are too old, and that became visible later than these were rejected."""
+        if self.retention.open is None:
+            return ()
+        old = {_batch_of(row) for row in rows if row["resolution"] is None and self._is_kept_no_longer(row)}
+        return self.arrived(old, self.now - self.retention.open) if old else ()
+
+    @staticmethod
+    def _is_of(young: Collection[tuple[int, int]], row: Mapping[str, Any]) -> bool:
+        return row["resolution"] is None and _batch_of(row) in young
 
     def _is_kept_no_longer(self, row: Mapping[str, Any]) -> bool:
         """As `_is_expired` says it of files."""
         if row["resolution"] is not None:
             return _is_before(row["resolved_at"], self.now, self.retention.resolved)
         return row["resolved_by"] is None and _is_before(row["refused_at"], self.now, self.retention.open)
+
+
+def _batch_of(row: Mapping[str, Any]) -> tuple[int, int]:
+    return row["generation"], row["batch"]
 
 
 def _is_before(at: datetime | None, now: datetime, kept: timedelta | None) -> bool:

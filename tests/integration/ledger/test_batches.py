@@ -8,12 +8,14 @@ from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 
 import pytest
+from sqlalchemy import text
 
 from sluice.errors import CheckpointError
 from sluice.ledger.batches import (
     BatchObservation,
     PublicationKey,
     StreamTotals,
+    arrived_since,
     batches_since,
     newest_batch,
     recent_batches,
@@ -147,3 +149,20 @@ def test_undeclared_fields_without_end_have_one_sum(ledger: Ledger) -> None:
     found = {one.field: one.times for one in undeclared_fields(ledger, "flights")}
 
     assert (len(found), found[OTHERS], found["id0000"]) == (MOST_FIELDS + 1, 10, 2)
+
+
+def test_what_became_visible_late_or_is_not_recorded_yet_has_arrived_since(ledger: Ledger) -> None:
+    stream = "held"
+    for number, days in ((0, 40), (1, 40), (2, 1), (3, 40)):
+        record_batch(ledger, a_batch(number, stream=stream))
+        with ledger.transaction() as connection:
+            connection.execute(
+                text("UPDATE sluice.batches SET recorded_at = :at WHERE stream = :stream AND batch = :batch"),
+                {"at": NOON - timedelta(days=days), "stream": stream, "batch": number},
+            )
+    since = NOON - timedelta(days=30)
+
+    assert arrived_since(ledger, stream, {(1, 1), (1, 2), (1, 4), (2, 0)}, since) == {(1, 2), (1, 4), (2, 0)}
+    assert arrived_since(ledger, stream, {(1, 0), (1, 1)}, since) == frozenset()
+    assert arrived_since(ledger, stream, set(), since) == frozenset()
+    assert arrived_since(ledger, "forgotten", {(1, 0)}, since) == {(1, 0)}

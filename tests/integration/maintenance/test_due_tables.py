@@ -15,6 +15,7 @@ import yaml
 from pydantic import SecretStr
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
+from sqlalchemy import text
 from tests.fixtures.ports import free_port
 from tests.fixtures.sample_declarations import write_continuous_stream, write_table
 from tests.fixtures.stack import Stack
@@ -23,6 +24,7 @@ from tests.integration.maintenance.conftest import Place
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.quarantine_table import quarantine_declaration
 from sluice.errors import LakehouseError, LedgerError, LedgerUnreachableError, UnhealthyError
+from sluice.ledger.batches import BatchObservation, PublicationKey, record_batch
 from sluice.ledger.connection import Ledger, database_time, open_ledger
 from sluice.ledger.events import EventSubject, recent_events
 from sluice.ledger.locks import maintenance_lock
@@ -315,17 +317,29 @@ def test_rows_of_a_quarantine_that_are_kept_no_longer_are_removed_and_the_event_
     create_or_evolve_table(tables.catalog, quarantine_declaration(declared))
     table = tables.catalog.load_table(declared.quarantine_table)
     now = database_time(tables.ledger)
-    row = {"stream": stream, "generation": 1, "batch": 1, "reason": "why"}
-    rows = [{**row, "payload": str(age), "refused_at": now - timedelta(days=age)} for age in (29, 31)]
+    for batch, days in ((1, 31), (2, 1)):  # the second one was held for a month
+        key = PublicationKey(stream=stream, generation=1, batch=batch)
+        seen = {"run_id": "r", "duration_ms": 1, "input_rows": 1, "published_rows": {}, "started_at": now}
+        record_batch(tables.ledger, BatchObservation(key=key, **seen))
+        with tables.ledger.transaction() as connection:
+            connection.execute(
+                text("UPDATE sluice.batches SET recorded_at = :at WHERE stream = :stream AND batch = :batch"),
+                {"at": now - timedelta(days=days), "stream": stream, "batch": batch},
+            )
+    row = {"stream": stream, "generation": 1, "reason": "why"}
+    rows = [
+        {**row, "batch": batch, "payload": f"{batch} {age}", "refused_at": now - timedelta(days=age)}
+        for batch, age in ((1, 29), (1, 31), (2, 31))
+    ]
     table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
 
     for _ in range(2):
         assert tables.left_among(declared.quarantine_table) == ()
 
     left = tables.catalog.load_table(declared.quarantine_table).scan().to_arrow()
-    assert left["payload"].to_pylist() == ["29"]
+    assert sorted(left["payload"].to_pylist()) == ["1 29", "2 31"]
     events = recent_events(tables.ledger, EventSubject.TABLE, declared.quarantine_table, limit=9)
     assert [(one.reason, one.evidence) for one in events if one.reason == "quarantine_retention"] == [
         ("quarantine_retention", {"rows": 1, "open": "30 d"})
     ]
-    assert tables.runs(declared.quarantine_table)[-1].before.rows == 1
+    assert tables.runs(declared.quarantine_table)[-1].before.rows == 2

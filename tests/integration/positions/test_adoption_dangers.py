@@ -134,7 +134,7 @@ def test_a_mark_is_not_set_back_behind_a_rejected_batch(copier: Copier, capsys: 
     rolled_back(copier)
     with copier.ledger.transaction() as connection:
         connection.execute(
-            text("UPDATE batches SET is_rejected = true WHERE stream = :stream AND batch = 1"),
+            text("UPDATE sluice.batches SET is_rejected = true WHERE stream = :stream AND batch = 1"),
             {"stream": copier.stream},
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -61,10 +62,17 @@ def left(catalog: Catalog) -> set[str]:
     return {row["payload"] for row in catalog.load_table(NAME).scan().to_arrow().to_pylist()}
 
 
+def none(keys: Collection[tuple[int, int]], since: datetime) -> tuple[tuple[int, int], ...]:
+    """No batch became visible late."""
+    return ()
+
+
 def removed(catalog: Catalog, retention: QuarantineRetention) -> tuple[int, list[int]]:
     """How many rows are removed, and of how many was said so before."""
     said: list[int] = []
-    count = remove_expired(catalog, NAME, retention, stream=STREAM.stream, now=NOW, before_commit=said.append)
+    count = remove_expired(
+        catalog, NAME, retention, stream=STREAM.stream, now=NOW, arrived=none, before_commit=said.append
+    )
     return count, said
 
 
@@ -118,7 +126,9 @@ def test_a_row_that_comes_meanwhile_stays(catalog: Catalog) -> None:
         if len(counts) == 1:
             reject(catalog, "open", "resolved too long")
 
-    remove_expired(catalog, NAME, BOTH, stream=STREAM.stream, now=NOW, before_commit=another_writer_commits_first)
+    remove_expired(
+        catalog, NAME, BOTH, stream=STREAM.stream, now=NOW, arrived=none, before_commit=another_writer_commits_first
+    )
 
     assert (left(catalog), counts) == ({"open"}, [1, 2])
 
@@ -130,3 +140,17 @@ def test_a_quarantine_of_an_earlier_version_is_left_alone(catalog: Catalog) -> N
 
     with pytest.raises(UnpublishableError, match="has no column resolved_at"):
         removed(catalog, BOTH)
+
+
+def test_an_open_row_of_a_batch_that_was_held_so_long_stays_until_it_was_visible_so_long(catalog: Catalog) -> None:
+    reject(catalog, "open too long", "resolved too long")
+    asked: list[tuple[Collection[tuple[int, int]], datetime]] = []
+
+    def arrived(keys: Collection[tuple[int, int]], since: datetime) -> Collection[tuple[int, int]]:
+        asked.append((keys, since))
+        return keys
+
+    remove_expired(catalog, NAME, BOTH, stream=STREAM.stream, now=NOW, arrived=arrived, before_commit=lambda _: None)
+
+    assert left(catalog) == {"open too long"}
+    assert asked == [({(1, 1)}, NOW - timedelta(days=30))]
