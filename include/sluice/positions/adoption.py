@@ -51,6 +51,7 @@ class Adoption:
         stay out; unset where what it took out is not listed any more.
     outputs: the marks that main does not hold. replaced: the table, by stream, where it was created again.
     rows_of_the_old: that the ledger knows to be published into the one that the new one replaced.
+    staged: the outputs of which batches are staged for that one, with their rows: no start publishes them.
     rows_read_again: by a repair that follows; unset when that is unknown.
     readers: the declared streams that read the table.
     """
@@ -65,6 +66,7 @@ class Adoption:
     outputs: tuple[AdoptedOutput, ...] = ()
     replaced: Mapping[str, Replaced] = field(default_factory=dict, hash=False)
     rows_of_the_old: int = 0
+    staged: tuple[tuple[StagedOutput, int], ...] = ()
     rows_read_again: int | None = 0
     readers: tuple[str, ...] = ()
 
@@ -127,6 +129,11 @@ def sentences_of(adoption: Adoption, then: Sequence[StreamPosition]) -> Iterator
                 f"Take {table} as it is: {stream} continues in it behind its newest batch, and the rows that it had "
                 f"published into the old one are gone: {adoption.rows_of_the_old:,} by the ledger's newest batches."
             )
+    for output, rows in adoption.staged:
+        yield (
+            f"{rows:,} rows of {output} are staged for the old one and are not published: before the next start, "
+            f"`sluice batch abandon {output.stream} {output.output} --dry-run` shows what is discarded."
+        )
     if adoption.goal is not None:
         yield f"Set main of {table} from snapshot {adoption.head} to snapshot {adoption.goal}."
     if adoption.hidden:

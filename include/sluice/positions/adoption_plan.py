@@ -27,13 +27,14 @@ from sluice.positions.adoption import AdoptedOutput, Adoption, AdoptionWay, name
 from sluice.positions.judge_position import disagreeing, judge_position
 from sluice.positions.observe_position import KNOWN_BATCHES, observe_position
 from sluice.positions.repair_decision import decide_repair
-from sluice.positions.rolled_back_table import find_goal, hidden_commits, missing_commits
+from sluice.positions.rolled_back_table import find_goal, hidden_commits, missing_commits, rows_taken_out
 from sluice.positions.source_reach import refuse_gone_input
 from sluice.positions.stream_position import StreamPosition, Witness
 from sluice.publication.chain import MarkPosition
 from sluice.publication.marks import marked_outputs, position_in_history
 from sluice.publication.rolled_back_marks import RolledBackMark, rolled_back_marks
-from sluice.publication.staged_batch import staged_outputs
+from sluice.publication.staged_batch import StagedOutput, staged_outputs
+from sluice.publication.undeclared_outputs import load_output_tables
 from sluice.settings import Settings
 from sluice.sources.source_identities import output_table_name
 from sluice.tables.declared_tables import require_table
@@ -132,6 +133,7 @@ class _Observed:
             outputs=tuple(self.adopted(one, way, is_declared=one.output in declared) for one in broken),
             replaced=replaced,
             rows_of_the_old=sum(self.published(one, name) for one in streams if one.name in replaced),
+            staged=tuple(found for one in streams if one.name in replaced for found in self.staged(one, name)),
         )
 
     def published(self, stream: LoadedStream, table: str) -> int:
@@ -140,16 +142,24 @@ class _Observed:
         recorded = recent_batches(self.ledger, stream.name, KNOWN_BATCHES)
         return sum(rows or 0 for one in recorded for name, rows in one.published_rows.items() if name in outputs)
 
+    def staged(self, stream: LoadedStream, table: str) -> Iterator[tuple[StagedOutput, int]]:
+        """The outputs of a stream of which batches are staged for another table of this name, with their rows."""
+        for one in staged_outputs(stream.declaration):
+            tables = load_output_tables(self.catalog, one)
+            if one.target == table and tables.holds_batches_for_another_table:
+                yield one, sum(batch.summary.rows or 0 for batch in tables.staged if not batch.is_overtaken)
+
     def adopted(self, found: RolledBackMark, way: AdoptionWay, *, is_declared: bool) -> AdoptedOutput:
         """An output with a mark that main does not hold. One that is not declared any more cannot read again."""
         held = position_in_history(self.table, found.output)
         becomes = {AdoptionWay.UNDO: None, AdoptionWay.ACCEPT: found.at, AdoptionWay.REREAD: held}[way]
-        recorded = recent_batches(self.ledger, found.output.stream, KNOWN_BATCHES)
+        listed = rows_taken_out(self.table, found)
+        recorded = recent_batches(self.ledger, found.output.stream, KNOWN_BATCHES) if listed is None else ()
         return AdoptedOutput(
             found=found,
             held=held,
             becomes=found.at if way is AdoptionWay.REREAD and not is_declared else becomes,
-            rows=_rows_behind(held, found, recorded),
+            rows=_rows_behind(held, found, recorded) if listed is None else listed,
             is_declared=is_declared,
         )
 

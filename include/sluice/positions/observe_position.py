@@ -332,7 +332,7 @@ def _identities(
 def _replaced(seen: StreamPosition, identities: Identities) -> Iterator[Replaced]:
     if seen.generation is None or not _is_newest(seen):
         return
-    has_published = bool(seen.batches) or seen.newest_visible >= 0
+    has_published = bool(seen.batches) or max(seen.newest_visible, seen.committed) >= 0  # as a start asks it
     for one in find_replaced(seen.generation.identities, identities):
         if has_published or not one.is_output:
             yield one

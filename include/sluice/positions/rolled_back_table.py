@@ -12,8 +12,8 @@ from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from sluice.publication.marks import entries_of, history_of_main
-from sluice.publication.rolled_back_marks import rolled_back_marks
+from sluice.publication.marks import batch_of, entries_of, history_of_main
+from sluice.publication.rolled_back_marks import RolledBackMark, rolled_back_marks
 from sluice.publication.staged_batch import read_summary
 from sluice.stored_keys import PUBLICATION_KEY
 
@@ -76,6 +76,16 @@ def missing_commits(table: Table) -> tuple[HiddenCommit, ...] | None:
     in_order = sorted(found.values(), key=lambda one: one.sequence_number or 0)
     commits = (_hidden(one) for one in in_order if read_summary(entries_of(one)) is None)
     return tuple(one for one in commits if one.rows)
+
+
+def rows_taken_out(table: Table, found: RolledBackMark) -> int | None:
+    """The rows of an output in the snapshots between its mark and main; none when not all of them are listed. The
+    batches of which a person accepted that they are gone are not among them."""
+    path = _taken_out(table, found.mark.snapshot_id)
+    if path.fork == _UNKNOWN:
+        return None
+    batches = (batch_of(one, found.output) for one in path.snapshots)
+    return sum(one.rows or 0 for one in batches if one is not None)
 
 
 _UNKNOWN = -1

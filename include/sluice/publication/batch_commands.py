@@ -146,7 +146,9 @@ def _undeclared_views(catalog: Catalog, declaration: StreamDeclaration) -> tuple
         _staged_view(
             [batch],
             BatchState.UNDECLARED,
-            f"the start waits for `sluice batch publish {one.stream} {one.output}`, or `abandon`",
+            f"the start waits for `sluice batch publish {one.stream} {one.output}`, or `abandon`"
+            if one.position is not None
+            else f"its table is not there any more: `sluice batch abandon {one.stream} {one.output}`",
         )
         for one in found
         for batch in reversed(one.waiting)

@@ -145,6 +145,15 @@ def refuse_undeclared_outputs(outputs: Sequence[UndeclaredOutput], *, generation
             continue
         first, last = waiting[0].summary, waiting[-1].summary
         batches = "1 batch" if len(waiting) == 1 else f"{len(waiting)} batches"
+        if one.position is None:
+            raise UndeclaredOutputError(
+                f"{batches} with {sum(batch.summary.rows or 0 for batch in waiting)} rows of {one} "
+                f"{'is' if len(waiting) == 1 else 'are'} staged for {one.target or 'a table that is not known'}, which "
+                f"is gone, was created again, or has no mark of it: {first.key} to {last.key}, from "
+                f"{first.start_offsets} to {last.end_offsets}.",
+                next_step=f"Restore the table if that was not meant; otherwise `sluice batch abandon {one.stream} "
+                f"{one.output} --dry-run` shows what is discarded.",
+            )
         raise UndeclaredOutputError(
             f"{batches} with {sum(batch.summary.rows or 0 for batch in waiting)} rows "
             f"{'is' if len(waiting) == 1 else 'are'} staged for {one.target or 'a table that is not known'}, the "

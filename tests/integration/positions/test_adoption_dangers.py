@@ -16,8 +16,14 @@ from tests.integration.positions.test_adoptions import rolled_back, words
 from tests.integration.positions.test_repair_commands import filled
 
 from sluice.declarations.load_declarations import load_declarations
+from sluice.errors import UndeclaredOutputError
+from sluice.ledger.generations import find_generation, record_identities
 from sluice.positions.adoption import AdoptionWay
 from sluice.publication.staged_batch import StagedOutput, canonical_offsets
+from sluice.publication.start_check import observe_tables
+from sluice.publication.undeclared_outputs import refuse_undeclared_outputs
+from sluice.settings import load_settings
+from sluice.sources.source_identities import output_table_name
 from sluice.stored_keys import ADOPTION_TAG_PREFIX
 from sluice_airflow.composition import load_deployment
 from sluice_airflow.tasks.control_adoption import plan_for
@@ -157,3 +163,47 @@ def test_the_form_adopts_while_another_output_has_no_table_yet(copier: Copier, t
     plan = plan_for(deployment, copier.ledger, stream, AdoptionWay.UNDO)
 
     assert (plan.subject, plan.seen.is_empty) == (copier.bench.output.target, False)
+
+
+def test_rows_that_were_accepted_as_gone_are_not_said_to_come_back(
+    copier: Copier, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rolled_back(copier, with_foreign=True)
+    first = copier.bench.target().snapshots()[1].snapshot_id
+    assert typed(words(copier, "accept", "--yes"), capsys)[0] == 0
+    set_back(copier.bench, first)
+
+    code, said, errors = typed(words(copier, "undo", "--yes"), capsys)
+
+    assert (code, f"0 rows of {copier.stream}.copies come back." in said) == (0, True), said + errors
+    assert copier.bench.ids() == [1, 2, 100, 101, 102]
+
+
+def test_a_table_that_was_created_again_is_adopted_also_where_the_ledger_lost_the_batches(
+    copier: Copier, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A start refuses then, and names the command; what waits for the old table stays in its way and is named."""
+    filled(copier, batches=2)
+    bench, ends = copier.bench, copier_ends(1)
+    bench.clear()
+    bench.stage(1, [3, 4], start_offsets=ends, end_offsets=ends)
+    table, schema, was = bench.output.target, bench.target().schema(), str(bench.target().metadata.table_uuid)
+    record_identities(copier.ledger, copier.stream, 1, {output_table_name(table): was})
+    bench.open_catalog().drop_table(table)
+    bench.open_catalog().create_table(table, schema)
+
+    code, said, errors = typed(words(copier, "accept", "--yes"), capsys)
+
+    abandon = f"`sluice batch abandon {copier.stream} copies --dry-run`"
+    assert (code, f"2 rows of {copier.stream}.copies are staged for the old one" in said) == (0, True), said + errors
+    known = find_generation(copier.ledger, copier.stream)
+    assert known is not None
+    assert known.identities[output_table_name(table)] != was
+    declaration = load_declarations(load_settings().pipelines).stream(copier.stream).declaration
+    with pytest.raises(UndeclaredOutputError, match="was created again") as refused:
+        refuse_undeclared_outputs(observe_tables(bench.catalog, declaration).former, generation=1)
+    assert abandon in (refused.value.next_step or "")
+    assert abandon in said
+    code, said, errors = typed(["batch", "abandon", copier.stream, "copies", "--yes"], capsys)
+    assert code == 0, errors
+    assert not observe_tables(bench.catalog, declaration).former
