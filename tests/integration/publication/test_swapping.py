@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import pytest
 from pyiceberg.table import Table
+from tests.fixtures.lost_marks import forget_previous_metadata, remove_mark
 from tests.fixtures.publication import Workbench
 
 from sluice.errors import StaleTokenError, UnpublishableError
@@ -86,6 +87,17 @@ def test_the_content_the_mark_and_the_tag_change_together(published: Workbench) 
     assert ids_at(table, tag.snapshot_id) == [0, 1, 500]
     assert swap_content(published.catalog, content_of(published)) == landed, "it is not repeated"
     assert len(published.target().snapshots()) == len(before.snapshots()) + 1
+
+
+def test_the_history_of_main_has_the_mark_of_the_swap(published: Workbench) -> None:
+    """Otherwise a mark that is lost would be that of a batch which the swap has replaced."""
+    swap_content(published.catalog, content_of(published))
+    remove_mark(published)
+    forget_previous_metadata(published)
+
+    mark = published.in_generation(2).as_run(2).begin(newest_committed=7)  # two batches wait, staged
+
+    assert mark.position == (2, 5)
 
 
 def test_rows_that_others_add_before_the_commit_are_kept_by_the_tag(published: Workbench) -> None:
