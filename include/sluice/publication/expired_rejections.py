@@ -2,7 +2,7 @@
 
 The files that hold such rows are exchanged for files without them. The commit is an overwrite, as that which marks rows
 as resolved. A row that a replay has claimed stays until it is resolved, however old it is; and an open one of a batch
-that waited, held or staged, until that is visible for so long: before, nobody could replay it.
+that waited, held or staged, until that is visible for so long: before, it could not be replayed.
 """
 
 from __future__ import annotations
