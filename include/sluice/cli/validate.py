@@ -4,7 +4,7 @@ are, with `--plan` by Spark's own analysis too."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +21,9 @@ from sluice.declarations.checks.expectations import unknown_types
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.loaded_declarations import Declarations
 from sluice.declarations.maintenance_policy import PolicyOrigin, PolicyValue
+from sluice.declarations.quarantine_table import quarantine_declaration
 from sluice.declarations.spark_reports import PlanObservation, PlanProblem, PlansObservation
+from sluice.declarations.table_declaration import TableDeclaration
 from sluice.errors import DeclarationError, LakehouseError, SettingsError
 from sluice.launching.job_output import json_value
 from sluice.launching.spark_submit import ValidateStreams, run_in_foreground
@@ -76,8 +78,8 @@ def validate(
 def _table_changes(
     declarations: Declarations, problems: list[DeclarationError], path: Path | None
 ) -> tuple[Mapping[str, Sequence[str]], list[DeclarationError]]:
-    """What the catalog's tables lack of the valid declarations, and which of them they cannot become; for one file, of
-    the table that it declares.
+    """What the catalog's tables lack of the valid declarations, the quarantines of streams included, and which of them
+    they cannot become; for one file, of the table that it declares, or of the quarantine of its stream.
 
     Raises
     ------
@@ -88,19 +90,32 @@ def _table_changes(
     from sluice.tables.declared_tables import load_table
 
     catalog, changes, refusals = open_catalog(load_settings()), {}, []
-    for name in _valid(declarations, problems)[1]:
-        declared = declarations.tables[name]
-        if path is not None and path.is_file() and not declared.file.samefile(path):
+    for declared, file in _declared_tables(declarations, problems):
+        if path is not None and path.is_file() and not file.samefile(path):
             continue
+        name = declared.table
         table = load_table(catalog, name)
         try:
-            planned = plan_table_changes(declared.declaration, None if table is None else table.metadata)
+            planned = plan_table_changes(declared, None if table is None else table.metadata)
         except LakehouseError as error:
-            place = Location(file=declared.file)
+            place = Location(file=file)
             refusals.append(DeclarationError(error.message, location=place, next_step=error.next_step))
         else:
             changes.update({name: [str(change) for change in planned]} if planned else {})
     return changes, refusals
+
+
+def _declared_tables(
+    declarations: Declarations, problems: list[DeclarationError]
+) -> Iterator[tuple[TableDeclaration, Path]]:
+    """Each valid table with the file that declares it; of a quarantine, that of its stream."""
+    streams, names = _valid(declarations, problems)
+    for name in names:
+        yield declarations.tables[name].declaration, declarations.tables[name].file
+    for name in streams:
+        stream = declarations.streams[name]
+        if stream.declaration.quarantine:
+            yield quarantine_declaration(stream.declaration, declarations.policy), stream.file
 
 
 def _plans(
