@@ -52,10 +52,11 @@ def test_tombstones_are_left_out_and_counted_and_a_preview_decides_the_same(
 
 
 def test_a_batch_of_tombstones_alone_is_empty_and_two_outputs_count_them_once(workshop: Workshop) -> None:
+    """Beside the count of lost records, of which there are none."""
     topic = sent(workshop, [None, None])
     name = f"s{workshop.namespace}"
     targets = [workshop.declare_table(table, {"id": "long"}) for table in ("first", "second")]
-    source = {"connection": "flights_kafka", "topics": [topic], "value": IGNORING}
+    source = {"connection": "flights_kafka", "topics": [topic], "value": IGNORING, "on_data_loss": "count"}
     workshop.declare_stream(
         name,
         python=TWO_OUTPUTS,
