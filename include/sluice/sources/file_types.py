@@ -71,6 +71,23 @@ def unfit_columns(
     return tuple(_unfit_fields(declared, fields, file_format, required=required))
 
 
+def columns_in_the_path(columns: Sequence[Column], found: pa.Schema, path: str) -> tuple[ColumnDifference, ...]:
+    """Each declared column that a file lacks and a folder of its path is named after, as in `day=5`: it would be null.
+
+    Parameters
+    ----------
+    found: the columns of the file.
+    """
+    given = {name.lower() for name in found.names}
+    folders = {folder.partition("=")[0].lower() for folder in path.split("/")[:-1] if "=" in folder}
+    got = "the name of a folder, which is no column"
+    return tuple(
+        ColumnDifference(column=column.name, declared=_declared(column.column_type), got=got)
+        for column in columns
+        if column.name.lower() in folders - given
+    )
+
+
 def undeclared_columns(columns: Sequence[Column], found: pa.Schema) -> tuple[str, ...]:
     """The columns of a file that are not declared."""
     declared = {column.name.lower() for column in columns}

@@ -24,31 +24,48 @@ class UnreadableHeadError(Exception):
     """The head or foot of a file is not one of its format. The message is half a sentence."""
 
 
-def read_columns(spark: SparkSession, uri: str, *, file_format: FileFormat) -> pa.Schema:
-    """The columns of a file.
+class FileHeads:
+    """Reads the heads of files. It keeps what would cost again for each file: py4j looks a class up by each part of its
+    name, and Hadoop copies its configuration."""
 
-    Parameters
-    ----------
-    uri: as Spark's log of files has it, percent-encoded.
+    def __init__(self, spark: SparkSession) -> None:
+        jvm = jvm_of(spark)
+        self._path, self._uri = jvm.org.apache.hadoop.fs.Path, jvm.java.net.URI
+        self._read_bytes = jvm.org.apache.commons.io.IOUtils.toByteArray
+        self._conf = spark._jsparkSession.sessionState().newHadoopConf()
 
-    Raises
-    ------
-    UnreadableHeadError: when the file is damaged, or is none of its format.
-    LakehouseError: when its storage does not answer, or the file is gone.
-    """
-    with _HadoopFile(spark, uri) as file:
-        try:
-            match file_format:
-                case "parquet":
-                    return _parquet_columns(parquet.ParquetFile(pa.PythonFile(file, "r")))
-                case "orc":
-                    return _orc_columns(orc.ORCFile(pa.PythonFile(file, "r")).schema)
-            return pa.schema([_avro_field(one) for one in _avro_fields(file)])
-        except (pa.ArrowException, OSError, ValueError, EOFError, KeyError, IndexError) as error:
-            if isinstance(error.__cause__, Py4JJavaError) or isinstance(error, LakehouseError):
-                raise
-            detail = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise UnreadableHeadError(f"it is no {file_format} file, or damaged: {detail}") from error
+    def read_columns(self, uri: str, *, file_format: FileFormat) -> pa.Schema:
+        """The columns of a file.
+
+        Parameters
+        ----------
+        uri: as Spark's log of files has it, percent-encoded.
+
+        Raises
+        ------
+        UnreadableHeadError: when the file is damaged, or is none of its format.
+        LakehouseError: when its storage does not answer, or the file is gone.
+        """
+        with self._open(uri) as file:
+            try:
+                match file_format:
+                    case "parquet":
+                        return _parquet_columns(parquet.ParquetFile(pa.PythonFile(file, "r")))
+                    case "orc":
+                        return _orc_columns(orc.ORCFile(pa.PythonFile(file, "r")).schema)
+                return pa.schema([_avro_field(one) for one in _avro_fields(file)])
+            except (pa.ArrowException, OSError, ValueError, EOFError, KeyError, IndexError) as error:
+                if isinstance(error.__cause__, Py4JJavaError) or isinstance(error, LakehouseError):
+                    raise
+                detail = str(error).splitlines()[0] if str(error) else type(error).__name__
+                raise UnreadableHeadError(f"it is no {file_format} file, or damaged: {detail}") from error
+
+    def _open(self, uri: str) -> _HadoopFile:
+        with _Refusals(uri):
+            path = self._path(self._uri(uri))
+            files = path.getFileSystem(self._conf)
+            size_bytes = int(files.getFileStatus(path).getLen())
+            return _HadoopFile(files.open(path), self._read_bytes, uri=uri, size_bytes=size_bytes)
 
 
 def _parquet_columns(file: parquet.ParquetFile) -> pa.Schema:
@@ -155,13 +172,9 @@ def _avro_type(kind: Any) -> pa.DataType:
 class _HadoopFile(io.RawIOBase):
     """A file of one of Spark's file systems, for readers of Python. It is read in a few pieces."""
 
-    def __init__(self, spark: SparkSession, uri: str) -> None:
-        self._jvm, self._uri, self._at = jvm_of(spark), uri, 0
-        path = self._jvm.org.apache.hadoop.fs.Path(self._jvm.java.net.URI(uri))
-        with self._refusals():
-            files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
-            self._size = int(files.getFileStatus(path).getLen())
-            self._stream: JavaObject = files.open(path)
+    def __init__(self, stream: JavaObject, read_bytes: JavaObject, *, uri: str, size_bytes: int) -> None:
+        self._stream, self._read_bytes = stream, read_bytes
+        self._uri, self._size_bytes, self._at = uri, size_bytes, 0
 
     def readable(self) -> bool:
         return True
@@ -173,17 +186,17 @@ class _HadoopFile(io.RawIOBase):
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size_bytes}[whence]
         self._at = base + offset
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        wanted = min(len(buffer), self._size - self._at)
+        wanted = min(len(buffer), self._size_bytes - self._at)
         if wanted <= 0:
             return 0
-        with self._refusals():
+        with _Refusals(self._uri):
             self._stream.seek(self._at)
-            piece = bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(self._stream, wanted))
+            piece = bytes(self._read_bytes(self._stream, wanted))
         buffer[: len(piece)] = piece
         self._at += len(piece)
         return len(piece)
@@ -192,9 +205,6 @@ class _HadoopFile(io.RawIOBase):
         if not self.closed:
             self._stream.close()
         super().close()
-
-    def _refusals(self) -> _Refusals:
-        return _Refusals(self._uri)
 
 
 class _Refusals:

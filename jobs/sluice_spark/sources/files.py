@@ -16,10 +16,10 @@ from pyspark.sql.types import StructType
 from sluice.declarations.source_declarations import FilesSource
 from sluice.errors import SchemaError
 from sluice.settings import FilesConnection
-from sluice.sources.file_types import undeclared_columns, unfit_columns
+from sluice.sources.file_types import columns_in_the_path, undeclared_columns, unfit_columns
 from sluice_spark.session.columns import quoted, spark_schema
 from sluice_spark.sources.csv_lines import CSV_OPTIONS, csv_schema
-from sluice_spark.sources.file_heads import UnreadableHeadError, read_columns
+from sluice_spark.sources.file_heads import FileHeads, UnreadableHeadError
 
 _ANY_AGE = "36500d"
 """Spark leaves out files that are seven days older than the newest, for example copies that keep their times."""
@@ -96,9 +96,10 @@ def require_declared_columns(
     """
     if source.format not in ("parquet", "orc", "avro"):
         return
+    heads = FileHeads(spark)
     for uri in uris:
         try:
-            found = read_columns(spark, uri, file_format=source.format)
+            found = heads.read_columns(uri, file_format=source.format)
         except UnreadableHeadError as error:
             raise SchemaError(
                 f"The file {unquote(uri)} cannot be read: {error}.",
@@ -106,6 +107,7 @@ def require_declared_columns(
                 next_step="Repair the file, or move it out of the folder.",
             ) from error
         differences = unfit_columns(source.columns, found, file_format=source.format)
+        differences = differences or columns_in_the_path(source.columns, found, unquote(uri))
         if see is not None:
             see(found, not differences)
         if differences:

@@ -6,7 +6,13 @@ import pyarrow as pa
 import pytest
 
 from sluice.declarations.value_declaration import Column
-from sluice.sources.file_types import LEGACY_INSTANT, ORC_INSTANT, undeclared_columns, unfit_columns
+from sluice.sources.file_types import (
+    LEGACY_INSTANT,
+    ORC_INSTANT,
+    columns_in_the_path,
+    undeclared_columns,
+    unfit_columns,
+)
 
 FILE_TYPES: dict[str, pa.DataType] = {
     "bool": pa.bool_(),
@@ -23,6 +29,7 @@ FILE_TYPES: dict[str, pa.DataType] = {
     "float64": pa.float64(),
     "string": pa.string(),
     "binary": pa.binary(),
+    "fixed12": pa.binary(12),
     "fixed16": pa.binary(16),
     "date": pa.date32(),
     "time": pa.time64("us"),
@@ -35,6 +42,7 @@ FILE_TYPES: dict[str, pa.DataType] = {
     "int96": LEGACY_INSTANT,
     "orc_tz": ORC_INSTANT,
     "decimal(9,2)": pa.decimal128(9, 2),
+    "decimal(20,2)": pa.decimal128(20, 2),
     "decimal(20,4)": pa.decimal128(20, 4),
     "list": pa.list_(pa.int32()),
     "map": pa.map_(pa.string(), pa.int32()),
@@ -48,17 +56,19 @@ FIT = {
     "double": {"float32", "float64"},
     "string": {"string"},
     "uuid": {"string"},
-    "binary": {"string", "binary", "fixed16"},
+    "binary": {"string", "binary", "fixed12", "fixed16"},
     "fixed[16]": {"fixed16"},
     "date": {"date"},
     "timestamp": {"ts_ms", "ts_us"},
     "timestamptz": {"tz_ms", "tz_us", "int96"},
     "decimal(9, 2)": {"decimal(9,2)"},
     "decimal(20, 4)": {"decimal(9,2)", "decimal(20,4)"},
-    "decimal(38, 2)": {"decimal(9,2)"},
+    "decimal(38, 2)": {"decimal(9,2)", "decimal(20,2)"},
     "list<int>": {"list"},
     "list<string>": set(),
     "map<string, long>": {"map"},
+    "map<string, string>": set(),
+    "map<int, int>": set(),
     "struct<a: long>": {"struct"},
     "struct<b: long>": set(),
 }
@@ -151,3 +161,22 @@ def test_avro_has_no_text_for_bytes() -> None:
         [Column(name="x", type="binary")], pa.schema([("x", pa.string())]), file_format="avro"
     )
     assert str(difference) == "x: declared binary, got string"
+
+
+@pytest.mark.parametrize(
+    ("path", "named"),
+    [
+        ("file:///in/day=5/a.parquet", ["Day"]),
+        ("s3a://bucket/in/DAY=5/hour=1/a.parquet", ["Day"]),
+        ("file:///in/id=5/a.parquet", []),  # the file has it
+        ("file:///in/day/5/a.parquet", []),
+        ("file:///in/today=5/a.parquet", []),
+        ("file:///in/day=5.parquet", []),  # no folder
+    ],
+)
+def test_a_column_that_only_a_folder_is_named_after_is_not_null(path: str, named: list[str]) -> None:
+    columns = [Column(name="id", type="long"), Column(name="Day", type="int")]
+
+    found = columns_in_the_path(columns, pa.schema({"id": pa.int64()}), path)
+
+    assert [one.column for one in found] == named

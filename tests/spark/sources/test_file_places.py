@@ -1,0 +1,90 @@
+"""Files of parquet, orc and avro where they lie and as they are compressed: read whole, or refused by their place."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+from pyarrow import orc, parquet
+from pyspark.sql import SparkSession
+
+from sluice.checkpoints.s3_checkpoint_files import s3_client
+from sluice.declarations.source_declarations import FilesSource
+from sluice.errors import SchemaError
+from sluice.settings import Settings
+from sluice_spark.sources import files
+
+CODECS = {
+    "parquet": ("none", "snappy", "gzip", "zstd", "lz4"),
+    "orc": ("uncompressed", "snappy", "zlib", "zstd", "lz4"),
+    "avro": ("null", "deflate", "bzip2", "xz"),
+}
+COLUMNS = [{"name": "id", "type": "double"}, {"name": "day", "type": "double"}]
+
+
+def content(file_format: str, rows: dict[str, list[float]], *, codec: str) -> bytes:
+    """A file with these columns."""
+    sink = io.BytesIO()
+    if file_format == "avro":
+        fields = [{"name": name, "type": ["null", "double"]} for name in rows]
+        values = [dict(zip(rows, row, strict=True)) for row in zip(*rows.values(), strict=True)]
+        fastavro.writer(sink, {"type": "record", "name": "r", "fields": fields}, values, codec=codec)
+    else:
+        writer: Any = parquet if file_format == "parquet" else orc
+        writer.write_table(pa.table(rows), sink, compression=codec)
+    return sink.getvalue()
+
+
+def source_of(file_format: str, **more: Any) -> FilesSource:
+    return FilesSource.model_validate({"connection": "here", "format": file_format, "columns": COLUMNS, **more})
+
+
+@pytest.mark.parametrize("file_format", CODECS)
+def test_files_are_read_whole_however_their_parts_are_compressed(
+    spark: SparkSession, tmp_path: Path, file_format: str
+) -> None:
+    uris = []
+    for number, codec in enumerate(CODECS[file_format]):
+        file = tmp_path / f"{codec}.{file_format}"
+        ids = [100.0 * number + one for one in range(100)]
+        file.write_bytes(content(file_format, {"id": ids, "day": ids}, codec=codec))
+        uris.append(file.as_uri())
+
+    rows = files.read_these(spark, source_of(file_format), uris).collect()
+
+    assert sorted(tuple(row) for row in rows) == [(float(one), float(one)) for one in range(100 * len(uris))]
+
+
+@pytest.mark.parametrize("file_format", CODECS)
+def test_files_of_an_object_store_are_held_to_what_is_declared_too(
+    spark: SparkSession, settings: Settings, tmp_path: Path, file_format: str
+) -> None:
+    store, folder = s3_client(settings.object_store), f"file_places/{tmp_path.name}"
+    codec = CODECS[file_format][0]
+    for name, rows in (("fits", {"id": [1.0], "day": [2.0]}), ("renamed", {"id": [1.0], "date": [2.0]})):
+        body = content(file_format, rows, codec=codec)
+        store.put_object(Bucket="landing", Key=f"{folder}/{name} ü.{file_format}", Body=body)
+    fits, renamed = (f"s3a://landing/{folder}/{name} ü.{file_format}" for name in ("fits", "renamed"))
+
+    assert [tuple(row) for row in files.read_these(spark, source_of(file_format), [fits]).collect()] == [(1.0, 2.0)]
+    with pytest.raises(SchemaError, match=rf"s3a://.*/renamed ü\.{file_format} does not have .* day: declared double"):
+        files.read_these(spark, source_of(file_format), [fits, renamed])
+
+
+@pytest.mark.parametrize("file_format", CODECS)
+def test_a_column_that_is_only_in_the_path_is_refused_and_not_null(
+    spark: SparkSession, tmp_path: Path, file_format: str
+) -> None:
+    file = tmp_path / "day=5" / f"a.{file_format}"
+    file.parent.mkdir()
+    file.write_bytes(content(file_format, {"id": [1.0]}, codec=CODECS[file_format][0]))
+
+    with pytest.raises(SchemaError, match="day: declared double, got the name of a folder, which is no column"):
+        files.read_these(spark, source_of(file_format), [f"file://{file}"])
+    file.rename(tmp_path / file.name)
+    older = files.read_these(spark, source_of(file_format), [(tmp_path / file.name).as_uri()])
+    assert [tuple(row) for row in older.collect()] == [(1.0, None)]
