@@ -51,7 +51,7 @@ from sluice.sources.kafka_clients import client_settings
 from sluice_spark.run.stop_request import StopReason, StopRequest
 from sluice_spark.session.session import open_session
 
-_ROWS, _PAUSE_SECONDS, _END_SECONDS = 10, 5.0, 300.0
+_ROWS, _PAUSE_SECONDS, _END_SECONDS = 10, 5.0, 900.0
 _CONSOLE = Console(width=160)
 _CONTINUOUS: dict[str, Any] = {"mode": "continuous", "trigger": {"processing_time": "2 seconds"}}
 
