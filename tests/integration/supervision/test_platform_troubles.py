@@ -20,9 +20,10 @@ from sluice.ledger.generations import current_generation
 from sluice.ledger.progress_samples import LagObservation
 from sluice.ledger.quality_checks import QualityVerdict, record_quality
 from sluice.ledger.stream_troubles import all_troubles
+from sluice.processes.deadline import Deadline
 from sluice.sources.source_heads import SourceHeads
 from sluice.supervision.platform_dags import MISSED_WHILE_PAUSED
-from sluice.supervision.platform_troubles import troubles_beside_streams
+from sluice.supervision.platform_troubles import note_paused_dags, troubles_beside_streams
 from sluice.supervision.reconciler import reconcile_all
 from sluice.supervision.supervisor import Supervisor
 
@@ -57,6 +58,14 @@ def test_a_paused_dag_is_a_trouble_until_it_is_unpaused(
     assert all_troubles(ledger)[0].since == trouble.since, "a pass does not begin it again"
     one_pass(supervisor)
     assert all_troubles(ledger) == ()
+
+
+def test_once_the_time_of_a_pass_is_over_airflow_is_asked_about_no_further_dag(ledger: Ledger) -> None:
+    asked: list[str] = []
+
+    note_paused_dags(ledger, asked.append, by="a test", deadline=Deadline.after(0))
+
+    assert asked == []
 
 
 class SilentSources(SourceHeads):
