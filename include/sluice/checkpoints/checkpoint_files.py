@@ -25,8 +25,8 @@ from sluice.errors import CheckpointError
 from sluice.settings import ObjectStoreSettings
 
 
-class CheckpointFiles(Protocol):
-    """Access to the files of one checkpoint folder. Paths are relative to it, with forward slashes."""
+class ReadableCheckpoint(Protocol):
+    """Reads the files of one checkpoint folder. Paths are relative to it, with forward slashes."""
 
     @property
     def location(self) -> str:
@@ -61,6 +61,10 @@ class CheckpointFiles(Protocol):
         CheckpointError: when the storage does not answer.
         """
         ...
+
+
+class CheckpointFiles(ReadableCheckpoint, Protocol):
+    """Access to the files of one checkpoint folder."""
 
     def write_text(self, path: str, text: str) -> None:
         """Write one file, in place of one that exists. Readers see the old or the new one, and never a part.

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import google_crc32c
 
-from sluice.checkpoints.checkpoint_files import CheckpointFiles
+from sluice.checkpoints.checkpoint_files import ReadableCheckpoint
 from sluice.checkpoints.checkpoint_layout import FileObservation, checksum_path, hidden_checksum_path
 
 MOST_BYTES = 64 * 1024**2
@@ -30,7 +30,7 @@ _HADOOP_MAGIC = b"crc\0"
 
 
 def damaged_files(
-    checkpoint: CheckpointFiles, listed: Sequence[FileObservation], wanted: Sequence[str], *, most_bytes: int | None
+    checkpoint: ReadableCheckpoint, listed: Sequence[FileObservation], wanted: Sequence[str], *, most_bytes: int | None
 ) -> frozenset[str]:
     """Those of some files that are not what was written.
 
@@ -59,7 +59,7 @@ def _within(listed: Sequence[FileObservation], wanted: frozenset[str], most_byte
         yield seen.path
 
 
-def _is_damaged(checkpoint: CheckpointFiles, path: str, names: set[str]) -> bool:
+def _is_damaged(checkpoint: ReadableCheckpoint, path: str, names: set[str]) -> bool:
     hidden, beside = hidden_checksum_path(path), checksum_path(path)
     if hidden not in names and beside not in names:
         return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from sluice.checkpoints.checkpoint_files import CheckpointFiles
+from sluice.checkpoints.checkpoint_files import ReadableCheckpoint
 from sluice.checkpoints.checkpoint_layout import (
     COMMITS,
     OFFSETS,
@@ -17,7 +17,7 @@ from sluice.checkpoints.checkpoint_layout import (
 from sluice.checkpoints.file_checksums import MOST_BYTES, READERS, damaged_files
 
 
-def observe_checkpoint(checkpoint: CheckpointFiles, *, is_whole: bool = False) -> CheckpointContents:
+def observe_checkpoint(checkpoint: ReadableCheckpoint, *, is_whole: bool = False) -> CheckpointContents:
     """Observe a checkpoint that a driver may be writing meanwhile.
 
     It lists the offset log, then the commit log, then everything. A batch that the first listing has and the second has
@@ -46,7 +46,7 @@ def observe_checkpoint(checkpoint: CheckpointFiles, *, is_whole: bool = False) -
     )
 
 
-def _texts(checkpoint: CheckpointFiles, paths: Sequence[str]) -> Mapping[str, str]:
+def _texts(checkpoint: ReadableCheckpoint, paths: Sequence[str]) -> Mapping[str, str]:
     with ThreadPoolExecutor(READERS) as pool:
         found = zip(paths, pool.map(checkpoint.read_text, paths), strict=True)
         return {path: text for path, text in found if text is not None}

@@ -15,6 +15,7 @@ from typing import Any
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
+from sluice.checkpoints.checkpoint_copies import copies_location, list_copies
 from sluice.checkpoints.checkpoint_files import open_checkpoint_files
 from sluice.checkpoints.checkpoint_layout import OFFSETS, CheckpointContents
 from sluice.checkpoints.checkpoint_logs import offsets_of
@@ -123,7 +124,8 @@ def observe_position(
         unknown.pop(Witness.CHECKPOINT, None)
         checkpoint = checkpoint_of(stream, seen.number, checkpoints_root=settings.checkpoints) if seen.number else ""
         contents = _contents(checkpoint, settings, unknown, is_whole=is_whole)
-        seen = replace(seen, checkpoint=checkpoint, contents=contents)
+        has_copies = bool(checkpoint) and _has_copies(checkpoint, settings)
+        seen = replace(seen, checkpoint=checkpoint, contents=contents, has_copies=has_copies)
     recorded = [one for one in known if one.key.generation == seen.number]
     seen = replace(seen, batches=_batches(seen, outputs, recorded))
     identities = _identities(catalog, declaration, settings, seen, unknown)
@@ -156,6 +158,13 @@ def _contents(
     except CheckpointError as error:
         unknown[Witness.CHECKPOINT] = str(error)
         return None
+
+
+def _has_copies(checkpoint: str, settings: Settings) -> bool:
+    try:
+        return bool(list_copies(open_checkpoint_files(copies_location(checkpoint), settings.object_store)))
+    except CheckpointError:  # the checkpoint lies in the same storage, and is unknown then
+        return False
 
 
 def _outputs(

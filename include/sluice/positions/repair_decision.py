@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from uuid import NAMESPACE_URL, uuid5
 
+from sluice.checkpoints.checkpoint_copies import CheckpointCopy
 from sluice.checkpoints.checkpoint_layout import COMMITS, METADATA, OFFSETS, CheckpointContents, log_files, state_stores
 from sluice.checkpoints.checkpoint_logs import (
     EMPTY_COMMIT,
@@ -42,6 +43,7 @@ class CheckpointRepair:
     reads_from: the offsets from which something is read again, from `canonical_offsets`; empty where nothing is, unset
         where something is and nothing shows from where.
     rows_read_again: of batches that were read before; unset when their number is unknown.
+    restores: the copy that is put in the place of the checkpoint first; unset without one.
     """
 
     stands_at: int
@@ -50,11 +52,12 @@ class CheckpointRepair:
     writes: Mapping[str, str] = field(default_factory=dict, hash=False)
     reads_from: str | None = ""
     rows_read_again: int | None = 0
+    restores: CheckpointCopy | None = None
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing is to be done."""
-        return not self.removes and not self.writes
+        return not self.removes and not self.writes and self.restores is None
 
 
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
@@ -211,7 +214,7 @@ class _Checkpoint:
     def _metadata(self, *, is_last: bool) -> dict[str, str]:
         """The query's id, where it is missing, or another one. is_last: whether it was removed before others change: no
         run starts without it."""
-        found, wanted = _query_id(self.contents.texts.get(METADATA, "")), query_id_of(self.seen)
+        found, wanted = query_id_in(self.contents.texts.get(METADATA, "")), query_id_of(self.seen)
         is_damaged = METADATA in self.contents.damaged
         is_right = found == wanted and not is_damaged
         return {} if is_right and not is_last else {METADATA: json.dumps({"id": wanted}, separators=(",", ":"))}
@@ -332,10 +335,11 @@ def query_id_of(seen: StreamPosition) -> str:
     if seen.generation is not None and seen.generation.generation == seen.number:
         known = seen.generation.query_id
     texts = seen.contents.texts if seen.contents is not None else {}
-    return known or _query_id(texts.get(METADATA, "")) or str(uuid5(NAMESPACE_URL, seen.checkpoint))
+    return known or query_id_in(texts.get(METADATA, "")) or str(uuid5(NAMESPACE_URL, seen.checkpoint))
 
 
-def _query_id(text: str) -> str | None:
+def query_id_in(text: str) -> str | None:
+    """The id of the query in a `metadata`; none where it has none."""
     try:
         found = json.loads(text)["id"]
     except (ValueError, KeyError, TypeError):

@@ -7,6 +7,8 @@ double or lose rows. How it works: `observe_position`, `judge_position` and `dec
 generation, query and marks stay, so that nothing becomes visible twice. No run starts from a checkpoint without its
 `metadata`, so a repair that is interrupted is completed by another one.
 
+State that is lost comes from a copy that a stop has made (`restore_copy`), where one stands at the tables' batch.
+
 What it does not do: it computes no lost state again, nor what a source keeps in the checkpoint alone.
 A table that was set back or created again has remedies of its own, and they come first.
 Known limitation: of a driver whose run a lost ledger has forgotten nothing is known; its next heartbeat ends it.
@@ -20,6 +22,7 @@ from typing import Any
 
 from pyiceberg.catalog import Catalog
 
+from sluice.checkpoints.checkpoint_copies import copies_location
 from sluice.checkpoints.checkpoint_files import CheckpointFiles, open_checkpoint_files
 from sluice.checkpoints.checkpoint_layout import METADATA, checksum_path, hidden_checksum_path
 from sluice.declarations.loaded_declarations import LoadedStream
@@ -33,7 +36,8 @@ from sluice.ledger.vacated_runs import find_left_driver
 from sluice.operations import OperationPlan, OperationVerb, Refusal, RefusalReason, Stake, steps_of
 from sluice.positions.judge_position import disagreeing, judge_position
 from sluice.positions.observe_position import observe_position
-from sluice.positions.repair_decision import CheckpointRepair, decide_repair, query_id_of
+from sluice.positions.repair_decision import CheckpointRepair, decide_repair, query_id_in, query_id_of
+from sluice.positions.restore_copy import decide_restore, put_copy
 from sluice.positions.source_reach import refuse_gone_input
 from sluice.positions.stream_position import Agreement, PositionFinding, StreamPosition, Witness
 from sluice.publication.command_runs import CommandMode, run_of_command
@@ -68,6 +72,7 @@ class Repair:
             "identities": dict(self.seen.identities) if self.generation is not None else {},
             "stands_at": written.stands_at,
             "runs_again": written.runs_again,
+            "restores_copy": written.restores.clock if written.restores is not None else None,
             "removes": list(written.removes),
             "writes": dict(written.writes),
             "rows_read_again": written.rows_read_again,
@@ -98,11 +103,13 @@ def plan_repair(
     )
     findings = disagreeing(judge_position(seen))
     decided = decide_repair(seen) if any(one.witness is Witness.CHECKPOINT for one in findings) else None
+    if isinstance(decided, Refusal) and not seen.is_live:
+        decided = decide_restore(seen, settings.object_store) or decided
     written = decided if isinstance(decided, CheckpointRepair) and not decided.is_empty else None
     repair = Repair(
         seen=seen,
         generation=seen.number if any(one.witness is Witness.LEDGER for one in findings) else None,
-        query_id=query_id_of(seen),
+        query_id=query_id_in(written.writes.get(METADATA, "") if written is not None else "") or query_id_of(seen),
         checkpoint=written,
     )
     rows = written.rows_read_again if written is not None else 0
@@ -177,12 +184,15 @@ def repair_stream(
             )
             reached(CrashPoint.RECORDED)
         if repair.checkpoint is not None:
-            files = open_checkpoint_files(repair.seen.checkpoint, settings.object_store)
-            _write(files, repair.checkpoint, reached)
+            _write(repair.seen.checkpoint, repair.checkpoint, settings, reached)
     return plan
 
 
-def _write(files: CheckpointFiles, repair: CheckpointRepair, reached: Reached) -> None:
+def _write(checkpoint: str, repair: CheckpointRepair, settings: Settings, reached: Reached) -> None:
+    files = open_checkpoint_files(checkpoint, settings.object_store)
+    if repair.restores is not None:
+        store = open_checkpoint_files(copies_location(checkpoint), settings.object_store)
+        put_copy(files, store, repair.restores, reached)
     for path in repair.removes:
         _remove(files, path)
         reached(CrashPoint.FILE_CHANGED)
@@ -254,6 +264,11 @@ def _sentences(repair: Repair, findings: tuple[PositionFinding, ...]) -> Iterato
 
 
 def _written(seen: StreamPosition, written: CheckpointRepair) -> Iterator[str]:
+    if (copy := written.restores) is not None:
+        yield (
+            f"Put the copy of {copy.copied_at:%Y-%m-%d %H:%M:%S} UTC, with {len(copy.files)} files behind batch "
+            f"{copy.committed}, in the place of what is in {seen.checkpoint}."
+        )
     removed = [path for path in written.removes if path != METADATA]
     if removed:
         yield f"Remove from {seen.checkpoint}: {_named(removed)}."

@@ -125,6 +125,8 @@ class StreamPosition:
     is_live: whether a driver runs: then the witnesses move while they are read.
     has_other_outputs: whether something is delivered that no mark shows.
     own_memory: the inputs whose sources keep in the checkpoint what they have read, beside the offsets.
+    has_copies: whether copies of the checkpoint are there, which only a query with state has. They are looked for where
+        the ledger does not know the generation.
     """
 
     stream: str
@@ -141,6 +143,7 @@ class StreamPosition:
     is_live: bool = False
     has_other_outputs: bool = False
     own_memory: tuple[str, ...] = ()
+    has_copies: bool = False
 
     @property
     def number(self) -> int:
@@ -183,9 +186,8 @@ class StreamPosition:
 
     @property
     def keeps_state(self) -> bool:
-        """Whether the query keeps state, by what the ledger or the checkpoint knows."""
+        """Whether the query keeps state, by what the ledger, the checkpoint or its copies know."""
         known = {} if self.generation is None else self.generation.fingerprint
         files = self.contents.files if self.contents is not None else ()
-        return bool(known.get(STATE_OPERATORS) or known.get(STATE_MEANING)) or any(
-            seen.path.startswith("state/") for seen in files
-        )
+        is_known = self.has_copies or known.get(STATE_OPERATORS) or known.get(STATE_MEANING)
+        return bool(is_known) or any(seen.path.startswith("state/") for seen in files)

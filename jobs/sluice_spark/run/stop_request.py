@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from pyspark.java_gateway import ensure_callback_server_started
@@ -38,6 +39,11 @@ class StopReason(StrEnum):
         """Whether a run that stops for this reason may still publish the batch that runs."""
         return self not in (StopReason.LEASE_LOST, StopReason.UNPUBLISHED)
 
+    @property
+    def is_orderly(self) -> bool:
+        """Whether the run ended between two batches, and what it has written is all published."""
+        return self in (StopReason.STOPPED, StopReason.SIGNALLED, StopReason.EXHAUSTED)
+
 
 LEASE_ENDS = frozenset({StopReason.LEASE_LOST, StopReason.LEDGER_AWAY})
 """The ends that were not requested: the run stopped for its lease, and the stream is to be started again."""
@@ -49,16 +55,23 @@ class StopRequest:
     def __init__(self) -> None:
         self._event = threading.Event()
         self._reason: StopReason | None = None
+        self._asked_at: float | None = None
 
     @property
     def reason(self) -> StopReason | None:
         """Why the run is to stop; none while it is not."""
         return self._reason
 
+    @property
+    def seconds_ago(self) -> float:
+        """How long ago the run was asked to stop; 0 while it is not."""
+        return 0.0 if self._asked_at is None else monotonic() - self._asked_at
+
     def make(self, reason: StopReason) -> None:
         """Ask the run to stop."""
         if not self._event.is_set():
             self._reason = reason
+            self._asked_at = monotonic()
             self._event.set()
             _log.info("stopping after this batch: %s", reason)
 

@@ -33,6 +33,7 @@ from sluice_spark.run.increment_start import prepare_available_now
 from sluice_spark.run.pinning import Pinning
 from sluice_spark.run.query_run import QueryRun
 from sluice_spark.run.run_start import RunStart, naming_the_witness, start_run
+from sluice_spark.run.stop_copy import copy_at_stop
 from sluice_spark.run.stop_request import LEASE_ENDS, StopReason, StopRequest, Watchdog, stopped_by_signals
 from sluice_spark.session.session import Sessions, own_session
 
@@ -168,9 +169,13 @@ class SupervisedRun:
                 if self.planned is not None:
                     return query.run_planned() if is_planned else StopReason.EXHAUSTED
                 if declaration.mode == "continuous":
-                    return query.keep_running(trigger_of(declaration))
-                prepare_available_now(spark, start.plan, start.checkpoint, start.catalog)
-                return query.exhaust()
+                    reason = query.keep_running(trigger_of(declaration))
+                else:
+                    prepare_available_now(spark, start.plan, start.checkpoint, start.catalog)
+                    reason = query.exhaust()
+        if reason.is_orderly:
+            copy_at_stop(self.ledger, self.settings, start.checkpoint.location, lease=lease, stop=stop)
+        return reason
 
     def _start(self, spark: SparkSession, *, token: int, is_again: bool) -> tuple[RunStart, bool]:
         """The start of the run, and whether a batch is planned for it."""

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.update import (
@@ -17,6 +18,8 @@ from pyiceberg.table.update import (
 )
 from sqlalchemy import text
 from tests.faults.ways_out.kinds import COLUMNS, Subject
+
+from sluice.checkpoints.checkpoint_copies import copies_location
 
 
 def newest(folder: Path, log: str) -> Path:
@@ -59,6 +62,12 @@ def of_log(log: str, damage: Callable[[Path], object]) -> Callable[[Subject], ob
 def folder_gone(subject: Subject) -> None:
     """Somebody removes the checkpoint."""
     shutil.rmtree(subject.checkpoint)
+
+
+def copies_gone_too(subject: Subject) -> None:
+    """Somebody removes the checkpoint and its copies."""
+    folder_gone(subject)
+    shutil.rmtree(urlsplit(copies_location(subject.checkpoint.as_uri())).path)
 
 
 def logs_gone(subject: Subject) -> None:

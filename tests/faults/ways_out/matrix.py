@@ -54,7 +54,8 @@ def _cells() -> Iterator[Cell]:
     refused: dict[str, Any] = {"way": Way.REFUSED}
     second: dict[str, Any] = {"generation": 2}
     yield from _each(STATELESS, "1", "folder gone", damages.folder_gone)
-    yield from _each(STATEFUL, "1", "folder gone", damages.folder_gone, **refused)
+    yield from _each(STATEFUL, "1", "folder gone", damages.folder_gone)
+    yield from _each(STATEFUL, "1", "folder and copies gone", damages.copies_gone_too, **refused)
     yield from _each(STATELESS, "1", "logs gone", damages.logs_gone, found=BEHIND)
     for name, damage in _LOG.items():
         yield from _each(Kind, "3", f"newest offsets {name}", of_log("offsets", damage))
@@ -64,10 +65,9 @@ def _cells() -> Iterator[Cell]:
     yield from _each(Kind, "5", "metadata foreign", damages.metadata_foreign)
     for name, damage in _STATE.items():
         yield from _each(STATEFUL, "6", f"newest state {name}", damages.states(damage))
-    yield from _each(STATEFUL, "6", "a state store gone", damages.store_gone, **refused)
-    yield from _each(STATEFUL, "6", "all state gone", damages.state_gone, **refused)
-    yield from _each(STATELESS, "7", "older copy", found=BEHIND, around=damages.older_copy_afterwards)
-    yield from _each(STATEFUL, "7", "older copy", found=BEHIND, around=damages.older_copy_afterwards, **refused)
+    yield from _each(STATEFUL, "6", "a state store gone", damages.store_gone)
+    yield from _each(STATEFUL, "6", "all state gone", damages.state_gone)
+    yield from _each(Kind, "7", "older copy", found=BEHIND, around=damages.older_copy_afterwards)
     yield from _each([Kind.T], "8", "one table of yesterday", found=AHEAD, around=_one_table, **refused)
     back: dict[str, Any] = {
         "found": ("mark diverged",),
@@ -82,7 +82,7 @@ def _cells() -> Iterator[Cell]:
     yield from _each(Kind, "12", "ledger lost", damages.ledger_lost, found=FORGOTTEN, **second)
     yield from _each(Kind, "13", "generation forgotten", damages.generation_forgotten, found=FORGOTTEN, **second)
     both = (*FORGOTTEN, *DAMAGED)
-    yield from _each(STATELESS, "13", "ledger and checkpoint lost", damages.both_lost, found=both, **second)
+    yield from _each(Kind, "13", "ledger and checkpoint lost", damages.both_lost, found=both, **second)
     yield from _each(Kind, "17", "catalog of yesterday", found=AHEAD, around=_tables)
 
 
@@ -90,6 +90,7 @@ CELLS = tuple(_cells())
 
 SAMPLE = frozenset({
     "1-A-folder_gone",
+    "1-W-folder_gone",
     "6-W-newest_state_flipped",
     "13-A-ledger_and_checkpoint_lost",
     "17-A-catalog_of_yesterday",

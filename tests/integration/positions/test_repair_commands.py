@@ -209,7 +209,7 @@ def test_an_output_that_is_declared_again_is_left_to_its_next_start(
 
 
 def test_state_that_is_gone_is_refused_with_the_number(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
-    copier.bench.publish(copier.bench.stage(1, [3], start_offsets=_ends(copier), end_offsets=_ends(copier)))
+    copier.bench.publish(copier.bench.stage(1, [3], start_offsets=read_ends(copier), end_offsets=read_ends(copier)))
     root = filled(copier, batches=2)
     shutil.rmtree(root / "state")
 
@@ -226,7 +226,7 @@ def test_a_source_that_was_rolled_back_is_found_before_a_start_and_continued(
     first = rows.target().metadata.current_snapshot_id
     assert first is not None
     rows.write_as_another(3)
-    read = _ends(copier)
+    read = read_ends(copier)
     copier.bench.publish(copier.bench.stage(1, [3], start_offsets=_offset(first), end_offsets=read))
     filled(copier, batches=2)
     (folder(copier) / "offsets/0").write_text(HEADER + json.dumps(offset(first)))
@@ -247,7 +247,7 @@ def test_a_set_back_table_is_another_remedy(copier: Copier, capsys: pytest.Captu
     filled(copier, batches=1)
     first = copier.bench.target().metadata.current_snapshot_id
     assert first is not None
-    copier.bench.publish(copier.bench.stage(1, [3], start_offsets=_ends(copier)))
+    copier.bench.publish(copier.bench.stage(1, [3], start_offsets=read_ends(copier)))
     copier.bench.target().manage_snapshots().rollback_to_snapshot(first).commit()
 
     code, shown, _ = typed(["stream", "repair", copier.stream, "--dry-run"], capsys)
@@ -255,7 +255,7 @@ def test_a_set_back_table_is_another_remedy(copier: Copier, capsys: pytest.Captu
     assert (code, "refused (other_remedy): Mark diverged" in shown) == (1, True)
 
 
-def _ends(copier: Copier) -> str:
+def read_ends(copier: Copier) -> str:
     source = copier.bench.catalog.load_table(f"{copier.stream}.rows").metadata.current_snapshot_id
     assert source is not None
     return _offset(source)

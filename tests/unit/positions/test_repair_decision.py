@@ -139,6 +139,14 @@ def test_a_batch_that_the_driver_did_not_commit_is_left_to_spark() -> None:
         assert repair(seen).is_empty
 
 
+def test_where_ledger_and_checkpoint_are_lost_its_copies_show_that_a_query_keeps_state() -> None:
+    seen = position({}, visible=5, generation=None)
+    assert not isinstance(decide_repair(seen), Refusal)
+    decided = decide_repair(replace(seen, has_copies=True))
+    assert isinstance(decided, Refusal)
+    assert "its state is lost" in decided.sentence
+
+
 def test_a_lost_folder_is_written_back_at_the_mark() -> None:
     seen = position({}, visible=5)
 

@@ -1,0 +1,130 @@
+"""Takes a copy of the checkpoint where its state is lost, and puts it in the place of what is left.
+
+    `metadata` goes ─► all other files go, commits first ─► state comes, then offsets, then commits ─► `metadata` comes
+
+How it works: a copy is a checkpoint that was whole at its batch. What `decide_repair` makes of it beside the tables
+decides whether it helps: it does when it stands at their newest batch, or one before it. It has to be of the same query
+and to end where the tables say that its batch ends: what was read again since, or under the same name before, has
+another state. Until the last commit is written nothing but a copy helps, and no run starts without `metadata`; so the
+same command completes what was interrupted.
+
+Known limitation: batches that Spark would have to run again one after another, up to the tables, it does not run. Then
+the repair is refused as without a copy.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from sluice.checkpoints.checkpoint_copies import (
+    CheckpointCopy,
+    CopiedCheckpoint,
+    CopiedFile,
+    copies_location,
+    list_copies,
+)
+from sluice.checkpoints.checkpoint_files import CheckpointFiles, open_checkpoint_files
+from sluice.checkpoints.checkpoint_layout import (
+    COMMITS,
+    METADATA,
+    OFFSETS,
+    FileObservation,
+    is_hidden,
+    log_files,
+)
+from sluice.checkpoints.checkpoint_logs import offsets_of
+from sluice.checkpoints.observe_checkpoint import observe_checkpoint
+from sluice.errors import CheckpointError
+from sluice.positions.log_offsets import canonical_end
+from sluice.positions.repair_decision import CheckpointRepair, decide_repair, query_id_in, query_id_of
+from sluice.positions.stream_position import StreamPosition
+from sluice.publication.crash_points import CrashPoint, Reached
+from sluice.settings import ObjectStoreSettings
+
+
+def decide_restore(seen: StreamPosition, object_store: ObjectStoreSettings) -> CheckpointRepair | None:
+    """The repair that begins with the newest copy that helps; none where there is none.
+
+    Parameters
+    ----------
+    seen: a position whose checkpoint cannot be written back as it is.
+    """
+    if seen.contents is None or not seen.checkpoint:
+        return None
+    store = open_checkpoint_files(copies_location(seen.checkpoint), object_store)
+    try:
+        copies = list_copies(store)
+    except CheckpointError:  # the refusal says what is missing
+        return None
+    return next((found for copy in copies if (found := _with(copy, store, seen)) is not None), None)
+
+
+def _with(copy: CheckpointCopy, store: CheckpointFiles, seen: StreamPosition) -> CheckpointRepair | None:
+    copied = CopiedCheckpoint(store, copy)
+    try:
+        contents = observe_checkpoint(copied, is_whole=True)
+    except CheckpointError:  # it is damaged, and the one before it need not be
+        return None
+    restored = replace(seen, contents=contents)
+    decided = decide_repair(restored)
+    if not isinstance(decided, CheckpointRepair) or not _is_of_tables(restored, contents.texts, decided):
+        return None
+    metadata = json.dumps({"id": query_id_of(restored)}, separators=(",", ":"))
+    writes = {path: text for path, text in decided.writes.items() if path != METADATA}
+    return replace(decided, restores=copy, writes={**writes, METADATA: metadata})
+
+
+def _is_of_tables(restored: StreamPosition, texts: Mapping[str, str], decided: CheckpointRepair) -> bool:
+    """Whether a copy is of the query that is known, ends where the tables or the ledger say that its batch ends, and
+    knows what a batch reads that is run again: a source of files finds that in the checkpoint alone."""
+    stands, known = decided.stands_at, restored.batches
+    if restored.own_memory and (decided.runs_again or stands) > restored.planned:
+        return False
+    of_copy = texts.get(f"{OFFSETS}/{stands}")
+    ends = known[stands].ends if stands in known else known[stands + 1].starts if stands + 1 in known else None
+    if ends is None or of_copy is None or query_id_in(texts.get(METADATA, "")) != query_id_of(restored):
+        return False
+    sources = restored.sources or tuple(json.loads(ends))
+    return canonical_end(offsets_of(of_copy), sources) == ends
+
+
+def put_copy(files: CheckpointFiles, store: CheckpointFiles, copy: CheckpointCopy, reached: Reached) -> None:
+    """Put a copy in the place of a checkpoint, without its `metadata`.
+
+    Raises
+    ------
+    CheckpointError: when a file of the copy is damaged: then nothing is changed. When a storage does not answer.
+    """
+    copied = CopiedCheckpoint(store, copy)
+    for one in copy.files:
+        copied.read_bytes(one.path)
+    for seen in _in_order_of_removal(files.list_files()):
+        files.remove(seen.path)
+        reached(CrashPoint.FILE_CHANGED)
+    for one in _in_order_of_writing(copy):
+        content = copied.read_bytes(one.path)
+        files.write_bytes(one.path, content or b"")
+        reached(CrashPoint.FILE_CHANGED)
+
+
+def _in_order_of_removal(listed: Sequence[FileObservation]) -> Iterator[FileObservation]:
+    """`metadata` first, then checksums, so that a file without any is read as it is; then the newest commits."""
+    logs = [log_files(listed, log) for log in (COMMITS, OFFSETS)]
+    entries = [log[number] for log in logs for number in sorted(log, reverse=True)]
+    first = [one for one in listed if one.path == METADATA or is_hidden(one.path)]
+    first.sort(key=lambda one: one.path != METADATA)
+    taken = {one.path for one in (*first, *entries)}
+    yield from (*first, *entries, *(one for one in listed if one.path not in taken))
+
+
+def _in_order_of_writing(copy: CheckpointCopy) -> Iterator[CopiedFile]:
+    """The state, the offsets, and the commits in rising order."""
+
+    def place(one: CopiedFile) -> tuple[int, int]:
+        folder, _, name = one.path.rpartition("/")
+        log = (OFFSETS, COMMITS).index(folder) + 1 if folder in (OFFSETS, COMMITS) else 0
+        return log, int(name) if log and name.isdecimal() else 0
+
+    yield from sorted((one for one in copy.files if one.path != METADATA), key=place)

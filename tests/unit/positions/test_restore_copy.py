@@ -1,0 +1,179 @@
+"""A copy in the place of a checkpoint without its state: when it helps, and what a restore that broke off leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from tests.fakes.checkpoint_files import WRITTEN_AT, FakeCheckpointFiles
+from tests.unit.positions.test_repair_decision import QUERY, STATEFUL, applied, entry, files, position, without
+
+from sluice.checkpoints.checkpoint_copies import CheckpointCopy, copies_location, copy_checkpoint, list_copies
+from sluice.checkpoints.checkpoint_files import LocalCheckpointFiles
+from sluice.errors import CheckpointError
+from sluice.operations import Refusal
+from sluice.positions.repair_decision import CheckpointRepair, decide_repair
+from sluice.positions.restore_copy import decide_restore, put_copy
+from sluice.publication.crash_points import CrashPoint, unnoticed
+from sluice.settings import ObjectStoreSettings
+
+LOST = without(STATEFUL, *(path for path in STATEFUL if path.startswith("state/")))
+WITH_FILES = STATEFUL | {"state/0/0/sst/1.sst": "to what a full state refers, and nobody misses"}
+DAMAGES = {
+    "lost": LOST | {".metadata.crc": "of Hadoop"},
+    "of another batch": {path: "y" if path.startswith("state/") else text for path, text in STATEFUL.items()}
+    | {"offsets/5": entry(90)},
+}
+STEPS = [(name, step) for name, contents in DAMAGES.items() for step in range(1, len(contents) + len(WITH_FILES))]
+"""The files that go, and those that come: `metadata` comes with the repair."""
+
+
+def put_into(root: Path, contents: Mapping[str, str]) -> LocalCheckpointFiles:
+    """A checkpoint on the disk."""
+    checkpoint = LocalCheckpointFiles(root.as_uri())
+    for path, text in contents.items():
+        checkpoint.write_text(path, text)
+    return checkpoint
+
+
+def copied(root: Path, contents: Mapping[str, str], *, hours: int = 1) -> CheckpointCopy:
+    """The copy that a stop has made, `hours` after all was written."""
+    store = LocalCheckpointFiles(copies_location(root.as_uri()))
+    now = WRITTEN_AT + timedelta(hours=hours)
+    copy = copy_checkpoint(FakeCheckpointFiles(dict(contents)), store, now=now, require=lambda: None)
+    assert copy is not None
+    return copy
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """The folder of the checkpoint."""
+    return tmp_path / "silver" / "1"
+
+
+def restore(root: Path, contents: Mapping[str, str], *, visible: int) -> CheckpointRepair | None:
+    """What a copy helps a stream whose tables hold batches up to `visible`."""
+    seen = position(contents, visible=visible, state=True, checkpoint=root.as_uri())
+    assert isinstance(decide_repair(seen), Refusal)
+    return decide_restore(seen, ObjectStoreSettings())
+
+
+def test_a_copy_at_the_batch_of_the_tables_is_put_in_place(root: Path) -> None:
+    copy = copied(root, STATEFUL)
+
+    found = restore(root, LOST, visible=5)
+
+    assert found is not None
+    assert (found.restores, found.stands_at, found.runs_again, found.rows_read_again) == (copy, 5, None, 0)
+    assert (found.removes, list(found.writes)) == ((), ["metadata"])
+
+
+def test_behind_a_copy_that_is_one_batch_old_spark_runs_the_newest_again(root: Path) -> None:
+    copied(root, files(planned=4, committed=4, state=5))
+
+    found = restore(root, {}, visible=5)
+
+    assert found is not None
+    assert (found.stands_at, found.runs_again, found.rows_read_again) == (4, 5, 10)
+    assert list(found.writes) == ["offsets/5", "metadata"]
+
+
+def test_a_copy_that_is_older_does_not_help(root: Path) -> None:
+    copied(root, files(planned=3, committed=3, state=4))
+    assert restore(root, LOST, visible=5) is None
+
+
+def test_a_copy_of_another_query_of_the_name_does_not_help(root: Path) -> None:
+    copied(root, STATEFUL | {"metadata": STATEFUL["metadata"].replace(QUERY, str(uuid4()))})
+    assert restore(root, LOST, visible=5) is None
+
+
+@pytest.mark.parametrize("committed", [4, 5])
+def test_a_copy_of_what_was_read_in_other_batches_does_not_help(root: Path, committed: int) -> None:
+    """As when a table was rolled back and its rows were read again: the state is of what was read before that."""
+    other = files(planned=committed, committed=committed, state=committed + 1)
+    copied(root, other | {f"offsets/{committed}": entry(committed + 90)})
+    assert restore(root, LOST, visible=5) is None
+
+
+def test_a_copy_that_nobody_confirms_does_not_help(root: Path) -> None:
+    copied(root, files(planned=4, committed=4, state=5))
+    seen = position(LOST, visible=5, state=True, checkpoint=root.as_uri())
+    unknown = {5: replace(seen.batches[5], starts=None)}
+    assert decide_restore(seen, ObjectStoreSettings()) is not None
+    assert decide_restore(replace(seen, batches=unknown), ObjectStoreSettings()) is None
+
+
+def test_a_copy_does_not_know_the_files_of_a_batch_behind_it(root: Path) -> None:
+    copy = files(planned=4, committed=4, state=5) | {"sources/0/4": "v1"}
+    copied(root, copy)
+    seen = position(LOST, visible=5, state=True, checkpoint=root.as_uri(), own_memory=("records",))
+    assert decide_restore(seen, ObjectStoreSettings()) is None
+    copied(root, copy | {"offsets/5": entry(5), "sources/0/5": "v1"}, hours=2)  # the stop interrupted it
+
+    found = decide_restore(seen, ObjectStoreSettings())
+
+    assert found is not None
+    assert (found.stands_at, found.runs_again) == (4, 5)
+
+
+def test_without_a_copy_there_is_none(root: Path) -> None:
+    assert restore(root, LOST, visible=5) is None
+
+
+def test_where_the_newest_copy_is_damaged_the_one_before_it_helps(root: Path) -> None:
+    older = copied(root, files(planned=4, committed=4, state=5))
+    newer = copied(root, STATEFUL, hours=2)
+    store = LocalCheckpointFiles(copies_location(root.as_uri()))
+    store.write_text(next(one.kept_at for one in newer.files if one.path == "offsets/5"), "zeros")
+
+    found = restore(root, LOST, visible=5)
+
+    assert found is not None
+    assert found.restores == older
+    with pytest.raises(CheckpointError, match="is not what was copied"):
+        put_copy(put_into(root, LOST), store, newer, unnoticed)
+    assert {one.path for one in LocalCheckpointFiles(root.as_uri()).list_files()} == set(LOST), "nothing is changed"
+
+
+class _KilledError(Exception):
+    """Stands for the death of the process."""
+
+
+@pytest.mark.parametrize(("damage", "step"), STEPS)
+def test_a_restore_that_was_killed_is_completed_by_another(root: Path, damage: str, step: int) -> None:
+    copied(root, WITH_FILES)
+    store = LocalCheckpointFiles(copies_location(root.as_uri()))
+    checkpoint = put_into(root, DAMAGES[damage])
+    passed: list[CrashPoint] = []
+
+    def die(point: CrashPoint) -> None:
+        passed.append(point)
+        if len(passed) == step:
+            raise _KilledError
+
+    with pytest.raises(_KilledError):
+        put_copy(checkpoint, store, list_copies(store)[0], die)
+    half = {one.path: checkpoint.read_text(one.path) or "" for one in checkpoint.list_files()}
+
+    assert "metadata" not in half, "no run starts from what is half restored"
+    seen = position(half, visible=5, state=True, checkpoint=root.as_uri())
+    again = decide_repair(seen)
+    if isinstance(again, CheckpointRepair):  # only the last entries are missing, and they follow from the tables
+        done = applied(half, again)
+        assert again.stands_at >= 4
+        assert (
+            done.items() >= {path: text for path, text in WITH_FILES.items() if path.startswith("state/0/0/")}.items()
+        )
+        assert set(done) >= {"metadata", "offsets/5", f"commits/{again.stands_at}"}
+        return
+    found = decide_restore(seen, ObjectStoreSettings())
+    assert found is not None
+    assert found.restores is not None
+    put_copy(checkpoint, store, found.restores, unnoticed)
+    whole = {one.path: checkpoint.read_text(one.path) or "" for one in checkpoint.list_files()}
+    assert applied(whole, found) == WITH_FILES
