@@ -37,9 +37,9 @@ def copy_at_stop(ledger: Ledger, settings: Settings, checkpoint: str, *, lease: 
                 next_step="The copies from before are there; what is read so far is kept for the next one.",
             )
 
-    files = open_checkpoint_files(checkpoint, settings.object_store)
-    store = open_checkpoint_files(copies_location(checkpoint), settings.object_store)
     try:
+        files = open_checkpoint_files(checkpoint, settings.object_store)
+        store = open_checkpoint_files(copies_location(checkpoint), settings.object_store)
         copy = copy_checkpoint(files, store, now=database_time(ledger), require=require)
     except (CheckpointError, LedgerError, LeaseLostError) as error:
         _log.warning("the copy of the checkpoint %s broke off: %s", checkpoint, error)
