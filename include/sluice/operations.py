@@ -33,6 +33,7 @@ class OperationVerb(StrEnum):
     CONTINUE = "continue"
     REPAIR = "repair"
     ADOPT = "adopt"
+    REWIND = "rewind"
     REJECT_BATCH = "reject-batch"
     RELEASE_BATCH = "release-batch"
     SEPARATE_BATCH = "separate-batch"

@@ -243,6 +243,27 @@ The plan says how many rows are hidden, read again or gone, also those of others
 and asks. A reader is continued after that and not before: `sluice stream continue` refuses while its source waits. An
 adoption that is interrupted is completed by typing it again.
 
+## Stream and tables back to an earlier batch
+
+After a wrong transformation or wrong input was published, a stream and its tables go back together; what came after the
+batch is read again, with the code as it is then:
+
+```
+sluice stream stop STREAM
+sluice batch list STREAM
+sluice stream rewind STREAM --to-batch 17 --dry-run
+sluice stream rewind STREAM --to-batch 17
+sluice stream start STREAM
+```
+
+`--to-time 2026-11-27T06:00:00` takes the newest batch that all its tables showed then (UTC). Main of each table is set
+to the newest snapshot that shows the batch, and a tag keeps what it hides for a week; marks and checkpoint follow.
+It is refused, with what would be lost, where others have written rows into a table since, where the snapshots of the
+batch were expired, where an input does not have the records any more, where a later batch was rejected or is held, and
+where an output is not an Iceberg table. Streams that have read what goes are named with batches and rows, and with the
+command that takes each of them back first; `--leave-readers` lets them keep it, and `sluice stream continue`
+counts that later. A rewind that is interrupted is completed by typing it again.
+
 ## A checkpoint that is abandoned
 
 When a stream cannot continue from its checkpoint (its state is lost for good, the source has lost the next records, or

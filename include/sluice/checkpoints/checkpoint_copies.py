@@ -96,6 +96,19 @@ def list_copies(store: CheckpointFiles) -> tuple[CheckpointCopy, ...]:
     return tuple(_read(store, _indexes(store.list_files())))
 
 
+def forget_copies_behind(store: CheckpointFiles, batch: int) -> None:
+    """Remove the copies that have committed later batches: the stream was taken back, and these get other states. What
+    only they hold goes with the next copy.
+
+    Raises
+    ------
+    CheckpointError: when the storage does not answer.
+    """
+    for copy in list_copies(store):
+        if copy.committed > batch:
+            store.remove(f"{copy.clock}{_INDEX}")
+
+
 def _indexes(listed: Sequence[FileObservation]) -> list[str]:
     names = (seen.path for seen in listed if "/" not in seen.path and not is_hidden(seen.path))
     return sorted((path for path in names if path.endswith(_INDEX)), reverse=True)

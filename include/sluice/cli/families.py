@@ -113,6 +113,7 @@ FAMILIES = (
             "refresh": "refresh_verbs:refresh",
             "continue": "position_verbs:continue_past_gap",
             "repair": "position_verbs:repair",
+            "rewind": "position_verbs:rewind",
             "logs": "show_streams:logs",
             "gaps": "backfill:gaps",
             "events": "event_verbs:stream_events",

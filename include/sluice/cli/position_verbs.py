@@ -1,8 +1,10 @@
-"""What writes the position of a stream: `continue` past missing input, `repair`, and `adopt` of a table."""
+"""What writes the position of a stream: `continue` past missing input, `repair`, `rewind`, and `adopt` of
+a table."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from datetime import UTC, datetime
+from typing import Annotated, Any
 
 import typer
 
@@ -16,7 +18,12 @@ from sluice.positions.adopt_table import adopt_table
 from sluice.positions.adoption import AdoptionWay
 from sluice.positions.adoption_plan import plan_adoption
 from sluice.positions.repair_stream import plan_repair, repair_stream
+from sluice.positions.rewind_plan import batch_of_time, plan_rewind
+from sluice.positions.rewind_stream import rewind_stream
 from sluice.tables.catalog import open_catalog
+
+_TIMES = ("%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S.%f")
+"""How a time is typed."""
 
 
 def continue_past_gap(
@@ -57,6 +64,46 @@ def repair(name: StreamName, dry_run: DryRun = False, yes: Yes = False, as_json:
         if not may_act(lambda: [plan], dry_run=dry_run, yes=yes, as_json=as_json):
             return
         done = repair_stream(ctx.ledger, catalog, stream, ctx.settings, planned=plan.digest, asked_by=person())
+    print_done(plan.verb, done.as_json(), " ".join(step.sentence for step in done.steps), as_json=as_json)
+
+
+def rewind(
+    name: StreamName,
+    to_batch: Annotated[
+        int | None, typer.Option("--to-batch", min=0, help="The batch of its open generation that is the newest then.")
+    ] = None,
+    to_time: Annotated[
+        datetime | None,
+        typer.Option("--to-time", formats=list(_TIMES), help="Or: the newest one that its tables showed then, in UTC."),
+    ] = None,
+    leave_readers: Annotated[
+        bool, typer.Option("--leave-readers", help="Also where streams have read what goes; they keep it.")
+    ] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take a stopped stream and its tables back to a batch together; what came after it is read again.
+
+    It is refused, with what would be lost, where others have written into the tables since, where an input or the
+    tables' snapshots do not reach so far back, and where streams that read the tables have passed.
+    """
+    if (to_batch is None) is (to_time is None):
+        raise UsageError(
+            "One of --to-batch and --to-time is needed.", next_step=f"`sluice batch list {name}` shows the batches."
+        )
+    with open_cli_context() as ctx:
+        catalog, declared = open_catalog(ctx.settings), ctx.declarations
+        stream = declared.stream(name)
+        then = None if to_time is None else to_time.replace(tzinfo=UTC)
+        batch = to_batch or 0
+        if then is not None:
+            batch = batch_of_time(ctx.ledger, catalog, stream, ctx.settings, then=then)
+        how: dict[str, Any] = {"stream": name, "batch": batch, "leaves_readers": leave_readers}
+        plan = plan_rewind(ctx.ledger, catalog, declared, ctx.settings, **how)
+        if not may_act(lambda: [plan], dry_run=dry_run, yes=yes, as_json=as_json):
+            return
+        done = rewind_stream(ctx.ledger, catalog, declared, ctx.settings, **how, planned=plan.digest, asked_by=person())
     print_done(plan.verb, done.as_json(), " ".join(step.sentence for step in done.steps), as_json=as_json)
 
 

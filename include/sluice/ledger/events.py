@@ -53,6 +53,7 @@ class EventAction(StrEnum):
     RESET = "reset"
     CONTINUE = "continue"
     REPAIR = "repair"
+    REWIND = "rewind"
     REFRESH = "refresh"
     TAKE_BACK = "take_back"
     ABANDON_REFRESH = "abandon_refresh"

@@ -114,18 +114,34 @@ def _record(ledger: Ledger, plan: AdoptionPlan, runs: Mapping[str, RunObservatio
 def _carry_out(
     ledger: Ledger, catalog: Catalog, adoption: Adoption, runs: Mapping[str, RunObservation], reached: Reached
 ) -> None:
+    commit_adoption(catalog, adoption, runs, reached)
+    for stream, found in adoption.replaced.items():
+        generation = find_generation(ledger, stream)
+        if generation is not None:
+            seen = {output_table_name(adoption.table): found.seen}
+            record_identities(ledger, stream, generation.generation, seen, replacing=True)
+            reached(CrashPoint.COMMITTED)
+
+
+def commit_adoption(
+    catalog: Catalog, adoption: Adoption, runs: Mapping[str, RunObservation], reached: Reached = unnoticed
+) -> None:
+    """Set main of a table, and then its marks. A second try completes a first one.
+
+    Parameters
+    ----------
+    runs: those that keep the streams of the outputs at rest. reached: is called with COMMITTED after each commit.
+
+    Raises
+    ------
+    UsageError: when the table is not any more what was planned on.
+    """
     if adoption.goal is not None:
         _set_main(catalog, adoption, adoption.goal)
         reached(CrashPoint.COMMITTED)
     for one in adoption.outputs:
         if one.becomes is not None:
             _set_mark(catalog, adoption, one, token=runs[one.names.stream].token)
-            reached(CrashPoint.COMMITTED)
-    for stream, found in adoption.replaced.items():
-        generation = find_generation(ledger, stream)
-        if generation is not None:
-            seen = {output_table_name(adoption.table): found.seen}
-            record_identities(ledger, stream, generation.generation, seen, replacing=True)
             reached(CrashPoint.COMMITTED)
 
 

@@ -193,6 +193,8 @@ class _Checkpoint:
         """The batch whose plan has to be kept; none where Spark may plan the next one as it likes."""
         if stands < done or self.seen.newest_visible > done:
             return stands + 1
+        if self.seen.plans_anew:
+            return None
         good = self._good(OFFSETS)
         follows = stands not in good or self._is_right(stands)  # otherwise it was planned behind another batch
         return stands + 1 if stands + 1 in good and follows else None

@@ -184,11 +184,17 @@ def repair_stream(
             )
             reached(CrashPoint.RECORDED)
         if repair.checkpoint is not None:
-            _write(repair.seen.checkpoint, repair.checkpoint, settings, reached)
+            write_repair(repair.seen.checkpoint, repair.checkpoint, settings, reached)
     return plan
 
 
-def _write(checkpoint: str, repair: CheckpointRepair, settings: Settings, reached: Reached) -> None:
+def write_repair(checkpoint: str, repair: CheckpointRepair, settings: Settings, reached: Reached) -> None:
+    """Put a copy in the place of a checkpoint where one is restored, and remove and write its files, in their order.
+
+    Raises
+    ------
+    CheckpointError: when a file cannot be removed or written.
+    """
     files = open_checkpoint_files(checkpoint, settings.object_store)
     if repair.restores is not None:
         store = open_checkpoint_files(copies_location(checkpoint), settings.object_store)
@@ -210,8 +216,13 @@ def _remove(files: CheckpointFiles, path: str) -> None:
 
 
 def _refusals(ledger: Ledger, seen: StreamPosition, findings: tuple[PositionFinding, ...]) -> Iterator[Refusal]:
-    if not findings:
-        return
+    if findings:
+        yield from not_at_rest(ledger, seen)
+        yield from other_remedies(findings)
+
+
+def not_at_rest(ledger: Ledger, seen: StreamPosition) -> Iterator[Refusal]:
+    """Why the position of a stream may move meanwhile."""
     if seen.is_live:
         yield Refusal(
             reason=RefusalReason.NOT_AT_REST,
@@ -232,6 +243,10 @@ def _refusals(ledger: Ledger, seen: StreamPosition, findings: tuple[PositionFind
             sentence=f"A refresh of {seen.stream} is under way, and its commit may have opened a generation.",
             next_step=f"End it first: `sluice stream refresh {seen.stream}`.",
         )
+
+
+def other_remedies(findings: tuple[PositionFinding, ...]) -> Iterator[Refusal]:
+    """What has to be done first: about the tables, or a service that does not answer."""
     for one in findings:
         if one.witness is Witness.MARK or one.agreement is Agreement.UNKNOWN:
             yield Refusal(
@@ -258,12 +273,13 @@ def _sentences(repair: Repair, findings: tuple[PositionFinding, ...]) -> Iterato
             f"{repair.query_id}."
         )
     if written is not None:
-        yield from _written(seen, written)
+        yield from sentences_of_files(seen, written)
     if written is not None or repair.generation is not None:
         yield f"Nothing is started. Then: `sluice stream start {seen.stream}`."
 
 
-def _written(seen: StreamPosition, written: CheckpointRepair) -> Iterator[str]:
+def sentences_of_files(seen: StreamPosition, written: CheckpointRepair) -> Iterator[str]:
+    """What is put into a checkpoint and removed from it, and how many rows are read again."""
     if (copy := written.restores) is not None:
         yield (
             f"Put the copy of {copy.copied_at:%Y-%m-%d %H:%M:%S} UTC, with {len(copy.files)} files behind batch "

@@ -55,12 +55,12 @@ def find_goal(table: Table) -> Snapshot | None:
     candidates = sorted(
         (listed[one] for one in known if one in listed), key=lambda one: one.sequence_number or 0, reverse=True
     )
-    return next((one for one in candidates if not rolled_back_marks(_with_main_at(table, one))), None)
+    return next((one for one in candidates if not rolled_back_marks(with_main_at(table, one))), None)
 
 
 def hidden_commits(table: Table, goal: Snapshot) -> tuple[HiddenCommit, ...]:
     """What main holds now, and would not hold at another snapshot, oldest first."""
-    kept = {one.snapshot_id for one in history_of_main(_with_main_at(table, goal))}
+    kept = {one.snapshot_id for one in history_of_main(with_main_at(table, goal))}
     return tuple(_hidden(one) for one in reversed([*_until(table, kept)]))
 
 
@@ -132,7 +132,7 @@ def _hidden(snapshot: Snapshot) -> HiddenCommit:
     )
 
 
-def _with_main_at(table: Table, snapshot: Snapshot) -> Table:
+def with_main_at(table: Table, snapshot: Snapshot) -> Table:
     """The same table as if main stood at another snapshot."""
     main = table.metadata.refs[MAIN_BRANCH].model_copy(update={"snapshot_id": snapshot.snapshot_id})
     changed = {"current_snapshot_id": snapshot.snapshot_id, "refs": {**table.metadata.refs, MAIN_BRANCH: main}}

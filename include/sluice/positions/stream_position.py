@@ -127,6 +127,7 @@ class StreamPosition:
     own_memory: the inputs whose sources keep in the checkpoint what they have read, beside the offsets.
     has_copies: whether copies of the checkpoint are there, which only a query with state has. They are looked for where
         the ledger does not know the generation.
+    plans_anew: whether what was planned behind the position does not count: a person takes the stream back to it.
     """
 
     stream: str
@@ -144,6 +145,7 @@ class StreamPosition:
     has_other_outputs: bool = False
     own_memory: tuple[str, ...] = ()
     has_copies: bool = False
+    plans_anew: bool = False
 
     @property
     def number(self) -> int:

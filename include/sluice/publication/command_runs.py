@@ -27,6 +27,7 @@ class CommandMode(StrEnum):
     REFRESH = "refresh"
     REPAIR = "repair"
     ADOPTION = "adoption"
+    REWIND = "rewind"
 
 
 def refuse_live_run(ledger: Ledger, stream: str) -> None:

@@ -55,6 +55,9 @@ class CrashPoint(StrEnum):
 
     In the adoption of a table: BEGUN, then COMMITTED for each commit.
 
+    In a rewind: BEGUN, CLEARED for each output once what is staged beyond it is gone, COMMITTED for each commit on a
+    target, RECORDED once the ledger has forgotten the batches, FILE_CHANGED for each file of the checkpoint.
+
     In a removal of leftovers, for each file: BEGUN, COPIED, CLEARED.
     BEGUN: the list of the files is in the trash.
     COPIED: a file is where it lay and in the trash.

@@ -30,6 +30,7 @@ class ControlVerb(StrEnum):
     RESTART = "restart"
     RESET = "reset"
     REPAIR = "repair"
+    REWIND = "rewind"
     ADOPT_UNDO = "adopt-undo"
     ADOPT_REREAD = "adopt-reread"
     ADOPT_ACCEPT = "adopt-accept"
@@ -51,6 +52,7 @@ Does to a stream what `sluice stream …` does, for a person who has Airflow and
 | `restart` | ends its driver between two batches and starts it with its declaration as it is now |
 | `reset` | leaves the checkpoint of a stopped stream: its next start rereads its inputs from their declared beginning |
 | `repair` | writes back what was lost or damaged of a stopped stream: its checkpoint, or what the ledger knew of it |
+| `rewind` | takes a stopped stream and its tables back to the batch in the field *batch*; the rest is read again |
 | `adopt-undo` | sets a table of it that was rolled back behind its mark forward again |
 | `adopt-reread` | keeps such a table as it is; after a `repair` the stream reads again what was taken out |
 | `adopt-accept` | keeps a table that was rolled back or created again as it is, without the rows that are gone |
@@ -59,13 +61,13 @@ Does to a stream what `sluice stream …` does, for a person who has Airflow and
 | `release-batch` | publishes a batch that a rule holds, and those behind it up to the next one that is held |
 | `separate-batch` | the same without the rows that break the rule: they go to the quarantine |
 
-The task `plan` always shows first what will be done; with **dry_run** that is all. A `reset`, a `repair` or the
-adoption of a table then waits at the task `approve`, which shows the plan, until a person approves or rejects it under
-*Required Actions*; without an answer within a day it is rejected, and what is rejected changes nothing. With
+The task `plan` always shows first what will be done; with **dry_run** that is all. A `reset`, a `repair`, a `rewind`
+or the adoption of a table then waits at the task `approve`, which shows the plan, until a person approves or rejects
+it under *Required Actions*; without an answer within a day it is rejected, and what is rejected changes nothing. With
 `SLUICE_APPROVAL_BY_ANOTHER` the person who approves must not be the one who triggered it, and what is done to a batch
 waits for an approval as well. The other verbs need none. A run does its verb once, within an hour of its trigger: one
-that is cleared does nothing, and neither does one that was not triggered through Airflow's API server, as the pages and
-the form do it. Trigger it again instead. What is approved is the plan that was shown; if it has changed meanwhile,
+that is cleared does nothing, and neither does one that was not triggered through Airflow's API server, as the pages
+and the form do it. Trigger it again instead. What is approved is the plan that was shown; if it has changed meanwhile,
 nothing is done.
 
 Who may trigger it for a stream, clear or approve such a run: who may edit the stream's own DAG, as on the stream's
@@ -152,7 +154,7 @@ def _params(streams: list[str]) -> dict[str, Param]:
             minimum=0,
             title="Batch",
             section="For reject-batch",
-            description_md="Its number in the current generation; empty: the next one.",
+            description_md="Its number in the current generation; empty: the next one. A rewind goes back to it.",
         ),
         "plan_digest": Param(
             None,

@@ -40,6 +40,7 @@ from sluice.tables.catalog import open_catalog
 from sluice_airflow.adapters.control_routes import with_digest
 from sluice_airflow.composition import Deployment, load_deployment
 from sluice_airflow.tasks.control_adoption import ADOPTIONS, adopt_for, plan_for
+from sluice_airflow.tasks.control_rewind import plan_back, take_back
 
 _log = logging.getLogger(__name__)
 
@@ -80,7 +81,7 @@ _COMMANDS: Mapping[str, Callable[[Supervisor, LoadedStream, str], object]] = {
 def show_plan(params: Mapping[str, Any], *, dag_id: str) -> None:
     """Write into the log, step by step, what the chosen verb will do to the chosen stream.
 
-    The plan of a reset, a repair, an adoption or a rejection also goes to the task that shows it for approval.
+    The plan of a reset, repair, rewind, adoption or rejection also goes to the task that shows it for approval.
 
     Raises
     ------
@@ -90,6 +91,8 @@ def show_plan(params: Mapping[str, Any], *, dag_id: str) -> None:
     def show(deployment: Deployment, ledger: Ledger, stream: LoadedStream) -> None:
         if params["verb"] in _APPROVED:
             _show_approved(_APPROVED[params["verb"]](deployment, ledger, stream))
+        elif params["verb"] == OperationVerb.REWIND:
+            _show_approved(plan_back(deployment, ledger, stream, params.get("batch")))
         elif params["verb"] in BATCH_VERBS:
             _show_batch_plan(deployment, ledger, stream, params)
         else:
@@ -102,12 +105,13 @@ def show_plan(params: Mapping[str, Any], *, dag_id: str) -> None:
 
 
 def needs_approval(params: Mapping[str, Any]) -> bool:
-    """Whether the chosen verb waits for the answer of a person: a reset, a repair, the adoption of a table, and a
-    rejection where another must approve."""
+    """Whether the chosen verb waits for the answer of a person: a reset, a repair, a rewind, the adoption of a table,
+    and a rejection where another must approve."""
     if params["dry_run"]:
         return False
     is_about_rows = params["verb"] in BATCH_VERBS
-    return params["verb"] in _APPROVED or (is_about_rows and load_deployment().settings.approval_by_another)
+    is_of_a_position = params["verb"] in _APPROVED or params["verb"] == OperationVerb.REWIND
+    return is_of_a_position or (is_about_rows and load_deployment().settings.approval_by_another)
 
 
 def carry_out(params: Mapping[str, Any], *, dag_id: str, plan_task: str) -> None:
@@ -142,7 +146,8 @@ def carry_out(params: Mapping[str, Any], *, dag_id: str, plan_task: str) -> None
 
 
 def carry_out_approved(params: Mapping[str, Any], *, dag_id: str) -> None:
-    """Carry an approved reset, repair, adoption or rejection out as it was shown, or nothing when it is out of date.
+    """Carry out as it was shown what was approved: a reset, repair, rewind, adoption or rejection. Nothing is done when
+    it is out of date.
 
     Raises
     ------
@@ -165,6 +170,9 @@ def carry_out_approved(params: Mapping[str, Any], *, dag_id: str) -> None:
         if params["verb"] == OperationVerb.REPAIR:
             catalog = open_catalog(deployment.settings)
             _log_steps(repair_stream(ledger, catalog, stream, deployment.settings, planned=planned, asked_by=persons))
+            return
+        if params["verb"] == OperationVerb.REWIND:
+            _log_steps(take_back(deployment, ledger, stream, request.batch, planned=planned, asked_by=persons))
             return
         if params["verb"] in ADOPTIONS:
             way = ADOPTIONS[params["verb"]]

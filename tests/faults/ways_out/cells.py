@@ -23,18 +23,22 @@ from sluice.positions.adoption import AdoptionWay
 from sluice.positions.judge_position import disagreeing, judge_position
 from sluice.positions.observe_position import observe_position
 from sluice.positions.repair_stream import RepairPlan, plan_repair, repair_stream
+from sluice.positions.rewind_plan import RewindPlan
+from sluice.positions.rewind_stream import rewind_stream
 
 BEFORE, AFTER = (0, 1, 2, 3), (4, 5)
 
 
 class Way(StrEnum):
     """How a stream comes to its end. ITSELF: without a command. REPAIR: by the one command. ADOPT: a person says what a
-    table's rollback was, and the repair follows where it is needed. REFUSED: the command says what would be lost, and
+    table's rollback was, and the repair follows where it is needed. REWIND: a person takes stream and tables back to an
+    earlier batch. REFUSED: the command says what would be lost, and
     the stream stays as it is."""
 
     ITSELF = "by itself"
     REPAIR = "repair"
     ADOPT = "adopt"
+    REWIND = "rewind"
     REFUSED = "refused"
 
 
@@ -45,6 +49,7 @@ class Cell:
     damage: of the stopped stream. around: what is kept before the last two of the four files, and put back afterwards.
     generation: the one that the four files are read in. found: how each witness that disagrees is judged.
     adopts: what becomes of the tables before the repair. lost: how many rows that leaves out, as its plan says.
+    rewinds_to: the batch to which a person takes the stream back.
     """
 
     number: str
@@ -57,6 +62,7 @@ class Cell:
     generation: int = 1
     adopts: AdoptionWay | None = None
     lost: int = 0
+    rewinds_to: int | None = None
 
     def __str__(self) -> str:
         return f"{self.number}-{self.kind}-{self.name.replace(' ', '_')}"
@@ -105,6 +111,8 @@ def outcome_of(cell: Cell, subject: Subject) -> Outcome:
     found = witnesses(subject)
     if cell.adopts is not None and sum(adopted(subject, cell.adopts)) < cell.lost:
         raise AssertionError("the plan of an adoption leaves rows out that it does not count")
+    if cell.rewinds_to is not None:
+        rewound(subject, cell.rewinds_to)
     plan = planned(subject)
     sentences = tuple(plan.sentences())
     if plan.is_refused:
@@ -117,11 +125,32 @@ def outcome_of(cell: Cell, subject: Subject) -> Outcome:
     return Outcome(
         cell=cell,
         found=found,
-        way=Way.ADOPT if cell.adopts else Way.REPAIR if is_written else Way.ITSELF,
+        way=_way_of(cell, is_written=is_written),
         lost=(wanted - got).total(),
         doubled=(got - wanted).total(),
         plan=sentences,
     )
+
+
+def _way_of(cell: Cell, *, is_written: bool) -> Way:
+    if cell.rewinds_to is not None and not is_written:
+        return Way.REWIND
+    return Way.ADOPT if cell.adopts else Way.REPAIR if is_written else Way.ITSELF
+
+
+def rewound(subject: Subject, batch: int) -> RewindPlan:
+    """Stream and tables taken back to a batch."""
+    workshop = subject.workshop
+    with subject.at_rest():
+        return rewind_stream(
+            workshop.ledger,
+            workshop.catalog,
+            load_declarations(workshop.folder),
+            workshop.settings,
+            stream=subject.stream,
+            batch=batch,
+            asked_by="a drill",
+        )
 
 
 def witnesses(subject: Subject) -> tuple[str, ...]:

@@ -79,6 +79,7 @@ def _cells() -> Iterator[Cell]:
     yield from _each([Kind.A, Kind.I], "8", "rolled back and accepted", adopts=AdoptionWay.ACCEPT, lost=10, **back)
     again: dict[str, Any] = {"found": ("mark replaced",), "way": Way.ADOPT, "lost": 19, "adopts": AdoptionWay.ACCEPT}
     yield from _each([Kind.A, Kind.I], "9", "created again and accepted", damages.tables_created_again, **again)
+    yield from _each(Kind, "20", "taken back", found=(), way=Way.REWIND, rewinds_to=1)
     yield from _each(Kind, "12", "ledger lost", damages.ledger_lost, found=FORGOTTEN, **second)
     yield from _each(Kind, "13", "generation forgotten", damages.generation_forgotten, found=FORGOTTEN, **second)
     both = (*FORGOTTEN, *DAMAGED)
@@ -95,9 +96,10 @@ SAMPLE = frozenset({
     "13-A-ledger_and_checkpoint_lost",
     "17-A-catalog_of_yesterday",
     "8-I-rolled_back_and_read_again",
+    "20-W-taken_back",
 })  # fmt: skip
 """Those of every test run: one for each way in which something is written back."""
 
-OF_THE_FULL_RUN = frozenset({"17-G-catalog_of_yesterday", "8-T-rolled_back_and_read_again"})
+OF_THE_FULL_RUN = frozenset({"17-G-catalog_of_yesterday", "20-G-taken_back", "8-T-rolled_back_and_read_again"})
 """The same damages to a stream with state and a MERGE, and to one that reads its input twice; every test run has them
 without that."""

@@ -205,6 +205,15 @@ def of_a_rolled_back_table(request: Any) -> Scene:
     return Scene(subject=table, words=("table", "adopt", table, "--accept"), ledger=copier.ledger)
 
 
+def of_a_batch_behind(request: Any) -> Scene:
+    """Taking a stream back by one batch."""
+    copier: Copier = request.getfixturevalue("copier")
+    ends = copier.bench.staged()[-1].summary.end_offsets
+    copier.bench.publish(copier.bench.stage(1, [3], start_offsets=ends, end_offsets=ends))
+    words = ("stream", "rewind", copier.stream, "--to-batch", "0")
+    return Scene(subject=copier.stream, words=words, ledger=copier.ledger)
+
+
 def of_a_table(verb: str) -> Callable[[Any], Scene]:
     """A command over a table with nothing to do."""
 
@@ -226,6 +235,7 @@ SCENES: dict[OperationVerb, tuple[Stake, Callable[[Any], Scene]]] = {
     OperationVerb.CONTINUE: (Stake.CHECKPOINT, of_a_gap),
     OperationVerb.REPAIR: (Stake.NOTHING, of_the_copier("stream", "repair", "")),
     OperationVerb.ADOPT: (Stake.ROWS, of_a_rolled_back_table),
+    OperationVerb.REWIND: (Stake.ROWS, of_a_batch_behind),
     OperationVerb.REJECT_BATCH: (Stake.ROWS, of_staged_batches("reject", "0")),
     OperationVerb.RELEASE_BATCH: (Stake.ROWS, of_a_held_batch),
     OperationVerb.SEPARATE_BATCH: (Stake.ROWS, of_a_held_batch_with_a_rule),

@@ -35,6 +35,7 @@ def deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[bool]
         ("reset", True, True),
         ("repair", False, True),
         ("repair", True, True),
+        ("rewind", False, True),
         ("adopt-undo", False, True),
         ("reject-batch", False, False),
         ("reject-batch", True, True),

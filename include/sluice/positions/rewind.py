@@ -1,0 +1,115 @@
+"""What a rewind takes back, how many rows are at stake, and the sentences that say so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sluice.positions.passed_readers import PassedReader, UnknownReader
+from sluice.positions.repair_decision import CheckpointRepair
+from sluice.positions.repair_stream import sentences_of_files
+from sluice.positions.rewind_target import RewoundTable
+from sluice.positions.stream_position import StreamPosition
+from sluice.publication.staged_batch import StagedOutput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewind:
+    """What goes back, and to where.
+
+    seen: the position as it will be found once the tables are set back.
+    checkpoint: what is written into it; unset while nothing is.
+    staged: by output, the snapshots of staged batches beyond the batch. recorded: how many of these the ledger has.
+    readers: the streams that have read what goes. unknown: those of which that cannot be seen.
+    """
+
+    seen: StreamPosition
+    batch: int
+    tables: tuple[RewoundTable, ...]
+    checkpoint: CheckpointRepair | None
+    staged: Mapping[StagedOutput, tuple[int, ...]] = field(default_factory=dict, hash=False)
+    recorded: int = 0
+    readers: tuple[PassedReader, ...] = ()
+    unknown: tuple[UnknownReader, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the stream stands there already, and nothing of a former try is left."""
+        is_there = all(one.goal is not None and one.commits is None for one in self.tables)
+        return is_there and self.checkpoint is None and not self.staged and not self.recorded
+
+    @property
+    def rows_hidden(self) -> int:
+        """The rows that readers do not see any more, or see again, in all tables."""
+        return sum(one.rows for table in self.tables for one in table.hidden)
+
+    @property
+    def evidence(self) -> dict[str, Any]:
+        """The facts, for a program."""
+        written = self.checkpoint
+        return {
+            "generation": self.seen.number,
+            "batch": self.batch,
+            "tables": {one.name: _of_table(one) for one in self.tables},
+            "rows_hidden": self.rows_hidden,
+            "rows_read_again": 0 if written is None else written.rows_read_again,
+            "stands_at": self.batch if written is None else written.stands_at,
+            "runs_again": None if written is None else written.runs_again,
+            "removes": [] if written is None else list(written.removes),
+            "writes": {} if written is None else dict(written.writes),
+            "staged": {str(output): list(found) for output, found in self.staged.items()},
+            "recorded": self.recorded,
+            "readers": {one.stream: list(one.batches) for one in self.readers},
+            "unknown_readers": [one.stream for one in self.unknown],
+        }
+
+
+def sentences_of(rewind: Rewind) -> Iterator[str]:
+    """What is done, step by step."""
+    seen = rewind.seen
+    if rewind.is_empty:
+        yield f"{seen.stream} stands at batch {seen.number}:{rewind.batch}: nothing is changed."
+        return
+    if rewind.staged:
+        staged = sum(map(len, rewind.staged.values()))
+        yield f"Discard {staged} staged snapshots of later batches; their input is read again."
+    for table in rewind.tables:
+        yield from _of_main(table, batch=rewind.batch)
+    if rewind.recorded:
+        yield (
+            f"Forget {rewind.recorded:,} later batches in the ledger, with what their rules found; the event keeps "
+            "their number."
+        )
+    if rewind.checkpoint is not None:
+        yield from sentences_of_files(seen, rewind.checkpoint)
+    for reader in rewind.readers:
+        yield f"{reader}. What it has published of them stays: `sluice stream continue {reader.stream} --dry-run`."
+    for unknown in rewind.unknown:
+        yield f"{unknown}."
+    yield f"Nothing is started. Then: `sluice stream start {seen.stream}`."
+
+
+def _of_main(table: RewoundTable, *, batch: int) -> Iterator[str]:
+    commits = table.commits
+    if commits is None:
+        return
+    if commits.goal is not None:
+        added, removed = sum(one.added for one in table.hidden), sum(one.removed for one in table.hidden)
+        kept = "; a tag keeps them for a week" if commits.is_tagged else ""
+        yield (
+            f"Set main of {table.name} from snapshot {commits.head} to snapshot {commits.goal}: {len(table.hidden)} "
+            f"commits with {added:,} added and {removed:,} removed rows are not in it then{kept}."
+        )
+    for one in commits.outputs:
+        yield f"Set the mark of {one.names} back from batch {one.found.at.batch} to batch {batch}."
+
+
+def _of_table(table: RewoundTable) -> dict[str, Any]:
+    goal = None if table.goal is None else table.goal.snapshot_id
+    return {
+        "head": table.table.metadata.current_snapshot_id,
+        "goal": goal,
+        "hides": [one.snapshot_id for one in table.hidden],
+        "marks": [str(one.names) for one in table.commits.outputs] if table.commits is not None else [],
+    }

@@ -1,0 +1,208 @@
+"""Plans how a stream and its tables go back to a batch together.
+
+What decides: the position as it will be once the tables are set back is judged like any other, so the checkpoint is
+stepped back as a repair does it. What the stream planned behind the batch does not count, because its readers and its
+sources may have moved meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from pyiceberg.catalog import Catalog
+
+from sluice.declarations.loaded_declarations import Declarations, LoadedStream
+from sluice.errors import UsageError
+from sluice.ledger.connection import Ledger, database_time
+from sluice.ledger.forgotten_batches import count_batches_behind
+from sluice.operations import OperationPlan, OperationVerb, Refusal, RefusalReason, Stake, steps_of
+from sluice.positions.observe_position import observe_position
+from sluice.positions.passed_readers import PassedReader, UnknownReader, passed_reader, readers_of, reads
+from sluice.positions.repair_decision import CheckpointRepair, decide_repair
+from sluice.positions.rewind import Rewind, sentences_of
+from sluice.positions.rewind_refusals import refusal_of_reader, refusals_of_rewind
+from sluice.positions.rewind_target import RewoundTable, batch_at, rewound
+from sluice.positions.source_reach import refuse_gone_input
+from sluice.positions.stream_position import StreamPosition
+from sluice.publication.chain import MarkPosition
+from sluice.publication.staged_batch import StagedOutput, staged_outputs
+from sluice.publication.undeclared_outputs import load_output_tables
+from sluice.settings import Settings
+from sluice.tables.declared_tables import require_table
+
+RewindPlan = OperationPlan[Rewind]
+
+
+def plan_rewind(
+    ledger: Ledger,
+    catalog: Catalog,
+    declarations: Declarations,
+    settings: Settings,
+    *,
+    stream: str,
+    batch: int,
+    leaves_readers: bool = False,
+    own_run_id: str = "",
+) -> RewindPlan:
+    """What `rewind_stream` would do now. Nothing is changed.
+
+    Parameters
+    ----------
+    batch: of the open generation; it is the newest one afterwards.
+    leaves_readers: whether streams that have read what goes keep it.
+    own_run_id: the run of the command that rewinds; empty while the plan is only shown.
+
+    Raises
+    ------
+    UsageError: when the stream has published no batch.
+    DeliveryError, LakehouseError, LedgerError: when something cannot be read.
+    """
+    wanted = declarations.stream(stream)
+    observed = _Observed(ledger=ledger, catalog=catalog, settings=settings, own_run_id=own_run_id)
+    now = observed.position(wanted)
+    if not now.number or not now.tables:
+        raise UsageError(f"{stream} has published no batch into a table: there is nothing to go back to.")
+    tables = tuple(
+        rewound(require_table(catalog, name), outputs, generation=now.number, batch=batch)
+        for name, outputs in _by_table(now).items()
+    )
+    seen = replace(_set_back(observed.position(wanted, _marks(tables)), batch), plans_anew=True)
+    decided = decide_repair(seen)
+    passed = tuple(observed.readers(declarations, tables, stream=stream))
+    rewind = Rewind(
+        seen=seen,
+        batch=batch,
+        tables=tables,
+        checkpoint=decided if isinstance(decided, CheckpointRepair) and not decided.is_empty else None,
+        staged=observed.staged(wanted, (now.number, batch)),
+        recorded=count_batches_behind(ledger, stream, generation=now.number, batch=batch),
+        readers=tuple(one for one in passed if isinstance(one, PassedReader)),
+        unknown=tuple(one for one in passed if isinstance(one, UnknownReader)),
+    )
+    refusals = [] if rewind.is_empty else [*refusals_of_rewind(ledger, rewind, now)]
+    if not rewind.is_empty:
+        refusals += () if leaves_readers else map(refusal_of_reader, passed)
+    if isinstance(decided, Refusal) and all(one.goal is not None for one in tables):
+        refusals.append(decided)
+    if not refusals and rewind.checkpoint is not None:
+        refusals += _of_sources(observed, wanted, rewind.checkpoint)
+    return _as_plan(rewind, refusals)
+
+
+def _as_plan(rewind: Rewind, refusals: Sequence[Refusal]) -> RewindPlan:
+    return OperationPlan(
+        verb=OperationVerb.REWIND,
+        subject=rewind.seen.stream,
+        part=f"to batch {rewind.seen.number}:{rewind.batch}",
+        seen=rewind,
+        steps=steps_of(*sentences_of(rewind)),
+        refusals=tuple(refusals),
+        at_stake=Stake.NOTHING if rewind.is_empty else Stake.ROWS,
+        rows=rewind.rows_hidden,
+        evidence=rewind.evidence,
+    )
+
+
+def batch_of_time(ledger: Ledger, catalog: Catalog, wanted: LoadedStream, settings: Settings, *, then: datetime) -> int:
+    """The newest batch that every output of a stream showed at an instant.
+
+    Raises
+    ------
+    UsageError: when the history of a table does not reach there, or another generation was open then.
+    """
+    now = _Observed(ledger=ledger, catalog=catalog, settings=settings, own_run_id="").position(wanted)
+    found: list[MarkPosition] = []
+    for name, outputs in _by_table(now).items():
+        at = batch_at(require_table(catalog, name), outputs, then)
+        if at is None or at.generation != now.number or at.batch < 0:
+            raise UsageError(
+                f"At {then.isoformat()} {name} showed no batch of generation {now.number} of {wanted.name}, as far as "
+                "its history goes.",
+                next_step=f"`sluice batch list {wanted.name}` shows the batches with their times; `--to-batch` takes "
+                "one.",
+            )
+        found.append(at)
+    if not found:
+        raise UsageError(f"{wanted.name} has published no batch into a table: there is nothing to go back to.")
+    return min(one.batch for one in found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Observed:
+    """What is asked about a stream and its readers."""
+
+    ledger: Ledger
+    catalog: Catalog
+    settings: Settings
+    own_run_id: str
+
+    def position(self, stream: LoadedStream, assumed: Mapping[str, MarkPosition] | None = None) -> StreamPosition:
+        return observe_position(
+            self.ledger,
+            self.catalog,
+            stream.declaration,
+            self.settings,
+            now=database_time(self.ledger),
+            own_run_id=self.own_run_id,
+            is_whole=True,
+            assumed=assumed,
+        )
+
+    def staged(self, stream: LoadedStream, at: tuple[int, int]) -> Mapping[StagedOutput, tuple[int, ...]]:
+        """The staged batches beyond a place, by output."""
+        found = {
+            output: tuple(
+                one.snapshot_id for one in load_output_tables(self.catalog, output).staged if one.position > at
+            )
+            for output in staged_outputs(stream.declaration)
+        }
+        return {output: ids for output, ids in found.items() if ids}
+
+    def readers(
+        self, declarations: Declarations, tables: Sequence[RewoundTable], *, stream: str
+    ) -> Iterator[PassedReader | UnknownReader]:
+        """Of each reader of the tables, where it has passed the first time; or that it does not show that."""
+        for reader in readers_of(declarations, [one.name for one in tables], but=stream):
+            seen = self.position(reader)
+            found = [
+                passed for one in tables if reads(reader, one.name) and (passed := passed_reader(seen, one)) is not None
+            ]
+            yield from sorted(found, key=_first_passed)[:1]
+
+
+def _first_passed(reader: PassedReader | UnknownReader) -> int:
+    return -1 if isinstance(reader, UnknownReader) else reader.batches[0]
+
+
+def _by_table(seen: StreamPosition) -> Mapping[str, tuple[StagedOutput, ...]]:
+    """The outputs in which something was published, by table."""
+    found: dict[str, tuple[StagedOutput, ...]] = {}
+    for one in seen.tables:
+        found[one.output.target] = (*found.get(one.output.target, ()), one.output)
+    return found
+
+
+def _marks(tables: Sequence[RewoundTable]) -> Mapping[str, MarkPosition]:
+    """Where the outputs stand once the tables are set back."""
+    return {output: at for table in tables for output, at in table.positions.items()}
+
+
+def _set_back(seen: StreamPosition, batch: int) -> StreamPosition:
+    """The position without what is staged beyond the batch."""
+    return replace(
+        seen, tables=tuple(replace(one, newest_waiting=min(one.newest_waiting, batch)) for one in seen.tables)
+    )
+
+
+def _of_sources(observed: _Observed, wanted: LoadedStream, written: CheckpointRepair) -> Iterator[Refusal]:
+    if written.reads_from is None:
+        yield Refusal(
+            reason=RefusalReason.NOT_PROVABLE,
+            sentence=f"Nothing shows from where {wanted.name} would read again, so it is not known whether its inputs "
+            "still have that.",
+            next_step=f"Choose a later batch: `sluice batch list {wanted.name}`.",
+        )
+    elif written.reads_from:
+        yield from refuse_gone_input(observed.catalog, wanted.declaration, observed.settings, written.reads_from)
