@@ -305,6 +305,10 @@ class StreamDeclaration(Declared):
             if kafka is not None and kafka.on_data_loss == "count":
                 sentence = "a loss is counted before a batch is handed over, which delivery `direct` never does"
                 raise wrong(sentence, "inputs", source_name, "stream", "kafka", "on_data_loss")
+            files = declared.declared_source.files
+            if files is not None and files.afterwards != "keep":
+                sentence = "a file is put away when the next batch is handed over, which delivery `direct` never does"
+                raise wrong(sentence, "inputs", source_name, "stream", "files", "afterwards")
         return self
 
     @property

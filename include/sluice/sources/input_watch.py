@@ -1,12 +1,18 @@
-"""Looks at the inputs of a run before each batch: they must be the same things, with the fields that the plan reads."""
+"""Looks at the inputs of a run before each batch: they must be the same things, with the fields that the plan reads.
+
+A topic that appears while a run reads all whose names match has an id from its first look on. It is kept then: at the
+next start, what has its name may be another one already.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from sluice.declarations.source_declarations import IcebergSource, KafkaSource
+from sluice.errors import LedgerError
 from sluice.settings import KafkaConnection, Settings
 from sluice.sources.schema_sightings import SchemaSightings
 from sluice.sources.source_fields import PLANS_AGAIN, SourceFields, answer_to_fields, changed_fields, fields_of
@@ -25,6 +31,8 @@ if TYPE_CHECKING:
     from sluice.declarations.stream_declaration import StreamDeclaration
     from sluice.sources.kafka_topics import KafkaTopics
 
+_log = logging.getLogger(__name__)
+
 Rows = TypeVar("Rows")
 
 
@@ -38,7 +46,8 @@ class InputWatch:
     Parameters
     ----------
     declaration: the stream. settings: the connections and the catalog of the deployment.
-    identities: the ids that the run has begun with.
+    identities: the ids that the run has begun with, and those of what was not there then.
+    keep: keeps the ids of topics that have none yet. A ledger that is away stops no batch: it is asked with the next.
     fields: of each Iceberg table that the plan reads as it is, by name.
     sightings: keeps the schemas that are seen.
     """
@@ -49,11 +58,14 @@ class InputWatch:
         settings: Settings,
         *,
         identities: Identities,
+        keep: Callable[[Identities], object],
         fields: Mapping[str, SourceFields],
         sightings: SchemaSightings,
     ) -> None:
         self._settings = settings
-        self._identities = identities
+        self._identities = dict(identities)
+        self._keep = keep
+        self._unkept: dict[str, str] = {}
         self._fields = fields
         self._sightings = sightings
         streamed = [one.declared_source.source for one in declaration.inputs.values() if one.is_stream]
@@ -91,8 +103,22 @@ class InputWatch:
         self._clients.clear()
 
     def _replaced_topics(self) -> list[str]:
-        seen = [topic_identities(source, self._client(source)) for source in self._topics]
-        return [str(one) for of_input in seen for one in find_replaced(self._identities, of_input)]
+        of_inputs = [topic_identities(source, self._client(source)) for source in self._topics]
+        seen = {name: identity for of_input in of_inputs for name, identity in of_input.items()}
+        self._take_in({name: identity for name, identity in seen.items() if name not in self._identities})
+        return [str(one) for one in find_replaced(self._identities, seen)]
+
+    def _take_in(self, new: Identities) -> None:
+        self._identities.update(new)
+        self._unkept.update(new)
+        if not self._unkept:
+            return
+        try:
+            self._keep(dict(self._unkept))
+        except LedgerError as error:
+            _log.warning("the ids of %s could not be kept: %s", ", ".join(sorted(self._unkept)), error)
+        else:
+            self._unkept.clear()
 
     def _changes_of(self, name: str) -> list[str]:
         table = require_table(self._catalog, name)

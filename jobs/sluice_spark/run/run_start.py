@@ -100,8 +100,8 @@ class RunStart:
     """What a run works with.
 
     run: with a token that its tables admit. checkpoint: as it was before the query starts.
-    tables: what the tables have shown. identities: the ids of what it reads and writes.
-    sightings: keeps the schemas of what it reads.
+    tables: what the tables have shown. sightings: keeps the schemas of what it reads.
+    identities: the ids of what it reads and writes; of what is not there now, those that the generation knows.
     """
 
     settings: Settings
@@ -197,7 +197,7 @@ def start_run(
         plan=plan,
         checkpoint=checkpoint,
         tables=tables,
-        identities=checked.seen,
+        identities={**found.generation.identities, **checked.seen},
         sightings=sightings,
     )
 

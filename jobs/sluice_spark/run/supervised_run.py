@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import LeaseLostError
 from sluice.ledger.connection import Ledger
+from sluice.ledger.generations import record_identities
 from sluice.ledger.run_values import RunObservation
 from sluice.publication.crash_points import Reached, unnoticed
 from sluice.settings import Settings
@@ -192,11 +193,11 @@ class SupervisedRun:
         return start.observed_again(spark), True
 
     def _context(self, start: RunStart, *, lease: HeldLease, stop: StopRequest, hand_over: HandOver) -> DeliveryContext:
-        plan, checkpoint = start.plan, start.checkpoint
+        plan, checkpoint, generation = start.plan, start.checkpoint, start.checkpoint.generation
         return DeliveryContext(
             run=DeliveringRun(
                 stream=self.stream.name,
-                generation=checkpoint.generation.generation,
+                generation=generation.generation,
                 run_id=self.run.run_id,
                 token=start.run.token,
                 rejected_as=self.rejected_as,
@@ -213,6 +214,7 @@ class SupervisedRun:
                     self.stream.declaration,
                     self.settings,
                     identities=start.identities,
+                    keep=partial(record_identities, self.ledger, generation.stream, generation.generation),
                     fields=plan.fields,
                     sightings=start.sightings,
                 ),

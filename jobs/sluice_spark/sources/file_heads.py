@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import fastavro
 import pyarrow as pa
+from fastavro.schema import SchemaParseException, expand_schema
 from py4j.protocol import Py4JJavaError
 from pyarrow import orc, parquet
 from pyspark.sql import SparkSession
@@ -54,7 +55,7 @@ class FileHeads:
                     case "orc":
                         return _orc_columns(orc.ORCFile(pa.PythonFile(file, "r")).schema)
                 return pa.schema([_avro_field(one) for one in _avro_fields(file)])
-            except (pa.ArrowException, OSError, ValueError, EOFError, KeyError, IndexError) as error:
+            except (pa.ArrowException, SchemaParseException, OSError, ValueError, EOFError, LookupError) as error:
                 if isinstance(error.__cause__, Py4JJavaError) or isinstance(error, LakehouseError):
                     raise
                 detail = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -70,13 +71,37 @@ class FileHeads:
 
 def _parquet_columns(file: parquet.ParquetFile) -> pa.Schema:
     """Arrow gives INT96 the type of a time without a zone; by its writers it is an instant."""
-    columns, found = file.schema_arrow, file.schema
+    columns, found = pa.schema([_stored_field(one) for one in file.schema_arrow]), file.schema
     for index in range(len(found)):
         leaf = found.column(index)
         if leaf.physical_type == "INT96" and "." not in leaf.path:
             place = columns.names.index(leaf.path)
             columns = columns.set(place, columns.field(place).with_type(LEGACY_INSTANT))
     return columns
+
+
+def _stored_field(field: pa.Field[Any]) -> pa.Field[Any]:
+    return field.with_type(_stored_type(field.type))
+
+
+def _stored_type(kind: Any) -> pa.DataType:
+    """A type as it is in the file. Arrow notes beside it as what its writer held the values in memory, such as the
+    categories of pandas, and gives that as the type; Spark does not look there."""
+    if pa.types.is_dictionary(kind):
+        return _stored_type(kind.value_type)
+    if isinstance(kind, pa.Decimal32Type | pa.Decimal64Type):
+        return pa.decimal128(kind.precision, kind.scale)
+    if pa.types.is_struct(kind):
+        return pa.struct([_stored_field(kind.field(index)) for index in range(kind.num_fields)])
+    if isinstance(kind, _LISTS):
+        return pa.list_(_stored_field(kind.value_field))
+    if pa.types.is_map(kind):
+        return pa.map_(_stored_type(kind.key_type), _stored_type(kind.item_type))
+    return kind.storage_type if isinstance(kind, pa.JsonType) else _VIEWS.get(kind, kind)
+
+
+_LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType, pa.ListViewType, pa.LargeListViewType)
+_VIEWS: Mapping[Any, pa.DataType] = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 
 
 _ORC_ATTRIBUTE, _LOCAL = b"spark.sql.catalyst.type", b"timestamp_ntz"
@@ -107,7 +132,8 @@ def _orc_type(kind: Any) -> pa.DataType:
 
 
 def _avro_fields(file: io.RawIOBase) -> list[Mapping[str, Any]]:
-    schema = fastavro.reader(io.BufferedReader(file)).writer_schema
+    # A type is described once in a file; expanded, a field with its name has the whole type.
+    schema = expand_schema(fastavro.reader(io.BufferedReader(file)).writer_schema)
     if not isinstance(schema, dict) or schema.get("type") != "record":
         raise ValueError("its schema is no record")
     fields: list[Mapping[str, Any]] = schema["fields"]
@@ -150,10 +176,11 @@ def _avro_type(kind: Any) -> pa.DataType:
         others = [one for one in kind if one != "null"]
         return _avro_type(others[0]) if len(others) == 1 else pa.dense_union([pa.field("a union", pa.null())])
     if isinstance(kind, str):
-        return _AVRO_PRIMITIVES.get(kind, pa.struct([]))  # another name is that of a type that was defined before
+        return _AVRO_PRIMITIVES.get(kind, pa.struct([]))  # a record within itself keeps its name
     logical = kind.get("logicalType")
     if logical == "decimal":
-        return pa.decimal128(int(kind["precision"]), int(kind.get("scale", 0)))
+        precision, scale = int(kind["precision"]), int(kind.get("scale", 0))
+        return pa.decimal128(precision, scale) if precision <= 38 else pa.decimal256(precision, scale)
     if logical in _AVRO_LOGICAL:
         return _AVRO_LOGICAL[logical]
     match kind["type"]:

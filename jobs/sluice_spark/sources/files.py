@@ -28,9 +28,16 @@ _EACH_ONCE = {"recursiveFileLookup": "true"}
 """Spark reads every file below the folder, and each file of a batch once.
 
 Without it, a subfolder such as `day=5` becomes a column that the files of a batch do not have ("Index 0 out of
-bounds"), files in other subfolders are left out, and all files of a batch are read twice when the name of another one
-has a character of patterns (`DataSource.checkAndGlobPathIfNecessary` of Spark 4.1 lists them a second time).
+bounds"), or takes the place of the one that they have; files in other subfolders are left out, and all files of a batch
+are read twice when the name of another one has a character of patterns (`DataSource.checkAndGlobPathIfNecessary` of
+Spark 4.1 lists them a second time).
 """
+
+_IN_PLACE = (
+    ", which takes `on_changed: ignore`. A stream that has planned a batch with the file cannot go on without it: do "
+    "not move it away."
+)
+_MOVED_AWAY = ", or move it out of the folder."
 
 _GLOB_CHARACTERS = frozenset("*?[]{}\\")
 
@@ -55,13 +62,20 @@ def read_stream(spark: SparkSession, source: FilesSource, connection: FilesConne
     return _with_required_values(reader.load(_awaited(location_below(connection, source.path))), source)
 
 
-def read_static(spark: SparkSession, source: FilesSource, connection: FilesConnection) -> DataFrame:
-    """Read all files of an existing folder; `static_inputs` lists them again when needed."""
-    reader = spark.read.format(_read_format(source)).options(**_options(source))
+def read_static(
+    spark: SparkSession, source: FilesSource, connection: FilesConnection, *, is_streamed: bool = False
+) -> DataFrame:
+    """Read all files that are below an existing folder, as a stream does; `static_inputs` lists them again when needed.
+
+    Parameters
+    ----------
+    is_streamed: whether a stream reads the folder, of which this is a look.
+    """
+    reader = spark.read.format(_read_format(source)).options(**_options(source), **_EACH_ONCE)
     if (schema := _read_schema(source)) is not None:
         reader = reader.schema(schema)
     rows = reader.load(location_below(connection, source.path))
-    require_declared_columns(spark, source, rows.inputFiles())
+    require_declared_columns(spark, source, rows.inputFiles(), is_streamed=is_streamed)
     return _with_required_values(rows, source)
 
 
@@ -80,6 +94,7 @@ def require_declared_columns(
     source: FilesSource,
     uris: Iterable[str],
     *,
+    is_streamed: bool = True,
     see: Callable[[pa.Schema, bool], None] | None = None,
 ) -> None:
     """Require that files of parquet, orc or avro have the declared columns, with types that fit.
@@ -87,6 +102,7 @@ def require_declared_columns(
     Parameters
     ----------
     uris: of the files, percent-encoded.
+    is_streamed: whether a stream reads the files, which needs those of its batches.
     see: takes the columns of each file, and whether they fit.
 
     Raises
@@ -104,7 +120,7 @@ def require_declared_columns(
             raise SchemaError(
                 f"The file {unquote(uri)} cannot be read: {error}.",
                 differences=(),
-                next_step="Repair the file, or move it out of the folder.",
+                next_step="Write the file again" + (_IN_PLACE if is_streamed else _MOVED_AWAY),
             ) from error
         differences = unfit_columns(source.columns, found, file_format=source.format)
         differences = differences or columns_in_the_path(source.columns, found, unquote(uri))
@@ -117,8 +133,7 @@ def require_declared_columns(
                 f"The file {unquote(uri)} does not have the declared columns{has}:",
                 differences=differences,
                 next_step="Declare the columns as the files have them, or write the file again with the declared "
-                "columns, which takes `on_changed: ignore`. A stream has planned a batch with the file: do not move it "
-                "away.",
+                "columns" + (_IN_PLACE if is_streamed else _MOVED_AWAY),
             )
 
 

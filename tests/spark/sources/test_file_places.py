@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from pyspark.sql import SparkSession
 from sluice.checkpoints.s3_checkpoint_files import s3_client
 from sluice.declarations.source_declarations import FilesSource
 from sluice.errors import SchemaError
-from sluice.settings import Settings
+from sluice.settings import FilesConnection, Settings
 from sluice_spark.sources import files
 
 CODECS = {
@@ -88,3 +89,60 @@ def test_a_column_that_is_only_in_the_path_is_refused_and_not_null(
     file.rename(tmp_path / file.name)
     older = files.read_these(spark, source_of(file_format), [(tmp_path / file.name).as_uri()])
     assert [tuple(row) for row in older.collect()] == [(1.0, None)]
+
+
+def test_a_folder_that_is_read_whole_has_the_rows_that_a_stream_has(spark: SparkSession, tmp_path: Path) -> None:
+    """A static input and a preview: files in subfolders too, with the values that are in the files."""
+    here = FilesConnection(kind="files", root=tmp_path.as_uri())
+    for place, day in (("a.parquet", 6.0), ("2026/11/b.parquet", 7.0), ("day=5/c.parquet", 8.0)):
+        file = tmp_path / place
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content("parquet", {"id": [1.0], "day": [day]}, codec="none"))
+
+    rows = files.read_static(spark, source_of("parquet"), here)
+
+    assert sorted(tuple(row) for row in rows.collect()) == [(1.0, 6.0), (1.0, 7.0), (1.0, 8.0)]
+    (tmp_path / "d.parquet").write_bytes(b"PAR1")
+    with pytest.raises(SchemaError) as refused:
+        files.read_static(spark, source_of("parquet"), here)
+    assert refused.value.next_step == "Write the file again, or move it out of the folder."
+
+
+ADDRESS = {"type": "record", "name": "Address", "fields": [{"name": "a", "type": "string"}]}
+SIZE = {"type": "enum", "name": "Size", "symbols": ["S", "L"]}
+
+
+def test_a_type_that_avro_describes_once_is_that_of_each_field(spark: SparkSession, tmp_path: Path) -> None:
+    file = tmp_path / "a.avro"
+    given = {"one": ADDRESS, "two": ["null", "Address"], "three": SIZE, "four": {"type": "array", "items": "Size"}}
+    fields = [{"name": name, "type": kind} for name, kind in given.items()]
+    row: dict[str, Any] = {"one": {"a": "x"}, "two": {"a": "y"}, "three": "S", "four": ["L"]}
+    with file.open("wb") as opened:
+        fastavro.writer(opened, {"type": "record", "name": "r", "fields": fields}, [row])
+    kinds = {"one": "struct<a: string>", "two": "struct<a: string>", "three": "string", "four": "list<string>"}
+    columns = [{"name": name, "type": kind} for name, kind in kinds.items()]
+
+    (read,) = files.read_these(spark, source_of("avro", columns=columns), [file.as_uri()]).collect()
+
+    assert read.asDict(recursive=True) == row
+
+
+def test_how_arrow_held_values_in_memory_is_not_the_type_of_a_file(spark: SparkSession, tmp_path: Path) -> None:
+    """Parquet keeps it in a note, for example for the categories of pandas."""
+    file = tmp_path / "a.parquet"
+    words = pa.dictionary(pa.int32(), pa.string())
+    held: dict[str, tuple[pa.DataType, str, Any]] = {
+        "category": (words, "string", "x"),
+        "nested": (pa.struct([("a", pa.list_(words))]), "struct<a: list<string>>", {"a": ["x"]}),
+        "view": (pa.string_view(), "string", "x"),
+        "vector": (pa.list_(pa.float32(), 2), "list<float>", [0.5, 1.5]),
+        "price": (pa.decimal64(12, 2), "decimal(12, 2)", Decimal("1.50")),
+        "document": (pa.json_(), "string", "{}"),
+    }
+    arrays = {name: pa.array([value], kind) for name, (kind, _, value) in held.items()}
+    parquet.write_table(pa.table(arrays), file)
+    columns = [{"name": name, "type": kind} for name, (_, kind, _) in held.items()]
+
+    (read,) = files.read_these(spark, source_of("parquet", columns=columns), [file.as_uri()]).collect()
+
+    assert read.asDict(recursive=True) == {name: value for name, (_, _, value) in held.items()}

@@ -135,12 +135,18 @@ def test_the_physical_type_is_not_taken_for_the_value(
     assert folder.rows() == []
 
 
-def test_a_damaged_file_is_named(workshop: Workshop, tmp_path: Path) -> None:
-    folder = Folder(workshop, tmp_path, {"id": "long"}, format="parquet")
+def test_a_damaged_file_is_named_and_written_again_in_its_place(workshop: Workshop, tmp_path: Path) -> None:
+    folder = Folder(workshop, tmp_path, {"id": "long"}, format="parquet", on_changed="ignore")
     (folder.path / "cut.parquet").write_bytes(b"PAR1 no more")
 
-    with pytest.raises(SchemaError, match=r"cut\.parquet cannot be read: it is no parquet file"):
+    with pytest.raises(SchemaError, match=r"cut\.parquet cannot be read: it is no parquet file") as seen:
         folder.run()
+
+    assert str(seen.value.next_step).startswith("Write the file again, which takes `on_changed: ignore`.")
+    assert "out of the folder" not in str(seen.value.next_step)
+    folder.write("cut.parquet", pa.table({"id": [1]}))
+    folder.run()
+    assert folder.rows() == [{"id": 1}]
 
 
 def test_files_that_fit_are_read(workshop: Workshop, tmp_path: Path) -> None:

@@ -63,6 +63,11 @@ def test_a_plain_append_is_valid_and_said_to_promise_less(folder: Folder) -> Non
             {"inputs": {"r": {"stream": {"kafka": {"connection": "c", "topics": ["t"], "on_data_loss": "count"}}}}},
             "`inputs.r.stream.kafka.on_data_loss`: a loss is counted before a batch is handed over",
         ),
+        (
+            {},
+            {"inputs": {"f": {"stream": {"files": {"connection": "c", "format": "text", "afterwards": "delete"}}}}},
+            "`inputs.f.stream.files.afterwards`: a file is put away when the next batch is handed over",
+        ),
     ],
 )
 def test_what_needs_a_place_before_the_commit_is_refused(
