@@ -46,6 +46,7 @@ from sluice.errors import SchemaError
 from sluice.launching.launch_settings import launch_conf
 from sluice.ledger.connection import open_ledger
 from sluice.ledger.events import EventSubject, recent_events
+from sluice.processes.deadline import wait_until
 from sluice.settings import FilesConnection, KafkaConnection, Settings
 from sluice.sources.kafka_clients import client_settings
 from sluice_spark.run.stop_request import StopReason, StopRequest
@@ -334,9 +335,11 @@ def _run(
         sent = produce(sources, changes=changes, every_seconds=options.every, before=before, after=after)
         figures = (len(sent.right), len(sent.rejected), len(sent.refused))
         _CONSOLE.print("{} rows to publish, {} to reject, {} in refused files".format(*figures))
-        await_condition(
+        wait_until(
             lambda: not any(compare(workshop, sent, schema=first)) or any(one.failure for one in streams),
-            within_seconds=_END_SECONDS,
+            bool,
+            seconds=_END_SECONDS,
+            poll_seconds=2.0,
         )
     finally:
         for one in streams:

@@ -229,4 +229,6 @@ def _words(found: pa.DataType) -> str:
         return "bytes without the annotation of text"
     if found in _UNSIGNED:
         return f"an unsigned number of {found.bit_width} bits"
+    if pa.types.is_union(found):
+        return "a union of types"
     return str(found)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import fastavro
 import pyarrow as pa
@@ -21,19 +24,26 @@ if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
 
 
+_READ_AT_ONCE = 8
+"""The processor is busy with fewer; the rest is for storages that answer late."""
+
+
 class UnreadableHeadError(Exception):
     """The head or foot of a file is not one of its format. The message is half a sentence."""
 
 
 class FileHeads:
-    """Reads the heads of files. It keeps what would cost again for each file: py4j looks a class up by each part of its
-    name, and Hadoop copies its configuration."""
+    """Reads the heads of files, from any thread. It keeps what would cost again for each file: py4j looks a class up by
+    each part of its name, and Hadoop copies its configuration."""
 
     def __init__(self, spark: SparkSession) -> None:
         jvm = jvm_of(spark)
         self._path, self._uri = jvm.org.apache.hadoop.fs.Path, jvm.java.net.URI
-        self._read_bytes = jvm.org.apache.commons.io.IOUtils.toByteArray
+        self._pieces = _Pieces(
+            read_text=jvm.org.apache.commons.io.IOUtils.toString, limited=jvm.org.apache.hadoop.util.LimitInputStream
+        )
         self._conf = spark._jsparkSession.sessionState().newHadoopConf()
+        self._file_systems: dict[str, JavaObject] = {}
 
     def read_columns(self, uri: str, *, file_format: FileFormat) -> pa.Schema:
         """The columns of a file.
@@ -64,9 +74,42 @@ class FileHeads:
     def _open(self, uri: str) -> _HadoopFile:
         with _Refusals(uri):
             path = self._path(self._uri(uri))
-            files = path.getFileSystem(self._conf)
-            size_bytes = int(files.getFileStatus(path).getLen())
-            return _HadoopFile(files.open(path), self._read_bytes, uri=uri, size_bytes=size_bytes)
+            files = self._file_system_of(uri, path)
+            status = files.getFileStatus(path)
+            # With its status S3A does not ask the object store for it a second time.
+            stream = files.openFile(path).withFileStatus(status).build().get()
+            return _HadoopFile(stream, self._pieces, uri=uri, size_bytes=int(status.getLen()))
+
+    def _file_system_of(self, uri: str, path: JavaObject) -> JavaObject:
+        place = urlsplit(uri)
+        root = f"{place.scheme}://{place.netloc}"
+        if root not in self._file_systems:
+            self._file_systems[root] = path.getFileSystem(self._conf)
+        return self._file_systems[root]
+
+
+def read_heads(
+    heads: FileHeads, uris: Iterable[str], *, file_format: FileFormat
+) -> Iterator[tuple[str, pa.Schema | UnreadableHeadError]]:
+    """The columns of files in their order, or why the head of one cannot be read. Several are read at the same time:
+    one waits for its storage most of the time.
+
+    Raises
+    ------
+    LakehouseError: when the storage of one does not answer, or it is gone.
+    """
+
+    def read(uri: str) -> tuple[str, pa.Schema | UnreadableHeadError]:
+        try:
+            return uri, heads.read_columns(uri, file_format=file_format)
+        except UnreadableHeadError as error:
+            return uri, error
+
+    pool = ThreadPoolExecutor(_READ_AT_ONCE, thread_name_prefix="file-heads")
+    try:
+        yield from pool.map(read, uris)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _parquet_columns(file: parquet.ParquetFile) -> pa.Schema:
@@ -196,11 +239,23 @@ def _avro_type(kind: Any) -> pa.DataType:
             return _avro_type(inner)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pieces:
+    """Reads bytes of a stream as text of Latin-1, which has a character for each: py4j takes bytes apart one by one."""
+
+    read_text: JavaObject
+    limited: JavaObject
+
+    def read(self, stream: JavaObject, size_bytes: int) -> bytes:
+        """The next bytes, at most so many."""
+        return str(self.read_text(self.limited(stream, size_bytes), "ISO-8859-1")).encode("latin-1")
+
+
 class _HadoopFile(io.RawIOBase):
     """A file of one of Spark's file systems, for readers of Python. It is read in a few pieces."""
 
-    def __init__(self, stream: JavaObject, read_bytes: JavaObject, *, uri: str, size_bytes: int) -> None:
-        self._stream, self._read_bytes = stream, read_bytes
+    def __init__(self, stream: JavaObject, pieces: _Pieces, *, uri: str, size_bytes: int) -> None:
+        self._stream, self._pieces = stream, pieces
         self._uri, self._size_bytes, self._at = uri, size_bytes, 0
 
     def readable(self) -> bool:
@@ -223,7 +278,7 @@ class _HadoopFile(io.RawIOBase):
             return 0
         with _Refusals(self._uri):
             self._stream.seek(self._at)
-            piece = bytes(self._read_bytes(self._stream, wanted))
+            piece = self._pieces.read(self._stream, wanted)
         buffer[: len(piece)] = piece
         self._at += len(piece)
         return len(piece)

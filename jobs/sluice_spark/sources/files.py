@@ -19,7 +19,7 @@ from sluice.settings import FilesConnection
 from sluice.sources.file_types import columns_in_the_path, undeclared_columns, unfit_columns
 from sluice_spark.session.columns import quoted, spark_schema
 from sluice_spark.sources.csv_lines import CSV_OPTIONS, csv_schema
-from sluice_spark.sources.file_heads import FileHeads, UnreadableHeadError
+from sluice_spark.sources.file_heads import FileHeads, UnreadableHeadError, read_heads
 
 _ANY_AGE = "36500d"
 """Spark leaves out files that are seven days older than the newest, for example copies that keep their times."""
@@ -112,16 +112,13 @@ def require_declared_columns(
     """
     if source.format not in ("parquet", "orc", "avro"):
         return
-    heads = FileHeads(spark)
-    for uri in uris:
-        try:
-            found = heads.read_columns(uri, file_format=source.format)
-        except UnreadableHeadError as error:
+    for uri, found in read_heads(FileHeads(spark), uris, file_format=source.format):
+        if isinstance(found, UnreadableHeadError):
             raise SchemaError(
-                f"The file {unquote(uri)} cannot be read: {error}.",
+                f"The file {unquote(uri)} cannot be read: {found}.",
                 differences=(),
                 next_step="Write the file again" + (_IN_PLACE if is_streamed else _MOVED_AWAY),
-            ) from error
+            ) from found
         differences = unfit_columns(source.columns, found, file_format=source.format)
         differences = differences or columns_in_the_path(source.columns, found, unquote(uri))
         if see is not None:

@@ -176,13 +176,13 @@ def test_the_old_times_of_parquet_are_instants(spark: SparkSession, tmp_path: Pa
 def test_local_times_of_orc_are_those_that_spark_has_marked(spark: SparkSession, tmp_path: Path) -> None:
     """It writes them as numbers; and its own reader does not read orc's type for instants."""
     local = "TIMESTAMP_NTZ'2026-03-29 02:30:00.123456'"
-    rows = spark.sql(f"SELECT {local} c0, named_struct('a', {local}) c1, array({local}) c2")  # ours
+    rows = spark.sql(f"SELECT {local} c0, named_struct('a', {local}) c1, array({local}) c2, map('a', {local}) c3")  # ours
     rows.coalesce(1).write.orc(str(tmp_path / "local"))
     (file,) = (tmp_path / "local").glob("*.orc")
     at = _times(123_456, None)[0]
-    kinds = ["timestamp", "struct<a: timestamp>", "list<timestamp>"]
+    kinds = ["timestamp", "struct<a: timestamp>", "list<timestamp>", "map<string, timestamp>"]
 
-    assert read(spark, file, kinds, "orc") == [[at], [{"a": at}], [[at]]]
+    assert read(spark, file, kinds, "orc") == [[at], [{"a": at}], [[at]], [[("a", at)]]]
     with pytest.raises(SchemaError, match="c0: declared long, got a time without a zone in microseconds"):
         read(spark, file, ["long", *kinds[1:]], "orc")
     instants = tmp_path / "instants.orc"

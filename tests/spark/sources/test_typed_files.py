@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from sluice.errors import SchemaError
 from sluice.ledger.events import EventSubject, recent_events
 from sluice.ledger.source_schemas import source_schemas
 from sluice.settings import FilesConnection
+from sluice.sources.file_types import FileFormat
 from sluice_spark.query.stream_preview import preview
+from sluice_spark.sources.file_heads import FileHeads
 
 
 class Folder:
@@ -133,6 +136,38 @@ def test_the_physical_type_is_not_taken_for_the_value(
         preview(workshop.spark, folder.workshop.stream(folder.stream), folder.workshop.settings, sample=5, shown=5)
 
     assert folder.rows() == []
+
+
+def test_a_union_of_avro_is_no_column(workshop: Workshop, tmp_path: Path) -> None:
+    folder = Folder(workshop, tmp_path, {"id": "double"}, format="avro")
+    schema = {"type": "record", "name": "r", "fields": [{"name": "id", "type": ["null", "double", "string"]}]}
+    with (folder.path / "union.avro").open("wb") as file:
+        fastavro.writer(file, schema, [{"id": 1.0}])
+
+    with pytest.raises(SchemaError, match="id: declared double, got a union of types"):
+        folder.run()
+
+
+def test_the_head_of_each_file_is_read_once(
+    workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the batch that it belongs to: it costs each of many small files a request to the storage."""
+    read, read_columns = Counter[str](), FileHeads.read_columns
+
+    def counted(heads: FileHeads, uri: str, *, file_format: FileFormat) -> pa.Schema:
+        read[uri.rpartition("/")[2]] += 1
+        return read_columns(heads, uri, file_format=file_format)
+
+    monkeypatch.setattr(FileHeads, "read_columns", counted)
+    folder = Folder(workshop, tmp_path, {"id": "double"}, format="parquet", max_files_per_batch=2)
+    for number in range(3):
+        folder.write(f"{number}.parquet", pa.table({"id": [float(number)]}))
+    folder.run()
+    folder.write("3.parquet", pa.table({"id": [3.0]}))
+    folder.run()
+
+    assert read == {f"{number}.parquet": 1 for number in range(4)}
+    assert sorted(row["id"] for row in folder.rows()) == [0.0, 1.0, 2.0, 3.0]
 
 
 def test_a_damaged_file_is_named_and_written_again_in_its_place(workshop: Workshop, tmp_path: Path) -> None:
