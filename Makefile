@@ -92,7 +92,7 @@ drill-supervision: setup ## Kill and freeze drivers and Airflow while the demo's
 
 BENCHMARKS := delivery_time supervised_time publication_time decode_time triggerer_lag parse_time merge_time fast_trigger \
               retention_time ledger_year pages_time reconciler_pass backfill_time increment_time idle_tables binpack_time \
-              rule_time
+              rule_time small_files
 
 bench: setup ## Measure deliveries, publications, a triggerer, parsing, the ledger, the pages, backfills, increments and idle tables against baselines; no other stack may run
 	@failed=; for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name || failed="$$failed $$name"; done; \
