@@ -214,6 +214,11 @@ The plan says how many rows are read again; none is lost or doubled by a repair.
 where state is gone for good or a source kept in the checkpoint alone what was read (files); then a reset is left. A
 repair that is interrupted leaves a checkpoint from which no driver starts: type it again.
 
+A stream with state is copied at each orderly stop. `sluice stream show STREAM` says behind which batch the newest copy
+stands and how old it is, and a repair takes it where state is lost. When the tables are further, the next start runs
+the batches between again before it begins, a second or a few for each, and publishes nothing of them. So a stream that
+runs for weeks without a stop has an old copy: `sluice stream restart STREAM` makes a new one.
+
 A mark that somebody removed from a table's properties is restored by the next start, from the previous metadata of the
 table or from its history. A batch that was only staged, and that the checkpoint forgot, needs nothing either.
 

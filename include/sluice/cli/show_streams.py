@@ -13,6 +13,7 @@ from rich.table import Table
 
 from sluice.cli.cli_context import CliContext, open_cli_context
 from sluice.cli.event_verbs import events_table
+from sluice.cli.state_copies import observe_state_copies
 from sluice.cli.stream_rendering import (
     batches_table,
     fields_table,
@@ -28,7 +29,7 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import UsageError
 from sluice.launching.job_output import json_value
 from sluice.ledger.batches import BatchObservation, recent_batches
-from sluice.ledger.connection import Ledger
+from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.events import EventObservation, EventSubject, recent_events
 from sluice.ledger.generations import GenerationObservation, find_generation
 from sluice.ledger.run_values import RunObservation
@@ -101,9 +102,9 @@ def show(
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many runs, batches and events, newest first.")] = 5,
     as_json: AsJson = False,
 ) -> None:
-    """Show one stream: its state and the reason, its checkpoint, its newest runs, batches and events, the schemas
-    that its inputs were last seen with and a patch of the declaration for what has changed, and the fields that its
-    senders send and no column takes."""
+    """Show one stream: its state and the reason, its checkpoint, the newest copy of its state, its newest runs, batches
+    and events, the schemas that its inputs were last seen with and a patch of the declaration for what has changed, and
+    the fields that its senders send and no column takes."""
     with open_cli_context() as ctx:
         stream = None if ctx.is_known_by_ledger_only(name) else ctx.declarations.stream(name)
         row = _observed(ctx, [name])[0]
@@ -113,12 +114,14 @@ def show(
         generation = find_generation(ctx.ledger, name)
         fields = undeclared_fields(ctx.ledger, name)
         schemas = source_schemas(ctx.ledger, name, inputs=None if stream is None else stream.declaration.inputs)
+        copies, now = observe_state_copies(generation, ctx.settings.object_store), database_time(ctx.ledger)
     patches = {} if stream is None else patches_of(stream.declaration, schemas)
     if as_json:
         document = {
             "declaration": None if stream is None else stream.declaration.model_dump(mode="json"),
             "file": None if stream is None else str(stream.file),
             "generation": None if generation is None else json_value(generation),
+            "state_copies": None if copies is None else copies.document(now=now),
             "runs": [json_value(run) for run in runs],
             "batches": [json_value(batch) for batch in batches],
             "events": [json_value(event) for event in events],
@@ -128,6 +131,8 @@ def show(
         print_json(row_json(row) | document)
         return
     _print_summary(stream, row, generation)
+    if copies is not None:
+        typer.echo(copies.sentence(now=now))
     _print_history(row, runs, batches, events)
     for table in [schemas_table(schemas)] * bool(schemas) + [fields_table(fields)] * bool(fields):
         typer.echo("")

@@ -25,6 +25,7 @@ from pyiceberg.table import Table
 
 from sluice.checkpoints.checkpoint_files import CheckpointFiles, open_checkpoint_files
 from sluice.checkpoints.compatibility import STATE_OPERATORS
+from sluice.checkpoints.replayed_batches import refuse_pending_replay
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import UsageError
 from sluice.ledger.connection import Ledger
@@ -149,6 +150,7 @@ def plan_continuation(
     if left is None:
         raise UsageError(f"Stream {wanted.name} has never been started: there is nothing to continue.")
     old = open_checkpoint_files(left.checkpoint, settings.object_store)
+    refuse_pending_replay(wanted.name, old)
     position = _require_known(
         wanted, left, observe_reading_position(catalog, old, wanted.declaration, generation=left.generation)
     )

@@ -56,6 +56,10 @@ SHORTEST_STUCK_SECONDS = 300.0
 KNOWN_BATCHES = 128
 """How many batches of the ledger are looked at: a few more than Spark keeps in a checkpoint."""
 
+REPLAYED_BATCHES = 1024
+"""How many batches of the ledger a repair looks at: state from a copy is taken through at most as many, one query after
+another."""
+
 _MOST_PLACES = 16
 """In how many places a query may read its one source; each has the same offset."""
 
@@ -105,7 +109,7 @@ def observe_position(
     generation, run = find_generation(ledger, stream), newest_run(ledger, stream)
     checkpoint = "" if generation is None else generation.checkpoint
     contents = _contents(checkpoint, settings, unknown, is_whole=is_whole)
-    known = recent_batches(ledger, stream, KNOWN_BATCHES)
+    known = recent_batches(ledger, stream, REPLAYED_BATCHES if is_whole else KNOWN_BATCHES)
     number = 0 if generation is None else generation.generation
     outputs = _outputs(catalog, declaration, unknown, generation=number, recorded=known, assumed=assumed or {})
     seen = StreamPosition(
@@ -119,6 +123,7 @@ def observe_position(
         is_live=run is not None and run.is_live and run.run_id != own_run_id and not is_vacated(run),
         has_other_outputs=any(one.iceberg is None or one.iceberg.is_direct for one in declaration.outputs.values()),
         own_memory=tuple(_with_own_memory(declaration)),
+        has_static_inputs=not all(one.is_stream for one in declaration.inputs.values()),
     )
     if generation is None or generation.generation < seen.number:
         unknown.pop(Witness.CHECKPOINT, None)

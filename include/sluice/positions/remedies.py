@@ -47,8 +47,8 @@ REMEDIES: Mapping[tuple[Witness, Agreement], Remedy] = {
     (Witness.CHECKPOINT, Agreement.DAMAGED): Remedy(
         means="files of the checkpoint are gone or cannot be read",
         command=_REPAIR,
-        does="writes the logs at the newest batch of the tables, takes damaged state one batch back, or puts the copy "
-        "of the newest stop in its place",
+        does="writes the logs at the newest batch of the tables, takes damaged state one batch back, or puts a copy "
+        "of a stop in its place",
     ),
     (Witness.CHECKPOINT, Agreement.AHEAD): Remedy(
         means="the checkpoint has committed more than the tables hold: they were set back",
@@ -58,7 +58,7 @@ REMEDIES: Mapping[tuple[Witness, Agreement], Remedy] = {
     (Witness.CHECKPOINT, Agreement.BEHIND): Remedy(
         means="the checkpoint ends before the newest batch of the tables: it is an older copy",
         command=_REPAIR,
-        does="moves it to the newest batch; with state, when one batch old or a copy of the newest stop is there",
+        does="moves it to the newest batch; with state, when it is one batch old or a copy of a stop is there",
     ),
     (Witness.CHECKPOINT, Agreement.DIVERGED): Remedy(
         means="the checkpoint has other end offsets of a batch than the tables",

@@ -44,6 +44,7 @@ class CheckpointRepair:
         where something is and nothing shows from where.
     rows_read_again: of batches that were read before; unset when their number is unknown.
     restores: the copy that is put in the place of the checkpoint first; unset without one.
+    replays: the batches that the next run takes the state of the copy through, before it begins.
     """
 
     stands_at: int
@@ -53,6 +54,7 @@ class CheckpointRepair:
     reads_from: str | None = ""
     rows_read_again: int | None = 0
     restores: CheckpointCopy | None = None
+    replays: tuple[int, ...] = ()
 
     @property
     def is_empty(self) -> bool:

@@ -7,7 +7,8 @@ double or lose rows. How it works: `observe_position`, `judge_position` and `dec
 generation, query and marks stay, so that nothing becomes visible twice. No run starts from a checkpoint without its
 `metadata`, so a repair that is interrupted is completed by another one.
 
-State that is lost comes from a copy that a stop has made (`restore_copy`), where one stands at the tables' batch.
+State that is lost comes from a copy that a stop has made (`restore_copy`). Where that is older than the tables, the
+next run takes it through the batches between (`replay_decision`).
 
 What it does not do: it computes no lost state again, nor what a source keeps in the checkpoint alone.
 A table that was set back or created again has remedies of its own, and they come first.
@@ -16,7 +17,7 @@ Known limitation: of a driver whose run a lost ledger has forgotten nothing is k
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,16 +27,18 @@ from sluice.checkpoints.checkpoint_copies import copies_location
 from sluice.checkpoints.checkpoint_files import CheckpointFiles, open_checkpoint_files
 from sluice.checkpoints.checkpoint_layout import METADATA, checksum_path, hidden_checksum_path
 from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.ledger.batches import recent_batches
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.events import EventAction, record_event
 from sluice.ledger.generations import restore_generation
 from sluice.ledger.leases import LEASE_SECONDS
 from sluice.ledger.refreshes import unsettled_refresh
 from sluice.ledger.run_values import RunObservation
+from sluice.ledger.runs import recent_runs
 from sluice.ledger.vacated_runs import find_left_driver
 from sluice.operations import OperationPlan, OperationVerb, Refusal, RefusalReason, Stake, steps_of
 from sluice.positions.judge_position import disagreeing, judge_position
-from sluice.positions.observe_position import observe_position
+from sluice.positions.observe_position import REPLAYED_BATCHES, observe_position
 from sluice.positions.repair_decision import CheckpointRepair, decide_repair, query_id_in, query_id_of
 from sluice.positions.restore_copy import decide_restore, put_copy
 from sluice.positions.source_reach import refuse_gone_input
@@ -73,6 +76,7 @@ class Repair:
             "stands_at": written.stands_at,
             "runs_again": written.runs_again,
             "restores_copy": written.restores.clock if written.restores is not None else None,
+            "replays": list(written.replays),
             "removes": list(written.removes),
             "writes": dict(written.writes),
             "rows_read_again": written.rows_read_again,
@@ -114,6 +118,8 @@ def plan_repair(
     )
     rows = written.rows_read_again if written is not None else 0
     refusals = [*_refusals(ledger, seen, findings), *([decided] if isinstance(decided, Refusal) else [])]
+    if written is not None and written.replays:
+        refusals += _computed_otherwise(ledger, wanted, written.replays, generation=seen.number)
     if written is not None and written.reads_from:
         refusals += refuse_gone_input(catalog, wanted.declaration, settings, written.reads_from)
     return OperationPlan(
@@ -256,6 +262,28 @@ def other_remedies(findings: tuple[PositionFinding, ...]) -> Iterator[Refusal]:
             )
 
 
+def _computed_otherwise(
+    ledger: Ledger, wanted: LoadedStream, replays: Sequence[int], *, generation: int
+) -> Iterator[Refusal]:
+    """A refusal where a batch that has to be run again was run by other files than are there now. Of a batch that the
+    ledger does not know, nothing is known."""
+    ran = {
+        one.run_id
+        for one in recent_batches(ledger, wanted.name, REPLAYED_BATCHES)
+        if one.key.generation == generation and one.key.batch in replays
+    }
+    digests = {one.run_id: one.declaration_digest for one in recent_runs(ledger, wanted.name, REPLAYED_BATCHES)}
+    others = {digests[one] for one in ran if one in digests} - {wanted.digest}
+    if others:
+        yield Refusal(
+            reason=RefusalReason.NOT_PROVABLE,
+            sentence=f"The batches {replays[0]} to {replays[-1]} would be run again for the state of the copy, and "
+            f"were run by another version of the declaration than there is now, with the digest {min(others)[:12]}.",
+            next_step="Bring its file, code and schema files back as they were, and repair again; change them after "
+            "the next start.",
+        )
+
+
 def _where(run: RunObservation) -> str:
     return "" if run.process is None else f", {run.process.pid} on {run.process.host}"
 
@@ -289,6 +317,11 @@ def sentences_of_files(seen: StreamPosition, written: CheckpointRepair) -> Itera
     if removed:
         yield f"Remove from {seen.checkpoint}: {_named(removed)}."
     yield f"Write into it: {_named(list(written.writes))}. It stands behind batch {written.stands_at} then."
+    if written.replays:
+        yield (
+            f"The next start runs the batches {written.replays[0]} to {written.replays[-1]} again, one after another "
+            "to the end that each had, for the state alone: their rows are in the tables and do not appear twice."
+        )
     if written.runs_again is not None:
         yield f"Spark runs batch {written.runs_again} again; its rows are in the tables and do not appear twice."
     rows = "an unknown number of" if written.rows_read_again is None else f"{written.rows_read_again:,}"

@@ -3,13 +3,11 @@
     `metadata` goes ─► all other files go, commits first ─► state comes, then offsets, then commits ─► `metadata` comes
 
 How it works: a copy is a checkpoint that was whole at its batch. What `decide_repair` makes of it beside the tables
-decides whether it helps: it does when it stands at their newest batch, or one before it. It has to be of the same query
-and to end where the tables say that its batch ends: what was read again since, or under the same name before, has
-another state. Until the last commit is written nothing but a copy helps, and no run starts without `metadata`; so the
-same command completes what was interrupted.
-
-Known limitation: batches that Spark would have to run again one after another, up to the tables, it does not run. Then
-the repair is refused as without a copy.
+decides whether it helps: it does when it stands at their newest batch, or one before it; behind an older one, the next
+run runs the batches between again (`replay_decision`). It has to be of the same query and to end where the tables say
+that its batch ends: what was read again since, or under the same name before, has another state. Until the last commit
+is written nothing but a copy helps, and no run starts without `metadata`; so the same command completes what was
+interrupted.
 """
 
 from __future__ import annotations
@@ -37,8 +35,10 @@ from sluice.checkpoints.checkpoint_layout import (
 from sluice.checkpoints.checkpoint_logs import offsets_of
 from sluice.checkpoints.observe_checkpoint import observe_checkpoint
 from sluice.errors import CheckpointError
+from sluice.operations import Refusal
 from sluice.positions.log_offsets import canonical_end
 from sluice.positions.repair_decision import CheckpointRepair, decide_repair, query_id_in, query_id_of
+from sluice.positions.replay_decision import decide_replay
 from sluice.positions.stream_position import StreamPosition
 from sluice.publication.crash_points import CrashPoint, Reached
 from sluice.settings import ObjectStoreSettings
@@ -68,8 +68,9 @@ def _with(copy: CheckpointCopy, store: CheckpointFiles, seen: StreamPosition) ->
     except CheckpointError:  # it is damaged, and the one before it need not be
         return None
     restored = replace(seen, contents=contents)
-    decided = decide_repair(restored)
-    if not isinstance(decided, CheckpointRepair) or not _is_of_tables(restored, contents.texts, decided):
+    at_tables = decide_repair(restored)
+    decided = decide_replay(restored) if isinstance(at_tables, Refusal) else at_tables
+    if decided is None or not _is_of_tables(restored, contents.texts, decided):
         return None
     metadata = json.dumps({"id": query_id_of(restored)}, separators=(",", ":"))
     writes = {path: text for path, text in decided.writes.items() if path != METADATA}

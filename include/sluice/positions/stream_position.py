@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from sluice.checkpoints.checkpoint_layout import COMMITS, OFFSETS, CheckpointContents, log_files
 from sluice.checkpoints.compatibility import SOURCES, STATE_MEANING, STATE_OPERATORS
+from sluice.checkpoints.replayed_batches import replayed_through
 from sluice.ledger.checkpoint_checks import CheckpointObservation
 from sluice.ledger.generations import GenerationObservation
 from sluice.publication.chain import MarkPosition
@@ -125,6 +126,7 @@ class StreamPosition:
     is_live: whether a driver runs: then the witnesses move while they are read.
     has_other_outputs: whether something is delivered that no mark shows.
     own_memory: the inputs whose sources keep in the checkpoint what they have read, beside the offsets.
+    has_static_inputs: whether it reads inputs as they are at each batch.
     has_copies: whether copies of the checkpoint are there, which only a query with state has. They are looked for where
         the ledger does not know the generation.
     plans_anew: whether what was planned behind the position does not count: a person takes the stream back to it.
@@ -144,6 +146,7 @@ class StreamPosition:
     is_live: bool = False
     has_other_outputs: bool = False
     own_memory: tuple[str, ...] = ()
+    has_static_inputs: bool = False
     has_copies: bool = False
     plans_anew: bool = False
 
@@ -171,8 +174,10 @@ class StreamPosition:
 
     @property
     def planned(self) -> int:
-        """The newest batch that the checkpoint has planned; -1 without any."""
-        return max(log_files(self.contents.files, OFFSETS), default=-1) if self.contents is not None else -1
+        """The newest batch that the checkpoint has planned, or that the next run takes its state through; -1 without
+        any."""
+        files = self.contents.files if self.contents is not None else ()
+        return max((replayed_through(files), *log_files(files, OFFSETS)))
 
     @property
     def committed(self) -> int:

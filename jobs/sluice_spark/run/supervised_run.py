@@ -34,6 +34,7 @@ from sluice_spark.run.increment_start import prepare_available_now
 from sluice_spark.run.pinning import Pinning
 from sluice_spark.run.query_run import QueryRun
 from sluice_spark.run.run_start import RunStart, naming_the_witness, start_run
+from sluice_spark.run.state_replay import StateReplay
 from sluice_spark.run.stop_copy import copy_at_stop
 from sluice_spark.run.stop_request import LEASE_ENDS, StopReason, StopRequest, Watchdog, stopped_by_signals
 from sluice_spark.session.session import Sessions, own_session
@@ -151,6 +152,12 @@ class SupervisedRun:
         with witness():
             start, is_planned = self._start(spark, token=lease.token, is_again=is_again)
         lease.token = start.run.token
+        if self.planned is None and start.plan.is_stateful:
+            replay = self._replay(spark, start, stop=stop, lease=lease)
+            if replay.is_pending:
+                if not replay.catch_up():
+                    return stop.reason or StopReason.EXHAUSTED
+                start = start.observed_again(spark)
         context = self._context(start, lease=lease, stop=stop, hand_over=hand_over)
         query = QueryRun(
             plan=start.plan,
@@ -191,6 +198,19 @@ class SupervisedRun:
         if self.planned is None or not self.planned.plan_next(spark, start):
             return start, False
         return start.observed_again(spark), True
+
+    def _replay(self, spark: SparkSession, start: RunStart, *, stop: StopRequest, lease: HeldLease) -> StateReplay:
+        return StateReplay(
+            spark=spark,
+            settings=self.settings,
+            ledger=self.ledger,
+            plan=start.plan,
+            generation=start.checkpoint.generation.generation,
+            checkpoint=start.checkpoint.location,
+            lease=lease,
+            stop=stop,
+            reached=self.reached,
+        )
 
     def _context(self, start: RunStart, *, lease: HeldLease, stop: StopRequest, hand_over: HandOver) -> DeliveryContext:
         plan, checkpoint, generation = start.plan, start.checkpoint, start.checkpoint.generation

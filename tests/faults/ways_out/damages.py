@@ -70,6 +70,18 @@ def copies_gone_too(subject: Subject) -> None:
     shutil.rmtree(urlsplit(copies_location(subject.checkpoint.as_uri())).path)
 
 
+@contextmanager
+def killed_afterwards(subject: Subject) -> Iterator[None]:
+    """As if the run within the block were killed before it stopped: no copy is made. Then the checkpoint is lost."""
+    copies = Path(urlsplit(copies_location(subject.checkpoint.as_uri())).path)
+    kept = copies.with_name("kept")
+    shutil.copytree(copies, kept)
+    yield
+    shutil.rmtree(copies)
+    kept.rename(copies)
+    folder_gone(subject)
+
+
 def logs_gone(subject: Subject) -> None:
     """The logs are gone, and what sources and state keep is there."""
     shutil.rmtree(subject.checkpoint / "offsets")

@@ -55,6 +55,7 @@ def _cells() -> Iterator[Cell]:
     second: dict[str, Any] = {"generation": 2}
     yield from _each(STATELESS, "1", "folder gone", damages.folder_gone)
     yield from _each(STATEFUL, "1", "folder gone", damages.folder_gone)
+    yield from _each(STATEFUL, "1", "killed since its copy", around=damages.killed_afterwards)
     yield from _each(STATEFUL, "1", "folder and copies gone", damages.copies_gone_too, **refused)
     yield from _each(STATELESS, "1", "logs gone", damages.logs_gone, found=BEHIND)
     for name, damage in _LOG.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -13,10 +14,15 @@ from tests.integration.positions.test_repair_commands import QUERY, content, fil
 
 from sluice.checkpoints.checkpoint_copies import CheckpointCopy, copies_location, copy_checkpoint
 from sluice.checkpoints.checkpoint_files import LocalCheckpointFiles
+from sluice.declarations.load_declarations import load_declarations
+from sluice.ledger.batches import BatchObservation, PublicationKey, record_batch
 from sluice.ledger.connection import database_time
 from sluice.ledger.events import EventSubject, recent_events
 from sluice.ledger.generations import find_generation
+from sluice.ledger.run_values import RunState
+from sluice.ledger.runs import admit_run, record_end
 from sluice.publication.crash_points import CrashPoint
+from sluice.settings import load_settings
 
 __all__ = ["copier"]
 
@@ -88,3 +94,72 @@ def test_where_the_ledger_is_lost_too_the_copy_says_that_it_has_state_and_whose_
     known = find_generation(copier.ledger, copier.stream)
     assert known is not None
     assert known.query_id == QUERY, "the checkpoint that is put in place is that of this query"
+
+
+def published(copier: Copier, batch: int, run_id: str) -> None:
+    """Publish a batch, of which the ledger knows the run."""
+    ends = read_ends(copier)
+    copier.bench.publish(copier.bench.stage(batch, [batch], start_offsets=ends, end_offsets=ends))
+    record_batch(
+        copier.ledger,
+        BatchObservation(
+            key=PublicationKey(stream=copier.stream, generation=1, batch=batch),
+            run_id=run_id,
+            started_at=database_time(copier.ledger),
+            duration_ms=1,
+            input_rows=1,
+            published_rows={"copies": 1},
+            end_offsets=json.loads(ends),
+        ),
+    )
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+def test_behind_an_older_copy_the_next_run_is_left_the_batches_between_of_the_same_declaration(
+    copier: Copier, is_same: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = filled(copier, batches=1)
+    copied(copier, root)
+    shutil.rmtree(root)
+    digest = load_declarations(load_settings().pipelines).stream(copier.stream).digest if is_same else "ab" * 32
+    run = admit_run(
+        copier.ledger, stream=copier.stream, mode="incremental", declaration_digest=digest, launched_by="a test"
+    )
+    for batch in (1, 2):
+        published(copier, batch, run.run_id)
+    record_end(copier.ledger, run.run_id, state=RunState.FINISHED, exit_code=0, reason="done")
+    words = ["stream", "repair", copier.stream]
+
+    code, shown, errors = typed([*words, "--dry-run"], capsys)
+
+    if not is_same:
+        assert (code, "run by another version of the declaration" in shown) == (1, True), (shown, errors)
+        return
+    assert (code, "The next start runs the batches 1 to 2 again" in shown) == (0, True), (shown, errors)
+    assert "2 rows are read again, 0 are lost, 0 are doubled." in shown
+    code, _, errors = typed([*words, "--yes"], capsys)
+    assert code == 0, errors
+    assert set(content(root)) == {
+        *("metadata", "offsets/0", "commits/0", "state/0/0/1.delta"),
+        *("replay/1", "replay/2"),
+    }
+    assert "agree: nothing is written." in typed([*words, "--dry-run"], capsys)[1]
+    code, _, errors = typed(["stream", "continue", copier.stream, "--dry-run"], capsys)
+    assert (code, "the batches 1 to 2 are still to be run again" in errors) == (2, True), errors
+
+
+def test_the_newest_copy_is_shown_for_a_stream_with_state(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["stream", "show", copier.stream]
+    assert "of its state" not in typed(words, capsys)[1]
+    assert json.loads(typed([*words, "--json"], capsys)[1])["state_copies"] is None
+    root = filled(copier, batches=2)
+    assert "its state has no copy yet: the next orderly stop makes one" in typed(words, capsys)[1]
+
+    copy = copied(copier, root)
+
+    _, shown, errors = typed(words, capsys)
+    made = f"made {copy.copied_at:%Y-%m-%d %H:%M:%S} UTC, "
+    assert f"the newest copy of its state stands behind batch 1, {made}" in shown, errors
+    (listed,) = json.loads(typed([*words, "--json"], capsys)[1])["state_copies"]["copies"]
+    assert (listed["batch"], listed["files"], listed["bytes"]) == (1, 7, sum(one.size_bytes for one in copy.files))
+    assert listed["age_seconds"] >= 0

@@ -82,9 +82,15 @@ def test_behind_a_copy_that_is_one_batch_old_spark_runs_the_newest_again(root: P
     assert list(found.writes) == ["offsets/5", "metadata"]
 
 
-def test_a_copy_that_is_older_does_not_help(root: Path) -> None:
+def test_from_a_copy_that_is_older_the_next_run_takes_the_state_on(root: Path) -> None:
     copied(root, files(planned=3, committed=3, state=4))
-    assert restore(root, LOST, visible=5) is None
+
+    found = restore(root, LOST, visible=5)
+
+    assert found is not None
+    assert (found.stands_at, found.runs_again, found.replays, found.rows_read_again) == (3, None, (4, 5), 20)
+    assert list(found.writes) == ["replay/4", "replay/5", "metadata"]
+    assert found.removes == ()
 
 
 def test_a_copy_of_another_query_of_the_name_does_not_help(root: Path) -> None:
