@@ -266,8 +266,9 @@ to the newest snapshot that shows the batch, and a tag keeps what it hides for a
 It is refused, with what would be lost, where others have written rows into a table since, where the snapshots of the
 batch were expired, where an input does not have the records any more, where a later batch was rejected or is held, and
 where an output is not an Iceberg table. Streams that have read what goes are named with batches and rows, and with the
-command that takes each of them back first; `--leave-readers` lets them keep it, and `sluice stream continue`
-counts that later. A rewind that is interrupted is completed by typing it again.
+command that takes each of them back first. `--with-readers` does that in one plan: each of them stopped, the last
+reader first, or none when one is refused; `--leave-readers` lets them keep it, and `sluice stream continue` counts that
+later. A rewind that is interrupted is completed by typing it again.
 
 ## A checkpoint that is abandoned
 

@@ -19,6 +19,7 @@ from sluice.positions.adoption import AdoptionWay
 from sluice.positions.adoption_plan import plan_adoption
 from sluice.positions.repair_stream import plan_repair, repair_stream
 from sluice.positions.rewind_plan import batch_of_time, plan_rewind
+from sluice.positions.rewind_readers import RewindWithReaders
 from sluice.positions.rewind_stream import rewind_stream
 from sluice.tables.catalog import open_catalog
 
@@ -79,6 +80,10 @@ def rewind(
     leave_readers: Annotated[
         bool, typer.Option("--leave-readers", help="Also where streams have read what goes; they keep it.")
     ] = False,
+    with_readers: Annotated[
+        bool,
+        typer.Option("--with-readers", help="Take the streams back first that have read what goes, each by its plan."),
+    ] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -92,6 +97,11 @@ def rewind(
         raise UsageError(
             "One of --to-batch and --to-time is needed.", next_step=f"`sluice batch list {name}` shows the batches."
         )
+    if leave_readers and with_readers:
+        raise UsageError(
+            "--leave-readers and --with-readers exclude each other.",
+            next_step="With neither of them, readers that have passed are named.",
+        )
     with open_cli_context() as ctx:
         catalog, declared = open_catalog(ctx.settings), ctx.declarations
         stream = declared.stream(name)
@@ -99,12 +109,31 @@ def rewind(
         batch = to_batch or 0
         if then is not None:
             batch = batch_of_time(ctx.ledger, catalog, stream, ctx.settings, then=then)
+        if with_readers:
+            together = RewindWithReaders(
+                ledger=ctx.ledger,
+                catalog=catalog,
+                declarations=declared,
+                settings=ctx.settings,
+                stream=name,
+                batch=batch,
+            )
+            return _with_readers(together, dry_run=dry_run, yes=yes, as_json=as_json)
         how: dict[str, Any] = {"stream": name, "batch": batch, "leaves_readers": leave_readers}
         plan = plan_rewind(ctx.ledger, catalog, declared, ctx.settings, **how)
         if not may_act(lambda: [plan], dry_run=dry_run, yes=yes, as_json=as_json):
             return
         done = rewind_stream(ctx.ledger, catalog, declared, ctx.settings, **how, planned=plan.digest, asked_by=person())
     print_done(plan.verb, done.as_json(), " ".join(step.sentence for step in done.steps), as_json=as_json)
+
+
+def _with_readers(together: RewindWithReaders, *, dry_run: bool, yes: bool, as_json: bool) -> None:
+    plans = together.plans()
+    if not may_act(lambda: plans, dry_run=dry_run, yes=yes, as_json=as_json):
+        return
+    done = together.carry_out([one.digest for one in plans], asked_by=person())
+    said = " ".join(step.sentence for one in done for step in one.steps)
+    print_done(done[-1].verb, {"plans": [one.as_json() for one in done]}, said, as_json=as_json)
 
 
 def adopt(

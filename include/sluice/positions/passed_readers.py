@@ -53,10 +53,10 @@ class UnknownReader:
         return f"Whether {self.stream} has read {self.table} beyond that is unknown: {self.problem}"
 
 
-def readers_of(declarations: Declarations, tables: Sequence[str], *, but: str) -> Iterator[LoadedStream]:
-    """The declared streams that read one of these tables batch by batch. but: is none of them."""
+def readers_of(declarations: Declarations, tables: Sequence[str], *, but: Collection[str]) -> Iterator[LoadedStream]:
+    """The declared streams that read one of these tables batch by batch. but: are none of them."""
     for name, stream in sorted(declarations.streams.items()):
-        if name != but and any(reads(stream, one) for one in tables):
+        if name not in but and any(reads(stream, one) for one in tables):
             yield stream
 
 

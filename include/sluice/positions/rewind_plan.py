@@ -7,7 +7,7 @@ sources may have moved meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -44,6 +44,7 @@ def plan_rewind(
     stream: str,
     batch: int,
     leaves_readers: bool = False,
+    taken: Collection[str] = (),
     own_run_id: str = "",
 ) -> RewindPlan:
     """What `rewind_stream` would do now. Nothing is changed.
@@ -51,7 +52,7 @@ def plan_rewind(
     Parameters
     ----------
     batch: of the open generation; it is the newest one afterwards.
-    leaves_readers: whether streams that have read what goes keep it.
+    leaves_readers: whether streams that have read what goes keep it. taken: the streams that are taken back before.
     own_run_id: the run of the command that rewinds; empty while the plan is only shown.
 
     Raises
@@ -70,7 +71,7 @@ def plan_rewind(
     )
     seen = replace(_set_back(observed.position(wanted, _marks(tables)), batch), plans_anew=True)
     decided = decide_repair(seen)
-    passed = tuple(observed.readers(declarations, tables, stream=stream))
+    passed = tuple(observed.readers(declarations, tables, but={stream, *taken}))
     rewind = Rewind(
         seen=seen,
         batch=batch,
@@ -161,10 +162,10 @@ class _Observed:
         return {output: ids for output, ids in found.items() if ids}
 
     def readers(
-        self, declarations: Declarations, tables: Sequence[RewoundTable], *, stream: str
+        self, declarations: Declarations, tables: Sequence[RewoundTable], *, but: Collection[str]
     ) -> Iterator[PassedReader | UnknownReader]:
         """Of each reader of the tables, where it has passed the first time; or that it does not show that."""
-        for reader in readers_of(declarations, [one.name for one in tables], but=stream):
+        for reader in readers_of(declarations, [one.name for one in tables], but=but):
             seen = self.position(reader)
             found = [
                 passed for one in tables if reads(reader, one.name) and (passed := passed_reader(seen, one)) is not None

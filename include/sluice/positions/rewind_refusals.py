@@ -45,10 +45,11 @@ def refusal_of_reader(reader: PassedReader | UnknownReader) -> Refusal:
             sentence=f"{reader}.",
             next_step=f"Look first: `sluice checkpoint check {reader.stream}`. With `--leave-readers` it is not asked.",
         )
+    along = "" if reader.back_to is None else ", or together with this: `--with-readers`"
     return Refusal(
         reason=RefusalReason.READERS_REPEAT,
         sentence=f"{reader}: it would get these rows a second time.",
-        next_step=f"Take it back first: `{reader.command}`. With `--leave-readers` what it has published stays.",
+        next_step=f"Take it back first: `{reader.command}`{along}. With `--leave-readers` what it has published stays.",
     )
 
 
