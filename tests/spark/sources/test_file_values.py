@@ -176,7 +176,8 @@ def test_the_old_times_of_parquet_are_instants(spark: SparkSession, tmp_path: Pa
 def test_local_times_of_orc_are_those_that_spark_has_marked(spark: SparkSession, tmp_path: Path) -> None:
     """It writes them as numbers; and its own reader does not read orc's type for instants."""
     local = "TIMESTAMP_NTZ'2026-03-29 02:30:00.123456'"
-    rows = spark.sql(f"SELECT {local} c0, named_struct('a', {local}) c1, array({local}) c2, map('a', {local}) c3")  # ours
+    terms = (local, f"named_struct('a', {local})", f"array({local})", f"map('a', {local})")
+    rows = spark.sql(f"SELECT {', '.join(f'{term} c{number}' for number, term in enumerate(terms))}")  # ours
     rows.coalesce(1).write.orc(str(tmp_path / "local"))
     (file,) = (tmp_path / "local").glob("*.orc")
     at = _times(123_456, None)[0]
