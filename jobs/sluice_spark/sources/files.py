@@ -34,8 +34,8 @@ Spark 4.1 lists them a second time).
 """
 
 _IN_PLACE = (
-    ", which takes `on_changed: ignore`. A stream that has planned a batch with the file cannot go on without it: do "
-    "not move it away."
+    ", which takes `on_changed: ignore`. A stream that has planned a batch with the file cannot continue without it: "
+    "do not move it away."
 )
 _MOVED_AWAY = ", or move it out of the folder."
 
