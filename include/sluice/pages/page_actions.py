@@ -5,19 +5,22 @@ A page only asks: it changes the ledger, and supervision carries it out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.errors import UsageError
 from sluice.launching.launcher_port import LaunchRequest
+from sluice.ledger.batches import BatchObservation
 from sluice.ledger.connection import Ledger
 from sluice.ledger.run_values import RunObservation
-from sluice.operations import OperationPlan
+from sluice.operations import OperationPlan, OperationVerb
 from sluice.pages.stream_lines import ObservingLauncher, StreamLine
 from sluice.positions.repair_stream import Repair, plan_repair, repair_stream
+from sluice.positions.rewind_plan import RewindPlan, plan_rewind
+from sluice.positions.rewind_stream import rewind_stream
 from sluice.settings import Settings
 from sluice.supervision.control_plans import (
     ControlPlan,
@@ -113,7 +116,35 @@ class PageActions:
         else:
             repair_stream(self.ledger, open_catalog(self.settings), stream, self.settings, **how)
 
-    def _require_one_person_suffices(self, verb: PageVerb) -> None:
+    def plan_rewind(self, declarations: Declarations, stream: str, batch: int) -> RewindPlan:
+        """What taking a stream and its tables back to a batch would do now. Nothing is changed.
+
+        Raises
+        ------
+        UsageError: when another person must approve it, or nothing was published.
+        DeliveryError, LakehouseError: when something cannot be read.
+        """
+        self._require_one_person_suffices(OperationVerb.REWIND)
+        catalog = open_catalog(self.settings)
+        return plan_rewind(self.ledger, catalog, declarations, self.settings, stream=stream, batch=batch)
+
+    def rewind(self, declarations: Declarations, stream: str, batch: int, *, planned: str) -> None:
+        """Take a stream back as it was shown.
+
+        Parameters
+        ----------
+        planned: the digest of the confirmed plan.
+
+        Raises
+        ------
+        UsageError: when it is another plan by now, or another person must approve it. SluiceError: as `rewind_stream`.
+        """
+        self._require_one_person_suffices(OperationVerb.REWIND)
+        how: dict[str, Any] = {"planned": planned, "asked_by": self.actor}
+        catalog = open_catalog(self.settings)
+        rewind_stream(self.ledger, catalog, declarations, self.settings, stream=stream, batch=batch, **how)
+
+    def _require_one_person_suffices(self, verb: PageVerb | OperationVerb) -> None:
         if self.settings.approval_by_another:
             raise UsageError(
                 f"This deployment needs the approval of another person for a {verb} (SLUICE_APPROVAL_BY_ANOTHER), "
@@ -146,6 +177,21 @@ def verbs_for(line: StreamLine, *, resets_need_another: bool) -> tuple[PageVerb,
     if line.mode == "incremental":  # its schedule starts it, and it has no breaker
         return (PageVerb.STOP, *grave[:1])
     return (PageVerb.START, PageVerb.STOP, PageVerb.RESET_BREAKER, *grave[:1])
+
+
+def batches_to_go_back_to(
+    line: StreamLine, batches: Sequence[BatchObservation], *, rewinds_need_another: bool
+) -> frozenset[int]:
+    """The batches that a stopped stream can be asked to go back to: those of its newest generation but the newest one.
+
+    Parameters
+    ----------
+    batches: the recorded ones, newest first.
+    rewinds_need_another: whether another person must approve it, whom a page cannot ask.
+    """
+    if line.state is not StreamState.STOPPED or line.has_live_run or rewinds_need_another:
+        return frozenset()
+    return frozenset(one.key.batch for one in batches[1:] if one.key.generation == batches[0].key.generation)
 
 
 def _no_request(stream: LoadedStream, run: RunObservation) -> LaunchRequest:

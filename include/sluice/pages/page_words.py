@@ -102,6 +102,7 @@ class DoneWord(StrEnum):
     RESET_BREAKER = "reset-breaker"
     REPAIR = "repair"
     RESET = "reset"
+    REWIND = "rewind"
     BACKFILL = "backfill"
     MAINTAIN = "maintain"
     REJECT_BATCH = "reject-batch"
@@ -120,6 +121,7 @@ DONE_SENTENCES: Mapping[DoneWord, str] = {
     DoneWord.RESET_BREAKER: _IN_LEDGER.format("Reset-breaker"),
     DoneWord.REPAIR: "What disagreed of its position is written back; the stream stays as it is until it is started.",
     DoneWord.RESET: "A new generation is open; the stream stays stopped until it is started.",
+    DoneWord.REWIND: "The stream and its tables stand at the batch; it stays stopped until it is started.",
     DoneWord.BACKFILL: "Airflow has queued the runs of the backfill.",
     DoneWord.MAINTAIN: "Airflow has queued the maintenance run; its result appears below.",
     DoneWord.UNPAUSE: "The DAG is unpaused: its next run follows its schedule.",

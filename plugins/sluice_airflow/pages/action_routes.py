@@ -1,8 +1,8 @@
 """The addresses that act: a plan to look at, and its confirmation.
 
-Start, stop and restart of a stream are requests in the ledger, reset and repair are done at once; who may not edit its
-DAG gets a 403. Maintenance of a table, a backfill and a decision about a batch are runs of Airflow: each needs the
-permission to start runs of the DAG that does it, a backfill and such a decision also that to edit the DAG of the
+Start, stop and restart of a stream are requests in the ledger, reset, repair and rewind are done at once; who may not
+edit its DAG gets a 403. Maintenance of a table, a backfill and a decision about a batch are runs of Airflow: each needs
+the permission to start runs of the DAG that does it, a backfill and such a decision also that to edit the DAG of the
 stream.
 """
 
@@ -60,6 +60,7 @@ _NOT_SHOWN = "The plan was not shown to you, or longer ago than ten minutes. Ope
 _JOB_MEANINGS = {
     OperationVerb.MAINTAIN: "Run its maintenance now, where something is due.",
     OperationVerb.BACKFILL: "Compute the interval again and replace its rows, beside the live stream.",
+    OperationVerb.REWIND: "Take the stopped stream and its tables back together; what came after is read again.",
     **{verb: meaning for verb, (_, meaning) in BATCH_WORDS.items()},
 }
 
@@ -84,6 +85,8 @@ def action_routes() -> APIRouter:
         router.add_api_route(
             f"/streams/{{stream}}/do/{verb}", _decide_about_batch(verb), methods=["POST"], dependencies=own
         )
+    router.add_api_route("/streams/{stream}/plan/rewind", _plan_rewind, methods=["GET"])
+    router.add_api_route("/streams/{stream}/do/rewind", _rewind, methods=["POST"], dependencies=own)
     router.add_api_route("/streams/{stream}/plan/{verb}", _show_plan, methods=["GET"], response_class=HTMLResponse)
     router.add_api_route("/streams/{stream}/do/{verb}", _carry_out, methods=["POST"], dependencies=own)
     return router
@@ -126,6 +129,26 @@ def _carry_out(
     _actions(reader, pages).carry_out(verb, wanted, planned=shown.digest)
     _log.info("%s asked: %s %s", reader.name, verb, stream)
     return RedirectResponse(f"{base_of(request)}/streams/{quote(stream)}?done={verb}", status_code=303)
+
+
+def _plan_rewind(
+    stream: str, request: Request, reader: ReaderDep, pages: StateDep, batch: Annotated[int, Query(ge=0)]
+) -> HTMLResponse:
+    stream_to_act_on(stream, reader, pages)
+    plan = _actions(reader, pages).plan_rewind(pages.declarations, stream, batch)
+    shown = ShownPlan(user=reader.name, subject=stream, verb=plan.verb, number=batch, digest=plan.digest)
+    label = f"Take back to batch {batch}:"
+    return _page_of(request, pages, plan, shown, place=f"streams/{quote(stream)}", label=label, is_grave=True)
+
+
+def _rewind(stream: str, request: Request, reader: ReaderDep, pages: StateDep, token: Token) -> RedirectResponse:
+    stream_to_act_on(stream, reader, pages)
+    shown = _confirmed(reader, pages, token, subject=stream, verb=OperationVerb.REWIND)
+    if shown.number is None:
+        raise HTTPException(403, _NOT_SHOWN)
+    _actions(reader, pages).rewind(pages.declarations, stream, shown.number, planned=shown.digest)
+    _log.info("%s took %s back to batch %d", reader.name, stream, shown.number)
+    return RedirectResponse(f"{base_of(request)}/streams/{quote(stream)}?done=rewind", status_code=303)
 
 
 def stream_to_act_on(name: str, reader: Reader, pages: PageState) -> LoadedStream:

@@ -101,7 +101,7 @@ def is_of_own_origin(headers: Mapping[str, str]) -> bool:
 class ShownPlan:
     """A plan that a person was shown: only this person can confirm it, and only for this stream or table.
 
-    number: of a rejection, the batch; unset for the other verbs.
+    number: of a rejection or a rewind, the batch; unset for the other verbs.
     interval: of a backfill, its start and end joined by `/`; empty for the other verbs.
     digest: of what was planned; empty for the button that unpauses a DAG.
     """

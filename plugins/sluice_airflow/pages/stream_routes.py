@@ -18,7 +18,7 @@ from sluice.pages.job_plans import BACKFILL_SUFFIX, BATCH_WORDS, CONTROL_DAG, ca
 from sluice.pages.line_selection import LineCounts, LineSelection
 from sluice.pages.lineage_edges import NodeKind
 from sluice.pages.lineage_page import MOST_NAMED, LineageSelection, known_lineage, lineage_page
-from sluice.pages.page_actions import MEANINGS, PageVerb, verbs_for
+from sluice.pages.page_actions import MEANINGS, PageVerb, batches_to_go_back_to, verbs_for
 from sluice.pages.page_templates import render
 from sluice.pages.page_words import DONE_SENTENCES, DoneWord
 from sluice.pages.stream_lines import HISTORY_HOURS, StreamLine
@@ -108,6 +108,7 @@ def _stream_page(
         "outlook": find_outlooks([stream]).get(stream) if line.is_waiting else None,
         "clears": _failed_run(line, page, reader),
         "verbs": _verbs(line, reader, pages),
+        "back_to": _back_to(line, page, reader, pages),
         "may_backfill": _may_backfill(line, reader, pages),
         "batch_verbs": _batch_verbs(line, reader, pages),
         "batch_words": BATCH_WORDS,
@@ -130,6 +131,15 @@ def _verbs(line: StreamLine, reader: Reader, pages: PageState) -> tuple[PageVerb
     if not line.is_declared or not reader.may_act_on([line.stream]):
         return ()
     return verbs_for(line, resets_need_another=pages.deployment.settings.approval_by_another)
+
+
+def _back_to(line: StreamLine, page: StreamPage, reader: Reader, pages: PageState) -> frozenset[int]:
+    """The batches that have a button which takes the stream back to them."""
+    declared = pages.declarations.streams.get(line.stream)
+    if declared is None or not can_stage(declared) or not reader.may_act_on([line.stream]):
+        return frozenset()
+    needs_another = pages.deployment.settings.approval_by_another
+    return batches_to_go_back_to(line, page.batches, rewinds_need_another=needs_another)
 
 
 def _has_ui(line: StreamLine, pages: PageState) -> bool:

@@ -150,12 +150,15 @@ def test_a_page_leaves_the_generation_alone_that_was_shown(
 
 def test_a_page_resets_nothing_where_another_person_must_approve(actions: PageActions, clicks: LoadedStream) -> None:
     asked = replace(actions, settings=Settings.model_construct(approval_by_another=True))
+    unread: Any = None
 
     for ask in (
         lambda: asked.plan(PageVerb.RESET, clicks),
         lambda: asked.carry_out(PageVerb.RESET, clicks, planned=""),
         lambda: asked.plan(PageVerb.REPAIR, clicks),
         lambda: asked.carry_out(PageVerb.REPAIR, clicks, planned=""),
+        lambda: asked.plan_rewind(unread, "clicks", 0),
+        lambda: asked.rewind(unread, "clicks", 0, planned=""),
     ):
         with pytest.raises(UsageError, match="the approval of another person") as refused:
             ask()

@@ -23,6 +23,7 @@ from sluice.ledger.batch_rules import RuleResult
 from sluice.ledger.batches import BatchObservation, PublicationKey, recent_batches, record_batch
 from sluice.ledger.events import EventSubject, recent_events
 from sluice.ledger.generations import current_generation
+from sluice.pages.page_actions import PageActions
 from sluice.positions.judge_position import disagreeing, judge_position
 from sluice.positions.observe_position import observe_position
 from sluice.publication.crash_points import CrashPoint
@@ -220,6 +221,22 @@ def test_the_form_of_the_on_call_takes_a_stream_back_as_it_was_shown(copier: Cop
 
     take_back(deployment, copier.ledger, stream, 0, planned=shown.digest, asked_by="ann")
 
+    require_rewound(copier)
+
+
+def test_a_page_takes_a_stream_back_as_it_was_shown(copier: Copier) -> None:
+    published(copier)
+    declarations = load_declarations(load_settings().pipelines)
+    page = PageActions(ledger=copier.ledger, settings=load_settings(), actor="airflow: page, ann")
+    shown = page.plan_rewind(declarations, copier.stream, 0)
+    with pytest.raises(UsageError, match="is another one than was shown"):
+        page.rewind(declarations, copier.stream, 1, planned=shown.digest)
+    assert copier.bench.ids() == [1, 2, 10, 20]
+
+    page.rewind(declarations, copier.stream, 0, planned=shown.digest)
+
+    (event, *_) = recent_events(copier.ledger, EventSubject.STREAM, copier.stream, limit=1)
+    assert (event.action, event.actor.name) == ("rewind", "airflow: page, ann")
     require_rewound(copier)
 
 

@@ -37,6 +37,7 @@ READ = (
 PLANS = tuple(f"/sluice/streams/acted_on/plan/{verb}" for verb in ("start", "stop", "restart", "reset-breaker"))
 JOB_PLANS = (
     "/sluice/streams/acted_on/plan/reset",
+    "/sluice/streams/acted_on/plan/rewind?batch=0",
     *(f"/sluice/streams/acted_on/plan/{verb}" for verb in ("reject-batch", "release-batch", "separate-batch")),
     "/sluice/streams/asked_back/backfill",
     "/sluice/streams/asked_back/plan/backfill?start=2012-01-05&end=2012-01-07",
@@ -49,7 +50,15 @@ BACKFILL = "/sluice/streams/asked_back/do/backfill"
 REJECT = "/sluice/streams/acted_on/do/reject-batch"
 RELEASES = tuple(f"/sluice/streams/acted_on/do/{verb}" for verb in ("release-batch", "separate-batch"))
 UNPAUSE = "/sluice/dags/ledger_upkeep/do/unpause"
-JOBS = (UNPAUSE, MAINTAIN, BACKFILL, REJECT, *RELEASES, "/sluice/streams/acted_on/do/reset")
+JOBS = (
+    UNPAUSE,
+    MAINTAIN,
+    BACKFILL,
+    REJECT,
+    *RELEASES,
+    "/sluice/streams/acted_on/do/reset",
+    "/sluice/streams/acted_on/do/rewind",
+)
 FOREIGN: tuple[dict[str, str], ...] = (
     {},
     {"Sec-Fetch-Site": "cross-site"},
@@ -149,6 +158,13 @@ def test_a_confirmed_plan_is_in_the_ledger_with_the_person(as_admin: httpx.Clien
     assert find_desired_state(airflow.ledger, "acted_on").desired_state is DesiredState.STOPPED
     (event,) = recent_events(airflow.ledger, EventSubject.STREAM, "acted_on", limit=1)
     assert (event.action, event.actor.kind, event.actor.name) == ("stop", ActorKind.PERSON, "airflow: pages, admin")
+
+
+def test_a_rewind_is_planned_for_the_batch_that_was_chosen(as_admin: httpx.Client) -> None:
+    shown = as_admin.get("/sluice/streams/acted_on/plan/rewind?batch=0")
+
+    assert "acted_on has published no batch into a table: there is nothing to go back to." in shown.text
+    assert as_admin.get("/sluice/streams/acted_on/plan/rewind").status_code == 422
 
 
 def test_an_unknown_stream_is_not_found(as_admin: httpx.Client) -> None:

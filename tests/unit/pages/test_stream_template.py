@@ -8,10 +8,11 @@ from typing import Any
 from tests.unit.pages.test_line_selection import LINES, NOON
 from tests.unit.pages.test_page_templates import HOSTILE
 
+from sluice.ledger.batches import BatchObservation, PublicationKey
 from sluice.ledger.source_schemas import FieldChange, SourceSchema
 from sluice.operations import OperationVerb
 from sluice.pages.job_plans import BATCH_WORDS
-from sluice.pages.page_actions import MEANINGS, PageVerb, verbs_for
+from sluice.pages.page_actions import MEANINGS, PageVerb, batches_to_go_back_to, verbs_for
 from sluice.pages.page_templates import render
 from sluice.pages.page_words import DONE_SENTENCES, DoneWord, without_long_ids
 from sluice.pages.stream_page import LogTail, StreamPage
@@ -36,6 +37,10 @@ PAGE = StreamPage(
 )
 
 
+BATCHES = ((2, 7), (2, 6), (2, 5), (1, 5))
+"""Generation and number of the recorded ones."""
+
+
 def page_of(**changed: Any) -> str:
     """The page of a stopped stream for a person who may act on it."""
     values = {
@@ -46,6 +51,7 @@ def page_of(**changed: Any) -> str:
         "windows": (1, 6, 24),
         "done": None,
         "verbs": (PageVerb.START, PageVerb.RESET),
+        "back_to": frozenset(),
         "may_backfill": True,
         "batch_verbs": (OperationVerb.REJECT_BATCH,),
         "batch_words": BATCH_WORDS,
@@ -64,6 +70,26 @@ def page_of(**changed: Any) -> str:
         "dag_run_links": {},
     }
     return render("stream", values | changed)
+
+
+def test_each_batch_that_a_stream_can_go_back_to_has_a_button() -> None:
+    keys = [PublicationKey(stream="clicks", generation=generation, batch=batch) for generation, batch in BATCHES]
+    batches = tuple(
+        BatchObservation(
+            key=key, run_id="r", started_at=NOON, recorded_at=NOON, duration_ms=1, input_rows=1, published_rows={}
+        )
+        for key in keys
+    )
+    back_to = batches_to_go_back_to(LINE, batches, rewinds_need_another=False)
+    page = page_of(page=replace(PAGE, batches=batches), back_to=back_to)
+
+    assert back_to == {6, 5}
+    assert page.count("Back to it…") == 2
+    assert 'href="/sluice/streams/clicks/plan/rewind?batch=5"' in page
+    runs = replace(LINE, state=StreamState.RUNNING, has_live_run=True)
+    assert not batches_to_go_back_to(runs, batches, rewinds_need_another=False)
+    assert not batches_to_go_back_to(LINE, batches, rewinds_need_another=True)
+    assert not batches_to_go_back_to(LINE, (), rewinds_need_another=False)
 
 
 def test_a_person_who_may_act_finds_the_buttons() -> None:
