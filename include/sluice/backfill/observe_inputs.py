@@ -26,8 +26,9 @@ from sluice.ledger.batches import BatchObservation, rejections_in
 from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import find_generation, find_numbered_generation
 from sluice.settings import FilesConnection, KafkaConnection, ObjectStoreSettings, Settings
+from sluice.sources.changed_files import changed_phrase
 from sluice.sources.source_identities import NONE_KNOWN, Identities, another_before, replaced_inputs, topic_name
-from sluice.sources.unread_input import files_read_up_to, present_files
+from sluice.sources.unread_input import files_read_up_to, observe_folder, present_files
 from sluice.tables.declared_tables import require_table
 
 _BEGINNING = -1
@@ -295,8 +296,9 @@ def bound_of_files(
     checkpoint: str,
     object_store: ObjectStoreSettings,
 ) -> FilesBound:
-    """The files that a stream has read, from its end offset. A file that was replaced under its name is read as it is
-    now; one that is gone is a problem, because its rows would be missing.
+    """The files that a stream has read, from its end offset. One that is gone is a problem, because its rows would be
+    missing, and so is one that was written again: the stream has not read what it holds now. With `on_changed: ignore`
+    it is read as it is.
 
     Parameters
     ----------
@@ -311,6 +313,9 @@ def bound_of_files(
     def without(problem: str) -> FilesBound:
         return FilesBound(input=input_name, column=column, problem=problem)
 
+    def lost(problem: str, *, way_out: str) -> FilesBound:
+        return FilesBound(input=input_name, column=column, problem=problem, is_gone=True, way_out=way_out)
+
     newest = offset.get("logOffset") if isinstance(offset, Mapping) else None
     if newest is None or int(newest) < 0:
         return without("the stream has read no file yet.")
@@ -320,12 +325,17 @@ def bound_of_files(
     gone = sorted(read - present_files(source, root=root, object_store=object_store))
     if gone:
         named, more = ", ".join(gone[:_MOST_NAMED]), f" and {len(gone) - _MOST_NAMED} more"
-        return FilesBound(
-            input=input_name,
-            column=column,
-            problem=f"of the files that the stream has read, {len(gone)} are gone: {named}"
-            f"{more if len(gone) > _MOST_NAMED else ''}.",
-            is_gone=True,
+        problem = f"of the files that the stream has read, {len(gone)} are gone: {named}"
+        return lost(
+            f"{problem}{more if len(gone) > _MOST_NAMED else ''}.",
             way_out="Put them back under the same names; their rows would be missing.",
         )
+    if source.on_changed == "fail":
+        seen = observe_folder(source, root=root, checkpoint=checkpoint, object_store=object_store)
+        if changed := read & seen.changed:
+            return lost(
+                f"{changed_phrase(changed)}.",
+                way_out="Put the new content there under another name and restore the file; with `on_changed: ignore` "
+                "the interval gets what the files hold now.",
+            )
     return FilesBound(input=input_name, column=column, paths=tuple(sorted(read)))

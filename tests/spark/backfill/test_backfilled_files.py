@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -85,6 +86,24 @@ def test_files_that_are_gone_are_named(files: Workshop, folder: Path) -> None:
         backfill(files, stream)
 
     (folder.parent / "b.json").rename(folder / "b.json")
+    delete_days(files, "target")
+    backfill(files, stream)
+    assert ids_by_duckdb(files) == IDS
+
+
+def test_a_file_that_was_written_again_is_no_input_of_an_interval(files: Workshop, folder: Path) -> None:
+    """The stream has not read what it holds now, and stops at it, too."""
+    rows, stream = rows_of_days(), declare_file_stream(files, {})
+    write(file := folder / "a.json", rows)
+    files.run(stream)
+    read_at_ns = file.stat().st_mtime_ns
+    write(file, [*rows[:12], row(100, day=5)])
+
+    with pytest.raises(UnpublishableError, match=r"1 file was written again after being read, .*/in/a\.json\."):
+        backfill(files, stream)
+
+    write(file, rows)
+    os.utime(file, ns=(read_at_ns, read_at_ns))
     delete_days(files, "target")
     backfill(files, stream)
     assert ids_by_duckdb(files) == IDS
