@@ -85,7 +85,7 @@ def test_where_the_ledger_is_lost_too_the_copy_says_that_it_has_state_and_whose_
     shutil.rmtree(root)
     with copier.ledger.transaction() as connection:
         for table in ("batches", "generations"):
-            connection.execute(text(f"DELETE FROM {table} WHERE stream = :s"), {"s": copier.stream})  # noqa: S608
+            connection.execute(text(f"DELETE FROM {table} WHERE stream = :s"), {"s": copier.stream})  # noqa: S608  # ours
 
     code, said, errors = typed(["stream", "repair", copier.stream, "--yes"], capsys)
 

@@ -1,4 +1,4 @@
-"""`sluice stream rewind --with-readers`: the readers go back first, each by its own plan, or nobody does. No Spark."""
+"""`sluice stream rewind --with-readers`: the readers go back first, each by its own plan, or none does. No Spark."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from sluice.publication.crash_points import CrashPoint, unnoticed
 from sluice.settings import ObjectStoreSettings
 
 LOST = without(STATEFUL, *(path for path in STATEFUL if path.startswith("state/")))
-WITH_FILES = STATEFUL | {"state/0/0/sst/1.sst": "to what a full state refers, and nobody misses"}
+WITH_FILES = STATEFUL | {"state/0/0/sst/1.sst": "to what a full state refers, and no check misses"}
 DAMAGES = {
     "lost": LOST | {".metadata.crc": "of Hadoop"},
     "of another batch": {path: "y" if path.startswith("state/") else text for path, text in STATEFUL.items()}
