@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
@@ -23,6 +23,8 @@ from sluice.checkpoints.checkpoint_layout import FileObservation, checksum_path,
 from sluice.checkpoints.s3_checkpoint_files import S3CheckpointFiles
 from sluice.errors import CheckpointError
 from sluice.settings import ObjectStoreSettings
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class ReadableCheckpoint(Protocol):
@@ -180,7 +182,8 @@ class LocalCheckpointFiles:
         return FileObservation(
             path=path.relative_to(self._root).as_posix(),
             size_bytes=status.st_size,
-            modified_at=datetime.fromtimestamp(status.st_mtime, UTC),
+            # From nanoseconds, cut off as Hadoop does: a float rounds up what lies just before the next millisecond.
+            modified_at=_EPOCH + timedelta(microseconds=status.st_mtime_ns // 1000),
         )
 
     def _problem(self, done: str, error: OSError) -> CheckpointError:

@@ -95,3 +95,13 @@ def test_a_file_that_was_written_again_is_changed_and_not_unread(tmp_path: Path)
     seen = observe_folder(source, root=root, checkpoint=(tmp_path / "c").as_uri(), object_store=ObjectStoreSettings())
 
     assert seen == FolderObservation(unread=frozenset({f"{root}/new.json"}), changed=frozenset({f"{root}/again.json"}))
+
+
+def test_the_time_of_a_file_is_cut_off_and_never_rounded_up(tmp_path: Path) -> None:
+    """As Hadoop has it in the log of read files: otherwise a file that is untouched counts as written again."""
+    (tmp_path / "a.json").write_text("{}")
+    os.utime(tmp_path / "a.json", ns=(0, 1_700_000_000_123_999_900))
+
+    (seen,) = LocalCheckpointFiles(tmp_path.as_uri()).list_files()
+
+    assert (int(seen.modified_at.timestamp()), seen.modified_at.microsecond) == (1_700_000_000, 123_999)
