@@ -69,7 +69,7 @@ class RefusalReason(StrEnum):
     REACH_UNKNOWN: how far windows, joins or shifted times reach beyond an interval cannot be derived.
     MARGIN_TOO_SHORT: the declared margin is shorter than that reach.
     SOURCE_UNREADABLE: a source cannot be read exactly as far as the stream has read it.
-    SOURCE_GONE: records or files that the stream has read, or may have read, are gone from a source.
+    SOURCE_GONE: records or files that the stream has read, or may have read, are gone from a source, or were replaced.
     SOURCE_INCOMPLETE: an input cannot be read from its beginning any more.
     OTHER_WRITERS: rows of other streams lie in the table, and would be deleted.
     READER_STOPS: a stream reads the table, and its declaration says that it fails when rows are overwritten.

@@ -144,6 +144,29 @@ def observe_backfill(
     ), state.table
 
 
+def changed_inputs(
+    catalog: Catalog, ledger: Ledger, stream: LoadedStream, seen: BackfillObservation, *, settings: Settings
+) -> str | None:
+    """What has changed the inputs of a stream since they were observed for a plan, in a phrase; none when nothing has.
+
+    Raises
+    ------
+    LakehouseError, CheckpointError, LedgerError: when a source, a table or the ledger cannot be reached.
+    SettingsError: when the deployment lacks a connection.
+    """
+    if seen.position is None or seen.published is None:  # then nothing was read
+        return None
+    inputs = ObservedInputs(
+        catalog=catalog,
+        ledger=ledger,
+        stream=stream,
+        settings=settings,
+        generation=seen.position.generation,
+        wide=seen.interval.widened(seen.margin),
+    )
+    return inputs.changed_since_plan(seen.sources, seen.published)
+
+
 def plan_with_followers(
     catalog: Catalog,
     ledger: Ledger,

@@ -20,13 +20,14 @@ from sluice.backfill.read_bounds import FilesBound, InputBound, TableBound, Topi
 from sluice.backfill.rejected_input import without_rejected
 from sluice.backfill.topic_bounds import bound_of_topics
 from sluice.checkpoints.checkpoint_files import open_checkpoint_files
+from sluice.checkpoints.checkpoint_layout import FileObservation
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.source_declarations import FilesSource, IcebergSource, KafkaSource
 from sluice.ledger.batches import BatchObservation, rejections_in
 from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import find_generation, find_numbered_generation
 from sluice.settings import FilesConnection, KafkaConnection, ObjectStoreSettings, Settings
-from sluice.sources.changed_files import changed_phrase
+from sluice.sources.changed_files import RESTORE_FILES, changed_phrase, gone_phrase
 from sluice.sources.source_identities import NONE_KNOWN, Identities, another_before, replaced_inputs, topic_name
 from sluice.sources.unread_input import files_read_up_to, observe_folder, present_files
 from sluice.tables.declared_tables import require_table
@@ -35,9 +36,6 @@ _BEGINNING = -1
 """The snapshot id of an offset before the first snapshot. Source: Iceberg's `StreamingOffset.START_OFFSET`."""
 
 _READ_AGAIN = "The offsets of the stream are those of the old one: continue or reset it first."
-
-_MOST_NAMED = 3
-"""How many files a message names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +68,34 @@ class ObservedInputs:
                 bound = replace(bound, problem=f"{another[name]}.", is_gone=True, way_out=_READ_AGAIN)
             if bound is not None:
                 yield without_rejected(bound, rejections, is_of=self._is_of(name))
+
+    def changed_since_plan(self, planned: Sequence[InputBound], published: PublishedBatch) -> str | None:
+        """What has changed the inputs since they were read for a plan, in a phrase; none when nothing has. Of records
+        in topics, nothing can but a topic that was created again.
+
+        Parameters
+        ----------
+        planned, published: of the plan, as `bounds` has them.
+
+        Raises
+        ------
+        LakehouseError, CheckpointError, LedgerError: when a source, a table or the ledger cannot be reached.
+        SettingsError: when the deployment lacks a connection.
+        """
+        for sentence in self._replaced().values():
+            return sentence
+        changes = (self._change(bound, published.end_offsets.get(bound.input)) for bound in planned)
+        return next(filter(None, changes), None)
+
+    def _change(self, planned: InputBound, offset: object) -> str | None:
+        source = self.stream.declaration.inputs[planned.input].declared_source.source
+        match planned, source:
+            case TableBound(), IcebergSource():
+                return changed_table(planned, offset, require_table(self.catalog, source.table))
+            case FilesBound(), FilesSource():
+                root, store = self._root(source), self.settings.object_store
+                return changed_files(planned, present_files(source, root=root, object_store=store))
+        return None
 
     def _replaced(self) -> Mapping[str, str]:
         """Why inputs are not any more what the generation of the mark has read."""
@@ -123,10 +149,13 @@ class ObservedInputs:
             source,
             input_name=name,
             column=column,
-            root=self.settings.connection(source.connection, FilesConnection).root,
+            root=self._root(source),
             checkpoint=generation.checkpoint,
             object_store=self.settings.object_store,
         )
+
+    def _root(self, source: FilesSource) -> str:
+        return self.settings.connection(source.connection, FilesConnection).root
 
 
 def _is_read_evenly(name: str, published: PublishedBatch) -> bool:
@@ -172,9 +201,9 @@ def bound_of_table(offset: object, table: Table, *, input_name: str, column: str
     )
 
 
-def changed_since_plan(planned: TableBound, offset: object, table: Table) -> str | None:
-    """What has changed the rows of an input since it was read for a plan, in a sentence; none when nothing has. Rows
-    that were appended lie behind the position of the stream, and a compaction changes no row.
+def changed_table(planned: TableBound, offset: object, table: Table) -> str | None:
+    """What has changed the rows of an input since it was read for a plan, in a phrase; none when nothing has. Rows that
+    were appended lie behind the position of the stream, and a compaction changes no row.
 
     Parameters
     ----------
@@ -191,22 +220,6 @@ def changed_since_plan(planned: TableBound, offset: object, table: Table) -> str
         return f"the history of {planned.table} does not lead back to snapshot {planned.snapshot_id}"
     corrected = next(filter(_corrects, later[: numbers.index(now.snapshot_id) + 1]), None)
     return None if corrected is None else f"snapshot {corrected.snapshot_id} corrected {planned.table}"
-
-
-def changed_inputs(catalog: Catalog, sources: Sequence[InputBound], published: PublishedBatch | None) -> str | None:
-    """What has changed the tables that a backfill has read since its plan, in a sentence; none when nothing has.
-
-    Raises
-    ------
-    LakehouseError: when a table cannot be loaded.
-    """
-    offsets = published.end_offsets if published is not None else {}
-    for source in sources:
-        if isinstance(source, TableBound):
-            found = changed_since_plan(source, offsets.get(source.input), require_table(catalog, source.table))
-            if found is not None:
-                return found
-    return None
 
 
 def _snapshot_of(offset: object, table: Table, *, name: str) -> tuple[int | None, str]:
@@ -322,20 +335,18 @@ def bound_of_files(
     read = files_read_up_to(int(newest), open_checkpoint_files(checkpoint, object_store))
     if read is None:
         return without(f"the checkpoint {checkpoint} does not list the files of the newest published batch.")
-    gone = sorted(read - present_files(source, root=root, object_store=object_store))
-    if gone:
-        named, more = ", ".join(gone[:_MOST_NAMED]), f" and {len(gone) - _MOST_NAMED} more"
-        problem = f"of the files that the stream has read, {len(gone)} are gone: {named}"
-        return lost(
-            f"{problem}{more if len(gone) > _MOST_NAMED else ''}.",
-            way_out="Put them back under the same names; their rows would be missing.",
-        )
-    if source.on_changed == "fail":
-        seen = observe_folder(source, root=root, checkpoint=checkpoint, object_store=object_store)
-        if changed := read & seen.changed:
-            return lost(
-                f"{changed_phrase(changed)}.",
-                way_out="Put the new content there under another name and restore the file; with `on_changed: ignore` "
-                "the interval gets what the files hold now.",
-            )
-    return FilesBound(input=input_name, column=column, paths=tuple(sorted(read)))
+    seen = observe_folder(source, root=root, checkpoint=checkpoint, object_store=object_store)
+    if gone := read - seen.present.keys():
+        return lost(f"{gone_phrase(gone)}.", way_out="Put them back under the same names; their rows would be missing.")
+    if source.on_changed == "fail" and (changed := read & seen.changed):
+        way_out = f"{RESTORE_FILES}; with `on_changed: ignore` the interval gets what the files hold now."
+        return lost(f"{changed_phrase(changed)}.", way_out=way_out)
+    return FilesBound(input=input_name, column=column, files={path: seen.present[path] for path in sorted(read)})
+
+
+def changed_files(planned: FilesBound, present: Mapping[str, FileObservation]) -> str | None:
+    """Which files of a plan were written again or removed since it listed them, in a phrase; none when none was."""
+    if gone := planned.files.keys() - present.keys():
+        return gone_phrase(gone)
+    changed = [path for path, seen in planned.files.items() if present[path] != seen]
+    return changed_phrase(changed) if changed else None

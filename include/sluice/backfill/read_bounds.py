@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from sluice.checkpoints.checkpoint_layout import FileObservation
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputBound:
@@ -15,7 +17,7 @@ class InputBound:
     returning: the batches that a person rejected, and whose rows are read again, because nothing distinguishes them
         from others.
     problem: why it cannot be read so far, as a sentence. is_gone: whether a later batch of the stream cannot change
-        that, because what the stream had read is gone. way_out: what can be done then.
+        that, because what the stream had read is gone or was written again. way_out: what can be done then.
     """
 
     input: str
@@ -114,11 +116,11 @@ class TopicBound(InputBound):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesBound(InputBound):
-    """Files, by their URIs."""
+    """Files, by their URIs, each as it was listed for the plan."""
 
-    paths: tuple[str, ...] = ()
+    files: Mapping[str, FileObservation] = field(default_factory=dict)
 
     @property
     def what(self) -> str:
         """What is read, for a person."""
-        return f"{len(self.paths):,} files{self._with_returning}"
+        return f"{len(self.files):,} files{self._with_returning}"

@@ -184,6 +184,7 @@ class LocalCheckpointFiles:
             size_bytes=status.st_size,
             # From nanoseconds, cut off as Hadoop does: a float rounds up what lies just before the next millisecond.
             modified_at=_EPOCH + timedelta(microseconds=status.st_mtime_ns // 1000),
+            version=f"{status.st_ino} {status.st_mtime_ns} {status.st_ctime_ns}",
         )
 
     def _problem(self, done: str, error: OSError) -> CheckpointError:

@@ -13,14 +13,16 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileObservation:
-    """One file of a checkpoint.
+    """One file of a checkpoint, or of another folder.
 
-    path: below the checkpoint folder, with forward slashes.
+    path: below the folder, with forward slashes.
+    version: what the storage changes whenever it is written, also within the resolution of `modified_at`.
     """
 
     path: str
     size_bytes: int
     modified_at: datetime
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

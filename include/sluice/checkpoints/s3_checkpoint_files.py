@@ -38,6 +38,7 @@ class S3CheckpointFiles:
                     path=found["Key"].removeprefix(f"{self._prefix}/" if self._prefix else ""),
                     size_bytes=found["Size"],
                     modified_at=found["LastModified"],
+                    version=found["ETag"],
                 )
                 for page in pages
                 for found in page.get("Contents", [])

@@ -17,16 +17,30 @@ from sluice.sources.unread_input import observe_folder
 
 _log = logging.getLogger(__name__)
 
-_NAMED = 3
+_MOST_NAMED = 3
 """How many files a message names."""
+
+RESTORE_FILES = (
+    "Put the new content there under another name and restore the file with its time of last change (an object store "
+    "cannot)"
+)
+"""The beginning of what can be done about files that were written again."""
 
 
 def changed_phrase(changed: Collection[str]) -> str:
     """A phrase for files that were written again after they were read."""
-    named = ", ".join(sorted(changed)[:_NAMED])
-    more = f" and {len(changed) - _NAMED} more" if len(changed) > _NAMED else ""
     what = "file was" if len(changed) == 1 else "files were"
-    return f"{len(changed)} {what} written again after being read, and the new content is not read: {named}{more}"
+    return f"{len(changed)} {what} written again after being read: {_named(changed)}"
+
+
+def gone_phrase(gone: Collection[str]) -> str:
+    """A phrase for files that are not there any more."""
+    return f"of the files that the stream has read, {len(gone)} are gone: {_named(gone)}"
+
+
+def _named(paths: Collection[str]) -> str:
+    more = f" and {len(paths) - _MOST_NAMED} more" if len(paths) > _MOST_NAMED else ""
+    return f"{', '.join(sorted(paths)[:_MOST_NAMED])}{more}"
 
 
 def require_unchanged_files(declaration: StreamDeclaration, settings: Settings, *, checkpoint: str) -> None:
@@ -50,10 +64,10 @@ def require_unchanged_files(declaration: StreamDeclaration, settings: Settings, 
         if not seen.changed:
             continue
         if source.on_changed == "ignore":
-            _log.warning("input %s: %s", name, changed_phrase(seen.changed))
+            _log.warning("input %s: %s; the new content is not read", name, changed_phrase(seen.changed))
             continue
         raise InputReplacedError(
             f"Stream {declaration.stream}, input {name}: {changed_phrase(seen.changed)}.",
-            next_step="Put the new content there under another name and restore the file, or remove the file; with "
-            "`on_changed: ignore` the stream continues without the new content.",
+            next_step=f"{RESTORE_FILES}, or remove the file; with `on_changed: ignore` the stream continues without "
+            "the new content.",
         )

@@ -124,12 +124,14 @@ def _unread_rows_of(step: TableStep, at: StreamOffset) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderObservation:
-    """A folder beside what its reader has read. unread: the files that no planned batch has read.
+    """A folder beside what its reader has read.
 
+    present: its files, by URI. unread: those that no planned batch has read.
     changed: those that were read and were written again since. Their new content is never read: Spark knows a file by
         its path alone.
     """
 
+    present: Mapping[str, FileObservation]
     unread: frozenset[str]
     changed: frozenset[str]
 
@@ -150,17 +152,17 @@ def observe_folder(
     ------
     CheckpointError: when a storage does not answer.
     """
-    folder = open_checkpoint_files(root, object_store)
-    listed = {f"{root.rstrip('/')}/{seen.path}": _milliseconds(seen) for seen in _present(source, folder)}
+    present = present_files(source, root=root, object_store=object_store)
     if checkpoint is None:
-        return FolderObservation(unread=frozenset(listed), changed=frozenset())
+        return FolderObservation(present=present, unread=frozenset(present), changed=frozenset())
     read = read_file_times(open_checkpoint_files(checkpoint, object_store))
     return FolderObservation(
-        unread=frozenset(listed.keys() - read.keys()),
+        present=present,
+        unread=frozenset(present.keys() - read.keys()),
         changed=frozenset(
             path
-            for path in listed.keys() & read.keys()
-            if not any(is_same_time(listed[path], known) for known in read[path])
+            for path in present.keys() & read.keys()
+            if not any(is_same_time(_milliseconds(present[path]), known) for known in read[path])
         ),
     )
 
@@ -192,15 +194,17 @@ def _milliseconds(seen: FileObservation) -> int:
     return math.floor(round(seen.modified_at.timestamp() * 1_000_000) / 1000)
 
 
-def present_files(source: FilesSource, *, root: str, object_store: ObjectStoreSettings) -> frozenset[str]:
-    """List the files of a folder that Spark would read, as URIs. source, root, object_store: as for `observe_folder`.
+def present_files(
+    source: FilesSource, *, root: str, object_store: ObjectStoreSettings
+) -> Mapping[str, FileObservation]:
+    """List the files of a folder that Spark would read, by URI. source, root, object_store: as for `observe_folder`.
 
     Raises
     ------
     CheckpointError: when the storage does not answer.
     """
     folder = open_checkpoint_files(root, object_store)
-    return frozenset(f"{root.rstrip('/')}/{seen.path}" for seen in _present(source, folder))
+    return {f"{root.rstrip('/')}/{seen.path}": seen for seen in _present(source, folder)}
 
 
 def _present(source: FilesSource, folder: CheckpointFiles) -> Iterator[FileObservation]:

@@ -24,6 +24,7 @@ from sluice.backfill.observe_backfill import (
     PlannedOn,
     backfill_of,
     backfilled_output,
+    changed_inputs,
     observe_backfill,
     replaces_rows,
     settled_plan,
@@ -118,7 +119,14 @@ class BackfillRun:
 
         turn = self._turn if not is_first and replaces_rows(self.stream) else None
         with settled_plan(look, turn=turn, patience_seconds=self.patience_seconds) as planned:
-            result = self._compute_and_replace(catalog, planned, attempt, identity)
+            try:
+                result = self._compute_and_replace(catalog, planned, attempt, identity)
+            except IntervalChangedError:
+                raise
+            except Exception as error:  # of sums that do not hold, or a file that is gone, a change may be the reason
+                if (changed := self.changed_inputs(catalog, planned.plan.seen)) is not None:
+                    raise IntervalChangedError(f"An input changed while it was read: {changed}. {error}") from error
+                raise
         end_attempt(self.ledger, attempt, result.state, rows=result.rows, snapshot_id=result.snapshot_id)
         self.reached(CrashPoint.RECORDED)
         return result
@@ -132,6 +140,10 @@ class BackfillRun:
     def observe_sources(self, catalog: Catalog) -> PresentSource:
         """Which topics and tables the stream reads now; see `PresentSource.observed`."""
         return PresentSource.observed(self.ledger, self.stream.declaration, self.settings, catalog)
+
+    def changed_inputs(self, catalog: Catalog, seen: BackfillObservation) -> str | None:
+        """What has changed the inputs since a plan, in a phrase; see `changed_inputs`."""
+        return changed_inputs(catalog, self.ledger, self.stream, seen, settings=self.settings)
 
     def planned(self) -> tuple[Interval, ...]:
         """The intervals of the stream that are asked for now, also those that follow an interval of another stream."""
@@ -174,6 +186,7 @@ class BackfillRun:
                 reached=self.reached,
                 planned=self.planned,
                 observe_sources=partial(self.observe_sources, catalog),
+                changed_inputs=partial(self.changed_inputs, catalog, seen),
                 allows_fewer=self.allows_fewer,
                 allows_repeated=self.allows_repeated,
                 identity=identity,

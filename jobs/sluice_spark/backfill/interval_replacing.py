@@ -16,7 +16,6 @@ from sluice.backfill.balance import RowCounts, RowTotals, require_balance, requi
 from sluice.backfill.interval_gaps import Fingerprint
 from sluice.backfill.intervals import Interval, publication_key
 from sluice.backfill.observe_backfill import backfill_of, interval_of_table, replaces_rows
-from sluice.backfill.observe_inputs import changed_inputs
 from sluice.backfill.present_source import PresentSource
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
@@ -62,6 +61,7 @@ class IntervalReplacing:
 
     target: as it was loaded for the plan.
     planned: the intervals of the stream whose backfills are asked for. observe_sources: looks at what it reads.
+    changed_inputs: what has changed the inputs since the plan, in a phrase; none when nothing has.
     allows_fewer: whether the interval may have fewer rows afterwards.
     allows_repeated: whether the target may hold rows of it elsewhere already.
     identity: of the attempt. Its number is one of the ledger, and a ledger that was restored gives it again.
@@ -75,6 +75,7 @@ class IntervalReplacing:
     reached: Reached
     planned: Callable[[], Sequence[Interval]]
     observe_sources: Callable[[], PresentSource]
+    changed_inputs: Callable[[], str | None]
     allows_fewer: bool = False
     allows_repeated: bool = False
     identity: str = field(default_factory=lambda: uuid4().hex)
@@ -266,7 +267,7 @@ class IntervalReplacing:
         snapshot_id = None if staged is None else self._exchange(staged, touched, counts)
         self.reached(CrashPoint.PUBLISHED)
         # An input may also have changed between the look before the commit and the commit itself.
-        if (changed := self._changed_inputs()) is not None:
+        if (changed := self.changed_inputs()) is not None:
             raise IntervalChangedError(f"{self.key}: an input changed while it was computed: {changed}.")
         if corrected:
             counts = replace(counts, resolved=self.rejected.resolve(self.catalog, corrected))
@@ -305,7 +306,7 @@ class IntervalReplacing:
             touched=touched,
             staging=staged.table,
             staged=staged.files,
-            changed_inputs=self._changed_inputs,
+            changed_inputs=self.changed_inputs,
             replaces_rows=replaces_rows(self.stream),
             summary={
                 OUTPUT: self.seen.output.output,
@@ -314,6 +315,3 @@ class IntervalReplacing:
             },
         )
         return replace_interval(self.catalog, replacement, reached=lambda _: self.reached(CrashPoint.CHECKED))
-
-    def _changed_inputs(self) -> str | None:
-        return changed_inputs(self.catalog, self.seen.sources, self.seen.published)

@@ -105,6 +105,7 @@ class JointRun:
             reached=run.reached,
             planned=run.planned,
             observe_sources=partial(run.observe_sources, catalog),
+            changed_inputs=partial(run.changed_inputs, catalog, seen),
             allows_fewer=run.allows_fewer,
             allows_repeated=run.allows_repeated,
             identity=identity,

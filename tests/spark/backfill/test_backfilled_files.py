@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.fixtures.backfills import (
     COLUMNS,
+    at_step,
     backfill,
     delete_days,
     ids_by_duckdb,
@@ -23,7 +24,8 @@ from tests.fixtures.drill import sampled
 from tests.fixtures.workshop import Workshop
 
 from sluice.errors import UnpublishableError
-from sluice.ledger.backfill_attempts import BackfillState
+from sluice.ledger.backfill_attempts import BackfillState, recent_attempts
+from sluice.publication.crash_points import CrashPoint
 from sluice.settings import FilesConnection
 
 BY_COLUMN = {"records": "at"}
@@ -99,7 +101,7 @@ def test_a_file_that_was_written_again_is_no_input_of_an_interval(files: Worksho
     read_at_ns = file.stat().st_mtime_ns
     write(file, [*rows[:12], row(100, day=5)])
 
-    with pytest.raises(UnpublishableError, match=r"1 file was written again after being read, .*/in/a\.json\."):
+    with pytest.raises(UnpublishableError, match=r"1 file was written again after being read: .*/in/a\.json\."):
         backfill(files, stream)
 
     write(file, rows)
@@ -109,17 +111,69 @@ def test_a_file_that_was_written_again_is_no_input_of_an_interval(files: Worksho
     assert ids_by_duckdb(files) == IDS
 
 
-def declare_file_stream(workshop: Workshop, reads: Mapping[str, str]) -> str:
-    """A stream from files to `target`."""
+@pytest.mark.parametrize("step", [CrashPoint.STAGED, CrashPoint.CHECKED])
+def test_a_file_that_is_written_again_meanwhile_is_noticed_at_the_commit(
+    files: Workshop, folder: Path, step: CrashPoint
+) -> None:
+    """Before the commit, and between the last look and the commit; then what is visible is what the stream had read."""
+    rows, stream = rows_of_days(), declare_file_stream(files, {})
+    write(file := folder / "a.json", rows)
+    files.run(stream)
+    files.append("target", [row(7, day=5, word="forged")])
+
+    def write_again() -> None:
+        write(file, [*rows[:12], row(100, day=5)])
+
+    with pytest.raises(UnpublishableError, match=r"1 file was written again after being read: .*/in/a\.json\."):
+        backfill(files, stream, allows_fewer=True, reached=at_step(step, write_again))
+
+    is_forged = step is CrashPoint.STAGED
+    assert ids_by_duckdb(files) == sorted([*IDS, *([7] if is_forged else [])])
+    _, first = recent_attempts(files.ledger, stream, limit=2)
+    assert first.state is BackfillState.CHANGED_MEANWHILE
+    assert "1 file was written again after being read" in (first.reason or "")
+
+
+@pytest.mark.parametrize("what", sampled(["written", "removed"], ["written"], full=["removed"]))
+def test_an_interval_gets_what_the_files_hold_at_one_time(files: Workshop, folder: Path, what: str) -> None:
+    """Also with `on_changed: ignore`, and at the very time and size that the file had."""
+    rows, stream = rows_of_days(), declare_file_stream(files, {}, on_changed="ignore")
+    write(file := folder / "a.json", rows)
+    files.run(stream)
+    delete_days(files, "target")
+    times_ns = file.stat().st_atime_ns, file.stat().st_mtime_ns
+    of_day_5 = next(number for number, one in enumerate(rows) if one["at"].day == 5)
+
+    def change() -> None:
+        if what == "removed":
+            file.unlink()
+        else:
+            write(file, [*rows[:of_day_5], {**rows[of_day_5], "word": "other"}, *rows[of_day_5 + 1 :]])
+            os.utime(file, ns=times_ns)
+
+    if what == "removed":
+        with pytest.raises(UnpublishableError, match=r"1 are gone: .*/in/a\.json\."):
+            backfill(files, stream, reached=at_step(CrashPoint.STAGED, change))
+        return
+    result = backfill(files, stream, reached=at_step(CrashPoint.STAGED, change))
+
+    assert result.key.endswith("/2")
+    words = {one["id"]: one["word"] for one in files.rows("target")}
+    assert sorted(words) == IDS
+    assert words[rows[of_day_5]["id"]] == "other"
+
+
+def declare_file_stream(workshop: Workshop, reads: Mapping[str, str], **source: str) -> str:
+    """A stream from files to `target`. source: further keys of its input."""
     name = f"s{workshop.namespace}"
     target = workshop.declare_table("target", COLUMNS, partitioning=[{"column": "at", "transform": "month"}])
     columns = [{"name": name, "type": kind} for name, kind in COLUMNS.items()]
-    source = {"connection": "here", "format": "json", "columns": columns, "on_malformed": "quarantine"}
+    here = {"connection": "here", "format": "json", "columns": columns, "on_malformed": "quarantine", **source}
     limit = {"max_files_per_batch": 1}
     workshop.declare_stream(
         name,
         sql="SELECT id, word, at FROM records",
-        inputs={"records": {"stream": {"files": source | limit}}},
+        inputs={"records": {"stream": {"files": here | limit}}},
         outputs={"copies": {"iceberg": {"table": target}}},
         quarantine=True,
         backfill={"column": "at", "balance": "rows", "reads": dict(reads)},

@@ -10,8 +10,10 @@ import pytest
 
 from sluice.backfill.read_bounds import FilesBound, InputBound, OffsetRange, TableBound, TopicBound
 from sluice.backfill.rejected_input import without_rejected
+from sluice.checkpoints.checkpoint_layout import FileObservation
 from sluice.ledger.batches import BatchObservation, PublicationKey
 
+FILE = FileObservation(path="f", size_bytes=1, modified_at=datetime(2026, 1, 1, tzinfo=UTC))
 TOPIC = TopicBound(input="rows", ranges={"t": {0: OffsetRange(first=0, end=50), 1: OffsetRange(first=20, end=30)}})
 
 
@@ -64,7 +66,7 @@ def test_what_was_rejected_of_an_earlier_topic_is_not_left_out() -> None:
     ("bound", "what"),
     [
         (TableBound(input="rows", table="a.b", snapshot_id=7), "a.b at snapshot 7"),
-        (FilesBound(input="rows", paths=("f",)), "1 files"),
+        (FilesBound(input="rows", files={"f": FILE}), "1 files"),
     ],
     ids=["table", "files"],
 )

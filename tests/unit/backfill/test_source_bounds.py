@@ -11,7 +11,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadataV2
 
-from sluice.backfill.observe_inputs import bound_of_table, changed_since_plan
+from sluice.backfill.observe_inputs import bound_of_table, changed_table
 
 UPDATED = {"added-records": "10", "added-position-deletes": "10"}
 COMPACTED = {"added-records": "100", "deleted-records": "110", "removed-position-deletes": "10"}
@@ -139,13 +139,13 @@ def test_what_cannot_be_read_exactly_is_a_problem(table: Table, end: dict[str, A
 def test_what_has_changed_an_input_since_the_plan(now: Table, changed: str | None) -> None:
     planned = bound_of_table(offset(1, 2), table_of("append"), input_name="records", column=None)
 
-    assert changed_since_plan(planned, offset(1, 2), now) == changed
+    assert changed_table(planned, offset(1, 2), now) == changed
 
 
 def test_an_input_with_another_history_has_changed() -> None:
     planned = bound_of_table(offset(1, 2), table_of("append"), input_name="records", column=None)
 
-    changed = changed_since_plan(replace(planned, snapshot_id=9), offset(1, 2), table_of("append", "replace"))
+    changed = changed_table(replace(planned, snapshot_id=9), offset(1, 2), table_of("append", "replace"))
 
     assert changed == "the history of bronze.flights does not lead back to snapshot 9"
 
