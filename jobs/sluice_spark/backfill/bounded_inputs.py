@@ -97,7 +97,7 @@ class _Reading:
                 records = kafka.read_ranges(self.spark, source, connection, bound.ranges, left_out=bound.left_out)
                 return records.where(within(records, RECORD_TIME, self.wide)) if bound.is_by_record_time else records
             case FilesBound(), FilesSource():
-                return files.read_these(self.spark, source, sorted(bound.files))
+                return files.read_these(self.spark, source, self.settings, sorted(bound.files))
         raise AssertionError(f"{bound} is no bound of {source}")
 
     def of_interval(self, bound: InputBound, decoded: DataFrame) -> DataFrame:

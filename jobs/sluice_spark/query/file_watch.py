@@ -23,6 +23,7 @@ from sluice.sources.schema_sightings import SchemaSightings
 from sluice.sources.unread_input import is_same_time
 from sluice_spark.session.checkpoint_metadata import find_log_text, log_names
 from sluice_spark.session.jvm import jvm_of
+from sluice_spark.sources.file_heads import FileHeads
 from sluice_spark.sources.files import location_below, require_declared_columns
 
 _log = logging.getLogger(__name__)
@@ -57,13 +58,15 @@ class FilesWatch:
         if not dict(self._inputs()):
             return deliver
 
+        heads = FileHeads(self.spark, self.settings)
+
         def look_and_deliver(rows: Rows, batch: int) -> None:
             start, end = (json.loads(text) for text in self.ends_of(batch))
             for number, source in self._inputs():
                 name = self.sources[number]
                 paths = (path for path, _ in self.files_between(number, _entry(start, name), _entry(end, name)))
                 see = partial(self.sightings.see_file, name.partition(" (")[0], source)
-                require_declared_columns(self.spark, source, paths, see=see)
+                require_declared_columns(heads, source, paths, see=see)
                 if source.afterwards != "keep" and batch > 0:
                     before, _ = (json.loads(text) for text in self.ends_of(batch - 1))
                     self._put_away(source, self.files_between(number, _entry(before, name), _entry(start, name)))

@@ -78,8 +78,7 @@ def _rows(spark: SparkSession, declared: InputDeclaration, settings: Settings, r
         case KafkaSource() as source:
             return kafka.read_now(spark, source, settings.connection(source.connection, KafkaConnection))
         case FilesSource() as source:
-            here = settings.connection(source.connection, FilesConnection)
-            return files.read_static(spark, source, here, is_streamed=True)
+            return files.read_static(spark, source, settings, is_streamed=True)
         case IcebergSource() as source:
             return iceberg.read_static(spark, source, catalog=settings.catalog.name)
         case DeltaSource() as source:

@@ -103,7 +103,7 @@ def _read_static(spark: SparkSession, declared: InputDeclaration, settings: Sett
         case IcebergSource() as source:
             return iceberg.read_static(spark, source, catalog=settings.catalog.name)
         case FilesSource() as source:
-            return files.read_static(spark, source, settings.connection(source.connection, FilesConnection))
+            return files.read_static(spark, source, settings)
         case DeltaSource() as source:
             return delta.read_static(spark, source, settings.connection(source.connection, FilesConnection))
         case JdbcSource() as source:

@@ -1,31 +1,32 @@
-"""Reads the columns of parquet, orc and avro files from their heads and feet, through the file systems of Spark."""
+"""Reads the columns of parquet, orc and avro files from their heads and feet."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import fastavro
 import pyarrow as pa
 from fastavro.schema import SchemaParseException, expand_schema
 from py4j.protocol import Py4JJavaError
 from pyarrow import orc, parquet
+from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyspark.sql import SparkSession
 
 from sluice.errors import LakehouseError
+from sluice.settings import Settings
 from sluice.sources.file_types import LEGACY_INSTANT, ORC_INSTANT, FileFormat
+from sluice.tables.catalog import catalog_properties
 from sluice_spark.session.jvm import first_line, jvm_of
-
-if TYPE_CHECKING:
-    from py4j.java_gateway import JavaObject
-
 
 _READ_AT_ONCE = 8
 """The processor is busy with fewer; the rest is for storages that answer late."""
+
+_OF_PYARROW = frozenset({"file", "s3", "s3a"})
 
 
 class UnreadableHeadError(Exception):
@@ -33,17 +34,11 @@ class UnreadableHeadError(Exception):
 
 
 class FileHeads:
-    """Reads the heads of files, from any thread. It keeps what would cost again for each file: py4j looks a class up by
-    each part of its name, and Hadoop copies its configuration."""
+    """Reads the heads of files, from any thread: those of this machine and of an S3 store through PyArrow."""
 
-    def __init__(self, spark: SparkSession) -> None:
-        jvm = jvm_of(spark)
-        self._path, self._uri = jvm.org.apache.hadoop.fs.Path, jvm.java.net.URI
-        self._pieces = _Pieces(
-            read_text=jvm.org.apache.commons.io.IOUtils.toString, limited=jvm.org.apache.hadoop.util.LimitInputStream
-        )
-        self._conf = spark._jsparkSession.sessionState().newHadoopConf()
-        self._file_systems: dict[str, JavaObject] = {}
+    def __init__(self, spark: SparkSession, settings: Settings) -> None:
+        self._io = PyArrowFileIO(catalog_properties(settings))
+        self._others = _HadoopFiles(spark)
 
     def read_columns(self, uri: str, *, file_format: FileFormat) -> pa.Schema:
         """The columns of a file.
@@ -66,26 +61,22 @@ class FileHeads:
                         return _orc_columns(orc.ORCFile(pa.PythonFile(file, "r")).schema)
                 return pa.schema([_avro_field(one) for one in _avro_fields(file)])
             except (pa.ArrowException, SchemaParseException, OSError, ValueError, EOFError, LookupError) as error:
-                if isinstance(error.__cause__, Py4JJavaError) or isinstance(error, LakehouseError):
-                    raise
                 detail = str(error).splitlines()[0] if str(error) else type(error).__name__
                 raise UnreadableHeadError(f"it is no {file_format} file, or damaged: {detail}") from error
 
-    def _open(self, uri: str) -> _HadoopFile:
-        with _Refusals(uri):
-            path = self._path(self._uri(uri))
-            files = self._file_system_of(uri, path)
-            status = files.getFileStatus(path)
-            # With its status S3A does not ask the object store for it a second time.
-            stream = files.openFile(path).withFileStatus(status).build().get()
-            return _HadoopFile(stream, self._pieces, uri=uri, size_bytes=int(status.getLen()))
-
-    def _file_system_of(self, uri: str, path: JavaObject) -> JavaObject:
+    def _open(self, uri: str) -> _StoredFile:
         place = urlsplit(uri)
-        root = f"{place.scheme}://{place.netloc}"
-        if root not in self._file_systems:
-            self._file_systems[root] = path.getFileSystem(self._conf)
-        return self._file_systems[root]
+        with _refusals(uri):
+            if place.scheme not in _OF_PYARROW:
+                return self._others.open(uri)
+            files = self._io.fs_by_scheme(place.scheme, place.netloc)
+            file = files.open_input_file(place.netloc + unquote(place.path))
+
+            def read_at(size_bytes: int, offset: int) -> bytes:
+                file.seek(offset)
+                return bytes(file.read(size_bytes))
+
+            return _StoredFile(read_at, size_bytes=file.size(), close=file.close, uri=uri)
 
 
 def read_heads(
@@ -239,24 +230,16 @@ def _avro_type(kind: Any) -> pa.DataType:
             return _avro_type(inner)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Pieces:
-    """Reads bytes of a stream as text of Latin-1, which has a character for each: py4j takes bytes apart one by one."""
-
-    read_text: JavaObject
-    limited: JavaObject
-
-    def read(self, stream: JavaObject, size_bytes: int) -> bytes:
-        """The next bytes, at most so many."""
-        return str(self.read_text(self.limited(stream, size_bytes), "ISO-8859-1")).encode("latin-1")
+ReadAt = Callable[[int, int], bytes]
+"""Reads bytes of a file: how many at most, and from which of them."""
 
 
-class _HadoopFile(io.RawIOBase):
-    """A file of one of Spark's file systems, for readers of Python. It is read in a few pieces."""
+class _StoredFile(io.RawIOBase):
+    """A file of a storage, for readers of Python. It is read in a few pieces."""
 
-    def __init__(self, stream: JavaObject, pieces: _Pieces, *, uri: str, size_bytes: int) -> None:
-        self._stream, self._pieces = stream, pieces
-        self._uri, self._size_bytes, self._at = uri, size_bytes, 0
+    def __init__(self, read_at: ReadAt, *, size_bytes: int, close: Callable[[], object], uri: str) -> None:
+        self._read_at, self._size_bytes, self._close = read_at, size_bytes, close
+        self._uri, self._at = uri, 0
 
     def readable(self) -> bool:
         return True
@@ -276,28 +259,51 @@ class _HadoopFile(io.RawIOBase):
         wanted = min(len(buffer), self._size_bytes - self._at)
         if wanted <= 0:
             return 0
-        with _Refusals(self._uri):
-            self._stream.seek(self._at)
-            piece = self._pieces.read(self._stream, wanted)
+        with _refusals(self._uri):
+            piece = self._read_at(wanted, self._at)
         buffer[: len(piece)] = piece
         self._at += len(piece)
         return len(piece)
 
     def close(self) -> None:
         if not self.closed:
-            self._stream.close()
+            self._close()
         super().close()
 
 
-class _Refusals:
-    """Names the file in what a file system raises."""
+class _HadoopFiles:
+    """The file systems of Spark, which read more kinds of storages than PyArrow, and each file ten times as slowly. It
+    keeps what would cost again for each: py4j looks a class up by each part of its name, and Hadoop copies its
+    configuration."""
 
-    def __init__(self, uri: str) -> None:
-        self._uri = uri
+    def __init__(self, spark: SparkSession) -> None:
+        jvm = jvm_of(spark)
+        self._path, self._uri = jvm.org.apache.hadoop.fs.Path, jvm.java.net.URI
+        # Text of Latin-1 has a character for each byte; py4j takes bytes apart one by one.
+        self._read_text = jvm.org.apache.commons.io.IOUtils.toString
+        self._limited = jvm.org.apache.hadoop.util.LimitInputStream
+        self._conf = spark._jsparkSession.sessionState().newHadoopConf()
 
-    def __enter__(self) -> None:
-        """There is nothing to begin."""
+    def open(self, uri: str) -> _StoredFile:
+        path = self._path(self._uri(uri))
+        files = path.getFileSystem(self._conf)
+        status = files.getFileStatus(path)
+        # With its status a storage is not asked for it a second time.
+        stream = files.openFile(path).withFileStatus(status).build().get()
 
-    def __exit__(self, _kind: object, error: object, _trace: object) -> None:
-        if isinstance(error, Py4JJavaError):
-            raise LakehouseError(f"The file {self._uri} cannot be read: {first_line(error)}") from error
+        def read_at(size_bytes: int, offset: int) -> bytes:
+            stream.seek(offset)
+            return str(self._read_text(self._limited(stream, size_bytes), "ISO-8859-1")).encode("latin-1")
+
+        return _StoredFile(read_at, size_bytes=int(status.getLen()), close=stream.close, uri=uri)
+
+
+@contextmanager
+def _refusals(uri: str) -> Iterator[None]:
+    """Names the file in what a storage raises."""
+    try:
+        yield
+    except Py4JJavaError as error:
+        raise LakehouseError(f"The file {uri} cannot be read: {first_line(error)}") from error
+    except OSError as error:
+        raise LakehouseError(f"The file {uri} cannot be read: {str(error).splitlines()[0]}") from error

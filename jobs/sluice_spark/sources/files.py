@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from sluice.declarations.source_declarations import FilesSource
 from sluice.errors import SchemaError
-from sluice.settings import FilesConnection
+from sluice.settings import FilesConnection, Settings
 from sluice.sources.file_types import columns_in_the_path, undeclared_columns, unfit_columns
 from sluice_spark.session.columns import quoted, spark_schema
 from sluice_spark.sources.csv_lines import CSV_OPTIONS, csv_schema
@@ -63,34 +63,40 @@ def read_stream(spark: SparkSession, source: FilesSource, connection: FilesConne
 
 
 def read_static(
-    spark: SparkSession, source: FilesSource, connection: FilesConnection, *, is_streamed: bool = False
+    spark: SparkSession, source: FilesSource, settings: Settings, *, is_streamed: bool = False
 ) -> DataFrame:
     """Read all files that are below an existing folder, as a stream does; `static_inputs` lists them again when needed.
 
     Parameters
     ----------
     is_streamed: whether a stream reads the folder, of which this is a look.
+
+    Raises
+    ------
+    SettingsError: when the deployment does not have the connection.
+    SchemaError, LakehouseError: as `require_declared_columns` raises them.
     """
     reader = spark.read.format(_read_format(source)).options(**_options(source), **_EACH_ONCE)
     if (schema := _read_schema(source)) is not None:
         reader = reader.schema(schema)
+    connection = settings.connection(source.connection, FilesConnection)
     rows = reader.load(location_below(connection, source.path))
-    require_declared_columns(spark, source, rows.inputFiles(), is_streamed=is_streamed)
+    require_declared_columns(FileHeads(spark, settings), source, rows.inputFiles(), is_streamed=is_streamed)
     return _with_required_values(rows, source)
 
 
-def read_these(spark: SparkSession, source: FilesSource, paths: Sequence[str]) -> DataFrame:
+def read_these(spark: SparkSession, source: FilesSource, settings: Settings, paths: Sequence[str]) -> DataFrame:
     """Read some files, by their URIs. It fails when one does not exist."""
     reader = spark.read.format(_read_format(source)).options(**_options(source))
     if (schema := _read_schema(source)) is not None:
         reader = reader.schema(schema)
     rows = reader.load([_escaped(path) for path in paths])
-    require_declared_columns(spark, source, rows.inputFiles())
+    require_declared_columns(FileHeads(spark, settings), source, rows.inputFiles())
     return _with_required_values(rows, source)
 
 
 def require_declared_columns(
-    spark: SparkSession,
+    heads: FileHeads,
     source: FilesSource,
     uris: Iterable[str],
     *,
@@ -112,7 +118,7 @@ def require_declared_columns(
     """
     if source.format not in ("parquet", "orc", "avro"):
         return
-    for uri, found in read_heads(FileHeads(spark), uris, file_format=source.format):
+    for uri, found in read_heads(heads, uris, file_format=source.format):
         if isinstance(found, UnreadableHeadError):
             raise SchemaError(
                 f"The file {unquote(uri)} cannot be read: {found}.",

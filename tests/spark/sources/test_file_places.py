@@ -15,9 +15,10 @@ from pyspark.sql import SparkSession
 
 from sluice.checkpoints.s3_checkpoint_files import s3_client
 from sluice.declarations.source_declarations import FilesSource
-from sluice.errors import SchemaError
+from sluice.errors import LakehouseError, SchemaError
 from sluice.settings import FilesConnection, Settings
 from sluice_spark.sources import files
+from sluice_spark.sources.file_heads import FileHeads
 
 CODECS = {
     "parquet": ("none", "snappy", "gzip", "zstd", "lz4"),
@@ -46,7 +47,7 @@ def source_of(file_format: str, **more: Any) -> FilesSource:
 
 @pytest.mark.parametrize("file_format", CODECS)
 def test_files_are_read_whole_however_their_parts_are_compressed(
-    spark: SparkSession, tmp_path: Path, file_format: str
+    spark: SparkSession, settings: Settings, tmp_path: Path, file_format: str
 ) -> None:
     uris = []
     for number, codec in enumerate(CODECS[file_format]):
@@ -55,7 +56,7 @@ def test_files_are_read_whole_however_their_parts_are_compressed(
         file.write_bytes(content(file_format, {"id": ids, "day": ids}, codec=codec))
         uris.append(file.as_uri())
 
-    rows = files.read_these(spark, source_of(file_format), uris).collect()
+    rows = files.read_these(spark, source_of(file_format), settings, uris).collect()
 
     assert sorted(tuple(row) for row in rows) == [(float(one), float(one)) for one in range(100 * len(uris))]
 
@@ -71,29 +72,67 @@ def test_files_of_an_object_store_are_held_to_what_is_declared_too(
         store.put_object(Bucket="landing", Key=f"{folder}/{name} ü.{file_format}", Body=body)
     fits, renamed = (f"s3a://landing/{folder}/{name} ü.{file_format}" for name in ("fits", "renamed"))
 
-    assert [tuple(row) for row in files.read_these(spark, source_of(file_format), [fits]).collect()] == [(1.0, 2.0)]
+    assert [tuple(row) for row in files.read_these(spark, source_of(file_format), settings, [fits]).collect()] == [
+        (1.0, 2.0)
+    ]
     with pytest.raises(SchemaError, match=rf"s3a://.*/renamed ü\.{file_format} does not have .* day: declared double"):
-        files.read_these(spark, source_of(file_format), [fits, renamed])
+        files.read_these(spark, source_of(file_format), settings, [fits, renamed])
+
+
+@pytest.mark.parametrize("file_format", CODECS)
+def test_files_of_another_storage_are_read_through_the_file_systems_of_spark(
+    spark: SparkSession, settings: Settings, tmp_path: Path, file_format: str
+) -> None:
+    spark.conf.set(f"fs.viewfs.mounttable.{file_format}.link./in", tmp_path.as_uri())
+    for name, rows in (("fits", {"id": [1.0], "day": [2.0]}), ("renamed", {"id": [1.0], "date": [2.0]})):
+        (tmp_path / f"{name}.{file_format}").write_bytes(content(file_format, rows, codec=CODECS[file_format][0]))
+    (tmp_path / f"cut.{file_format}").write_bytes(b"none")
+    heads = FileHeads(spark, settings)
+
+    def look(name: str) -> None:
+        uri = f"viewfs://{file_format}/in/{name}.{file_format}"
+        files.require_declared_columns(heads, source_of(file_format), [uri])
+
+    look("fits")
+    with pytest.raises(SchemaError, match=r"renamed.* does not have .* day: declared double"):
+        look("renamed")
+    with pytest.raises(SchemaError, match=rf"cut.* cannot be read: it is no {file_format} file, or damaged"):
+        look("cut")
+    with pytest.raises(LakehouseError, match=r"absent.* cannot be read"):
+        look("absent")
+
+
+@pytest.mark.parametrize("file_format", CODECS)
+@pytest.mark.parametrize("place", ["file", "s3a"])
+def test_a_file_that_is_gone_is_not_called_damaged(
+    spark: SparkSession, settings: Settings, tmp_path: Path, file_format: str, place: str
+) -> None:
+    root = tmp_path.as_uri() if place == "file" else f"s3a://landing/{tmp_path.name}"
+
+    with pytest.raises(LakehouseError, match=rf"The file {root}/absent%20one cannot be read: "):
+        files.require_declared_columns(FileHeads(spark, settings), source_of(file_format), [f"{root}/absent%20one"])
 
 
 @pytest.mark.parametrize("file_format", CODECS)
 def test_a_column_that_is_only_in_the_path_is_refused_and_not_null(
-    spark: SparkSession, tmp_path: Path, file_format: str
+    spark: SparkSession, settings: Settings, tmp_path: Path, file_format: str
 ) -> None:
     file = tmp_path / "day=5" / f"a.{file_format}"
     file.parent.mkdir()
     file.write_bytes(content(file_format, {"id": [1.0]}, codec=CODECS[file_format][0]))
 
     with pytest.raises(SchemaError, match="day: declared double, got the name of a folder, which is no column"):
-        files.read_these(spark, source_of(file_format), [f"file://{file}"])
+        files.read_these(spark, source_of(file_format), settings, [f"file://{file}"])
     file.rename(tmp_path / file.name)
-    older = files.read_these(spark, source_of(file_format), [(tmp_path / file.name).as_uri()])
+    older = files.read_these(spark, source_of(file_format), settings, [(tmp_path / file.name).as_uri()])
     assert [tuple(row) for row in older.collect()] == [(1.0, None)]
 
 
-def test_a_folder_that_is_read_whole_has_the_rows_that_a_stream_has(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_folder_that_is_read_whole_has_the_rows_that_a_stream_has(
+    spark: SparkSession, settings: Settings, tmp_path: Path
+) -> None:
     """A static input and a preview: files in subfolders too, with the values that are in the files."""
-    here = FilesConnection(kind="files", root=tmp_path.as_uri())
+    here = settings.model_copy(update={"connections": {"here": FilesConnection(kind="files", root=tmp_path.as_uri())}})
     for place, day in (("a.parquet", 6.0), ("2026/11/b.parquet", 7.0), ("day=5/c.parquet", 8.0)):
         file = tmp_path / place
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -112,7 +151,9 @@ ADDRESS = {"type": "record", "name": "Address", "fields": [{"name": "a", "type":
 SIZE = {"type": "enum", "name": "Size", "symbols": ["S", "L"]}
 
 
-def test_a_type_that_avro_describes_once_is_that_of_each_field(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_type_that_avro_describes_once_is_that_of_each_field(
+    spark: SparkSession, settings: Settings, tmp_path: Path
+) -> None:
     file = tmp_path / "a.avro"
     given = {"one": ADDRESS, "two": ["null", "Address"], "three": SIZE, "four": {"type": "array", "items": "Size"}}
     fields = [{"name": name, "type": kind} for name, kind in given.items()]
@@ -122,12 +163,14 @@ def test_a_type_that_avro_describes_once_is_that_of_each_field(spark: SparkSessi
     kinds = {"one": "struct<a: string>", "two": "struct<a: string>", "three": "string", "four": "list<string>"}
     columns = [{"name": name, "type": kind} for name, kind in kinds.items()]
 
-    (read,) = files.read_these(spark, source_of("avro", columns=columns), [file.as_uri()]).collect()
+    (read,) = files.read_these(spark, source_of("avro", columns=columns), settings, [file.as_uri()]).collect()
 
     assert read.asDict(recursive=True) == row
 
 
-def test_how_arrow_held_values_in_memory_is_not_the_type_of_a_file(spark: SparkSession, tmp_path: Path) -> None:
+def test_how_arrow_held_values_in_memory_is_not_the_type_of_a_file(
+    spark: SparkSession, settings: Settings, tmp_path: Path
+) -> None:
     """Parquet keeps it in a note, for example for the categories of pandas."""
     file = tmp_path / "a.parquet"
     words = pa.dictionary(pa.int32(), pa.string())
@@ -143,6 +186,6 @@ def test_how_arrow_held_values_in_memory_is_not_the_type_of_a_file(spark: SparkS
     parquet.write_table(pa.table(arrays), file)
     columns = [{"name": name, "type": kind} for name, (_, kind, _) in held.items()]
 
-    (read,) = files.read_these(spark, source_of("parquet", columns=columns), [file.as_uri()]).collect()
+    (read,) = files.read_these(spark, source_of("parquet", columns=columns), settings, [file.as_uri()]).collect()
 
     assert read.asDict(recursive=True) == {name: value for name, (_, _, value) in held.items()}

@@ -19,6 +19,7 @@ from tests.unit.sources.test_file_types import FILE_TYPES
 from sluice.declarations.source_declarations import FilesSource
 from sluice.declarations.value_declaration import Column
 from sluice.errors import SchemaError
+from sluice.settings import Settings
 from sluice.sources.file_types import FileFormat, unfit_columns
 from sluice_spark.sources import files
 
@@ -117,13 +118,15 @@ _WRITERS: dict[FileFormat, Callable[[Path, list[str]], None]] = {
 }
 
 
-def read(spark: SparkSession, file: Path, kinds: list[str], file_format: FileFormat) -> list[list[Any]]:
+def read(
+    spark: SparkSession, settings: Settings, file: Path, kinds: list[str], file_format: FileFormat
+) -> list[list[Any]]:
     """What Spark reads of a file, by column, with instants in UTC."""
     columns = tuple(Column(name=f"c{number}", type=kind) for number, kind in enumerate(kinds))
     source = FilesSource.model_validate(
         {"connection": "here", "format": file_format, "columns": [one.model_dump() for one in columns]}
     )
-    rows = files.read_these(spark, source, [file.as_uri()]).toArrow()
+    rows = files.read_these(spark, source, settings, [file.as_uri()]).toArrow()
     return [list(map(_plain, rows.column(name).to_pylist())) for name in rows.column_names]
 
 
@@ -144,7 +147,7 @@ def _right(value: Any, kind: str) -> Any:
     "file_format", ["parquet", *(pytest.param(one, marks=pytest.mark.full) for one in ("orc", "avro"))]
 )
 def test_what_a_type_of_a_file_holds_is_in_its_column(
-    spark: SparkSession, tmp_path: Path, file_format: FileFormat
+    spark: SparkSession, settings: Settings, tmp_path: Path, file_format: FileFormat
 ) -> None:
     pairs = [
         (name, kind)
@@ -159,21 +162,23 @@ def test_what_a_type_of_a_file_holds_is_in_its_column(
     file = tmp_path / f"all.{file_format}"
     _WRITERS[file_format](file, [name for name, _ in pairs])
 
-    found = read(spark, file, [kind for _, kind in pairs], file_format)
+    found = read(spark, settings, file, [kind for _, kind in pairs], file_format)
 
     right = {(name, kind): [*(_right(value, kind) for value in VALUES[name]), None] for name, kind in pairs}
     assert dict(zip(pairs, found, strict=True)) == right
 
 
-def test_the_old_times_of_parquet_are_instants(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_old_times_of_parquet_are_instants(spark: SparkSession, settings: Settings, tmp_path: Path) -> None:
     file = tmp_path / "old.parquet"
     table = pa.table({"c0": pa.array(_times(123_456, UTC), pa.timestamp("us", "UTC"))})
     parquet.write_table(table, file, use_deprecated_int96_timestamps=True)
 
-    assert read(spark, file, ["timestamptz"], "parquet") == [_times(123_456, UTC)]
+    assert read(spark, settings, file, ["timestamptz"], "parquet") == [_times(123_456, UTC)]
 
 
-def test_local_times_of_orc_are_those_that_spark_has_marked(spark: SparkSession, tmp_path: Path) -> None:
+def test_local_times_of_orc_are_those_that_spark_has_marked(
+    spark: SparkSession, settings: Settings, tmp_path: Path
+) -> None:
     """It writes them as numbers; and its own reader does not read orc's type for instants."""
     local = "TIMESTAMP_NTZ'2026-03-29 02:30:00.123456'"
     terms = (local, f"named_struct('a', {local})", f"array({local})", f"map('a', {local})")
@@ -183,12 +188,12 @@ def test_local_times_of_orc_are_those_that_spark_has_marked(spark: SparkSession,
     at = _times(123_456, None)[0]
     kinds = ["timestamp", "struct<a: timestamp>", "list<timestamp>", "map<string, timestamp>"]
 
-    assert read(spark, file, kinds, "orc") == [[at], [{"a": at}], [[at]], [[("a", at)]]]
+    assert read(spark, settings, file, kinds, "orc") == [[at], [{"a": at}], [[at]], [[("a", at)]]]
     with pytest.raises(SchemaError, match="c0: declared long, got a time without a zone in microseconds"):
-        read(spark, file, ["long", *kinds[1:]], "orc")
+        read(spark, settings, file, ["long", *kinds[1:]], "orc")
     instants = tmp_path / "instants.orc"
     orc.write_table(pa.table({"c0": pa.array(_times(0, UTC), pa.timestamp("us", "UTC"))}), instants)
     with pytest.raises(
         SchemaError, match="c0: declared timestamptz, got a timestamp with local time zone, which Spark"
     ):
-        read(spark, instants, ["timestamptz"], "orc")
+        read(spark, settings, instants, ["timestamptz"], "orc")
