@@ -71,14 +71,14 @@ def unfit_columns(
     return tuple(_unfit_fields(declared, fields, file_format, required=required))
 
 
-def columns_in_the_path(columns: Sequence[Column], found: pa.Schema, path: str) -> tuple[ColumnDifference, ...]:
+def columns_in_the_path(columns: Sequence[Column], found: Collection[str], path: str) -> tuple[ColumnDifference, ...]:
     """Each declared column that a file lacks and a folder of its path is named after, as in `day=5`: it would be null.
 
     Parameters
     ----------
-    found: the columns of the file.
+    found: the names of the columns of the file.
     """
-    given = {name.lower() for name in found.names}
+    given = {name.lower() for name in found}
     folders = {folder.partition("=")[0].lower() for folder in path.split("/")[:-1] if "=" in folder}
     got = "the name of a folder, which is no column"
     return tuple(

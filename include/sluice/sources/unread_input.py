@@ -208,9 +208,13 @@ def present_files(
 
 
 def _present(source: FilesSource, folder: CheckpointFiles) -> Iterator[FileObservation]:
-    """The files that Spark would read: below the folder, without hidden ones and those in hidden folders."""
+    """The files that Spark would read: below the folder, without hidden ones and those in hidden folders.
+
+    Source: `HadoopFSUtils.shouldFilterOutPathName` of Spark 4.1.
+    """
     parts = [re.escape(part).replace(r"\*", "[^/]*") for part in source.path.strip("/").split("/") if part]
-    is_read = re.compile("/".join([*parts, r"(?:[^/_.][^/]*/)*[^/_.][^/]*"]))
+    seen_part = r"(?!\.|_[^/=]*(?:/|$)|[^/]*\._COPYING_(?:/|$))[^/]+"
+    is_read = re.compile("/".join([*parts, rf"(?:{seen_part}/)*{seen_part}"]))
     fixed = source.path.partition("*")[0].rpartition("/")[0] if "*" in source.path else source.path.strip("/")
     return (seen for seen in folder.list_files(fixed) if is_read.fullmatch(seen.path))
 

@@ -96,7 +96,8 @@ class FilesWatch:
             else:
                 archived = jvm.org.apache.hadoop.fs.Path(self._archive_of(source) + str(path.toUri().getPath()))
                 files.mkdirs(archived.getParent())
-                files.rename(path, archived)
+                if not files.rename(path, archived):
+                    _log.warning("%s was read and stays: %s exists, or cannot be written", uri, archived.toString())
 
     def _archive_of(self, source: FilesSource) -> str:
         connection = self.settings.connection(source.connection, FilesConnection)

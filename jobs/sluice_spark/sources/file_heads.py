@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import bz2
+import csv
+import gzip
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import json
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from pathlib import PurePosixPath
+from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 import fastavro
@@ -22,6 +28,8 @@ from sluice.settings import Settings
 from sluice.sources.file_types import LEGACY_INSTANT, ORC_INSTANT, FileFormat
 from sluice.tables.catalog import catalog_properties
 from sluice_spark.session.jvm import first_line, jvm_of
+
+_log = logging.getLogger(__name__)
 
 _READ_AT_ONCE = 8
 """The processor is busy with fewer; the rest is for storages that answer late."""
@@ -64,6 +72,29 @@ class FileHeads:
                 detail = str(error).splitlines()[0] if str(error) else type(error).__name__
                 raise UnreadableHeadError(f"it is no {file_format} file, or damaged: {detail}") from error
 
+    def first_names(self, uri: str, *, file_format: Literal["json", "csv"]) -> Collection[str] | None:
+        """The names of the columns of a file of json or csv, by its first line; none when that is no such line.
+
+        Parameters
+        ----------
+        uri: as for `read_columns`.
+
+        Raises
+        ------
+        LakehouseError: when its storage does not answer, or the file is gone.
+        """
+        with self._open(uri) as file:
+            try:
+                with _decompressed(file, uri) as content:
+                    line = io.TextIOWrapper(content, encoding="utf-8-sig").readline()
+                if file_format == "csv":
+                    return next(csv.reader([line]), None) or None
+                found = json.loads(line)
+            except (pa.ArrowException, OSError, ValueError, csv.Error) as error:
+                _log.debug("the first line of %s has no names: %s", uri, error)  # its rows are rejected one by one
+                return None
+            return found if isinstance(found, dict) else None
+
     def _open(self, uri: str) -> _StoredFile:
         place = urlsplit(uri)
         with _refusals(uri):
@@ -77,6 +108,22 @@ class FileHeads:
                 return bytes(file.read(size_bytes))
 
             return _StoredFile(read_at, size_bytes=file.size(), close=file.close, uri=uri)
+
+
+def _decompressed(file: io.RawIOBase, uri: str) -> io.BufferedReader[Any] | gzip.GzipFile | bz2.BZ2File:
+    """What a file holds. Source of the endings: Hadoop's `CompressionCodecFactory`."""
+    opened: io.BufferedReader[Any] = io.BufferedReader(file)
+    match PurePosixPath(urlsplit(uri).path).suffix:
+        case ".gz":
+            return gzip.open(opened)
+        case ".bz2":
+            return bz2.open(opened)
+        case ".zst":
+            stream: Any = pa.CompressedInputStream(pa.PythonFile(opened, "r"), "zstd")
+            return io.BufferedReader(stream)
+        case ".deflate" | ".lz4" | ".snappy" as ending:
+            raise ValueError(f"{ending} is not looked into")
+    return opened
 
 
 def read_heads(
@@ -104,34 +151,39 @@ def read_heads(
 
 
 def _parquet_columns(file: parquet.ParquetFile) -> pa.Schema:
-    """Arrow gives INT96 the type of a time without a zone; by its writers it is an instant."""
-    columns, found = pa.schema([_stored_field(one) for one in file.schema_arrow]), file.schema
-    for index in range(len(found)):
-        leaf = found.column(index)
-        if leaf.physical_type == "INT96" and "." not in leaf.path:
-            place = columns.names.index(leaf.path)
-            columns = columns.set(place, columns.field(place).with_type(LEGACY_INSTANT))
-    return columns
+    leaves = iter([file.schema.column(index).physical_type for index in range(len(file.schema))])
+    return pa.schema([_stored_field(one, leaves) for one in file.schema_arrow])
 
 
-def _stored_field(field: pa.Field[Any]) -> pa.Field[Any]:
-    return field.with_type(_stored_type(field.type))
+def _stored_field(field: pa.Field[Any], leaves: Iterator[str]) -> pa.Field[Any]:
+    return field.with_type(_stored_type(field.type, leaves))
 
 
-def _stored_type(kind: Any) -> pa.DataType:
+def _stored_type(kind: Any, leaves: Iterator[str]) -> pa.DataType:
     """A type as it is in the file. Arrow notes beside it as what its writer held the values in memory, such as the
-    categories of pandas, and gives that as the type; Spark does not look there."""
+    categories of pandas, and gives that as the type; Spark does not look there. It gives INT96 the type of a time
+    without a zone; by its writers it is an instant.
+
+    Parameters
+    ----------
+    leaves: the physical types of the columns without parts from here on, in their order.
+    """
     if pa.types.is_dictionary(kind):
-        return _stored_type(kind.value_type)
+        return _stored_type(kind.value_type, leaves)
+    if pa.types.is_struct(kind):
+        return pa.struct([_stored_field(kind.field(index), leaves) for index in range(kind.num_fields)])
+    if isinstance(kind, _LISTS):
+        return pa.list_(_stored_field(kind.value_field, leaves))
+    if pa.types.is_map(kind):
+        return pa.map_(_stored_type(kind.key_type, leaves), _stored_type(kind.item_type, leaves))
+    if isinstance(kind, pa.BaseExtensionType):
+        stored = _stored_type(kind.storage_type, leaves)
+        return stored if isinstance(kind, pa.JsonType) else kind
+    if next(leaves) == "INT96":
+        return LEGACY_INSTANT
     if isinstance(kind, pa.Decimal32Type | pa.Decimal64Type):
         return pa.decimal128(kind.precision, kind.scale)
-    if pa.types.is_struct(kind):
-        return pa.struct([_stored_field(kind.field(index)) for index in range(kind.num_fields)])
-    if isinstance(kind, _LISTS):
-        return pa.list_(_stored_field(kind.value_field))
-    if pa.types.is_map(kind):
-        return pa.map_(_stored_type(kind.key_type), _stored_type(kind.item_type))
-    return kind.storage_type if isinstance(kind, pa.JsonType) else _VIEWS.get(kind, kind)
+    return _VIEWS.get(kind, kind)
 
 
 _LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType, pa.ListViewType, pa.LargeListViewType)

@@ -6,6 +6,7 @@ Source of the options: https://spark.apache.org/docs/4.1.0/streaming/apis-on-dat
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from pyspark.sql import functions as fn
 from pyspark.sql.types import StructType
 
 from sluice.declarations.source_declarations import FilesSource
-from sluice.errors import SchemaError
+from sluice.errors import ColumnDifference, SchemaError
 from sluice.settings import FilesConnection, Settings
 from sluice.sources.file_types import columns_in_the_path, undeclared_columns, unfit_columns
 from sluice_spark.session.columns import quoted, spark_schema
@@ -116,28 +117,48 @@ def require_declared_columns(
     SchemaError: with the first file that has not, its columns, and both types of each.
     LakehouseError: when a file cannot be read.
     """
-    if source.format not in ("parquet", "orc", "avro"):
-        return
+    way_out = _IN_PLACE if is_streamed else _MOVED_AWAY
+    if source.format == "json" or source.format == "csv":
+        return _require_no_columns_in_paths(heads, source, uris, file_format=source.format, way_out=way_out)
+    if source.format == "text":
+        return None
     for uri, found in read_heads(heads, uris, file_format=source.format):
         if isinstance(found, UnreadableHeadError):
             raise SchemaError(
                 f"The file {unquote(uri)} cannot be read: {found}.",
                 differences=(),
-                next_step="Write the file again" + (_IN_PLACE if is_streamed else _MOVED_AWAY),
+                next_step=f"Write the file again{way_out}",
             ) from found
         differences = unfit_columns(source.columns, found, file_format=source.format)
-        differences = differences or columns_in_the_path(source.columns, found, unquote(uri))
+        differences = differences or columns_in_the_path(source.columns, found.names, unquote(uri))
         if see is not None:
             see(found, not differences)
         if differences:
-            others = undeclared_columns(source.columns, found)
-            has = f" (it has {', '.join(others)}, not declared)" if others else ""
-            raise SchemaError(
-                f"The file {unquote(uri)} does not have the declared columns{has}:",
-                differences=differences,
-                next_step="Declare the columns as the files have them, or write the file again with the declared "
-                "columns" + (_IN_PLACE if is_streamed else _MOVED_AWAY),
-            )
+            raise _unfit(uri, differences, others=undeclared_columns(source.columns, found), way_out=way_out)
+    return None
+
+
+def _require_no_columns_in_paths(
+    heads: FileHeads, source: FilesSource, uris: Iterable[str], *, file_format: Literal["json", "csv"], way_out: str
+) -> None:
+    """Lines without a declared column have null there, and only what a folder is named after would say what is meant.
+    So few files are below such a folder that they are looked at one by one."""
+    for uri in uris:
+        if not columns_in_the_path(source.columns, (), unquote(uri)):
+            continue
+        names = heads.first_names(uri, file_format=file_format)
+        if names is not None and (differences := columns_in_the_path(source.columns, names, unquote(uri))):
+            raise _unfit(uri, differences, others=(), way_out=way_out)
+
+
+def _unfit(uri: str, differences: tuple[ColumnDifference, ...], *, others: Sequence[str], way_out: str) -> SchemaError:
+    has = f" (it has {', '.join(others)}, not declared)" if others else ""
+    return SchemaError(
+        f"The file {unquote(uri)} does not have the declared columns{has}:",
+        differences=differences,
+        next_step="Declare the columns as the files have them, or write the file again with the declared columns"
+        + way_out,
+    )
 
 
 def _escaped(path: str) -> str:

@@ -148,7 +148,7 @@ def test_an_interval_gets_what_the_files_hold_at_one_time(files: Workshop, folde
         if what == "removed":
             file.unlink()
         else:
-            write(file, [*rows[:of_day_5], {**rows[of_day_5], "word": "other"}, *rows[of_day_5 + 1 :]])
+            write(file, [*rows[:of_day_5], {**rows[of_day_5], "word": "wort"}, *rows[of_day_5 + 1 :]])
             os.utime(file, ns=times_ns)
 
     if what == "removed":
@@ -160,7 +160,7 @@ def test_an_interval_gets_what_the_files_hold_at_one_time(files: Workshop, folde
     assert result.key.endswith("/2")
     words = {one["id"]: one["word"] for one in files.rows("target")}
     assert sorted(words) == IDS
-    assert words[rows[of_day_5]["id"]] == "other"
+    assert words[rows[of_day_5]["id"]] == "wort"
 
 
 def declare_file_stream(workshop: Workshop, reads: Mapping[str, str], **source: str) -> str:

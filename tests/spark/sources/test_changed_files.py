@@ -112,6 +112,24 @@ def test_only_what_was_read_is_put_away(workshop: Workshop, tmp_path: Path, afte
     assert archived == (["plain.json"] if "archive_path" in afterwards else [])
 
 
+def test_a_file_of_the_archive_is_never_replaced(
+    workshop: Workshop, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    landing = Landing(workshop, tmp_path, afterwards="archive", archive_path="old")
+    landing.upload("plain.json", 1)
+    landing.run()
+    kept = tmp_path / "in" / "old" / str(landing.folder / "plain.json").lstrip("/")
+    kept.parent.mkdir(parents=True)
+    kept.write_text("an earlier one")
+    landing.upload("other.json", 2)
+    landing.run()
+
+    assert landing.ids() == [1, 2]
+    assert landing.files() == ["other.json", "plain.json"]
+    assert kept.read_text() == "an earlier one"
+    assert "plain.json was read and stays" in caplog.text
+
+
 @pytest.mark.parametrize("afterwards", ["delete", pytest.param("archive", marks=pytest.mark.full)])
 def test_what_was_uploaded_again_stops_the_stream_before_anything_is_put_away(
     workshop: Workshop, tmp_path: Path, afterwards: str

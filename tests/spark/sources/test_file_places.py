@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -126,6 +129,37 @@ def test_a_column_that_is_only_in_the_path_is_refused_and_not_null(
     file.rename(tmp_path / file.name)
     older = files.read_these(spark, source_of(file_format), settings, [(tmp_path / file.name).as_uri()])
     assert [tuple(row) for row in older.collect()] == [(1.0, None)]
+
+
+LINES = {"json": '{"id": 1.0}', "csv": "id\n1.0"}
+WITH_DAY = {"json": '{"id": 1.0, "day": 2.0}', "csv": "id,Day\n1.0,2.0"}
+COMPRESSED: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".zst": lambda text: pa.compress(text, codec="zstd", asbytes=True),
+}
+
+
+@pytest.mark.parametrize("file_format", LINES)
+@pytest.mark.parametrize("ending", COMPRESSED)
+def test_lines_without_a_column_that_is_in_the_path_are_refused(
+    spark: SparkSession, settings: Settings, tmp_path: Path, file_format: str, ending: str
+) -> None:
+    """As Spark writes them, for example with `partitionBy`."""
+    heads, source = FileHeads(spark, settings), source_of(file_format)
+
+    def look(folder: str, text: str) -> None:
+        file = tmp_path / folder / f"a.{file_format}{ending}"
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(COMPRESSED[ending](f"{text}\n".encode()))
+        files.require_declared_columns(heads, source, [file.as_uri()])
+
+    with pytest.raises(SchemaError, match="day: declared double, got the name of a folder, which is no column"):
+        look("Day=5", LINES[file_format])
+    look("Day=5", WITH_DAY[file_format])
+    look("other=5", LINES[file_format])
+    look("Day=5", "" if file_format == "csv" else "{no json")  # which is rejected where it is decoded
 
 
 def test_a_folder_that_is_read_whole_has_the_rows_that_a_stream_has(

@@ -170,10 +170,25 @@ def test_what_a_type_of_a_file_holds_is_in_its_column(
 
 def test_the_old_times_of_parquet_are_instants(spark: SparkSession, settings: Settings, tmp_path: Path) -> None:
     file = tmp_path / "old.parquet"
-    table = pa.table({"c0": pa.array(_times(123_456, UTC), pa.timestamp("us", "UTC"))})
+    instant, right = pa.timestamp("us", "UTC"), _times(123_456, UTC)
+    nested = pa.struct([("n", pa.int64()), ("a", pa.list_(instant))])
+    table = pa.table(
+        {
+            "c0": pa.array(right, instant),
+            "c1": pa.array([{"n": 1, "a": [at]} for at in right], nested),
+            "c2": pa.array([[("a", at)] for at in right], pa.map_(pa.string(), instant)),
+            "c3": pa.array([1] * len(right), pa.int64()),
+        }
+    )
     parquet.write_table(table, file, use_deprecated_int96_timestamps=True)
+    kinds = ["timestamptz", "struct<n: long, a: list<timestamptz>>", "map<string, timestamptz>", "long"]
 
-    assert read(spark, settings, file, ["timestamptz"], "parquet") == [_times(123_456, UTC)]
+    times, structs, maps, numbers = read(spark, settings, file, kinds, "parquet")
+
+    assert times == right
+    assert structs == [{"n": 1, "a": [at]} for at in right]
+    assert maps == [[("a", at)] for at in right]
+    assert numbers == [1] * len(right)
 
 
 def test_local_times_of_orc_are_those_that_spark_has_marked(

@@ -13,7 +13,9 @@ import pyarrow as pa
 import pytest
 from tests.fixtures.workshop import Workshop
 
+from sluice.declarations.source_declarations import FilesSource
 from sluice.settings import FilesConnection
+from sluice.sources.unread_input import present_files
 
 COLUMNS = [{"name": "id", "type": "long"}]
 NAMES = ("a", "b", "x{1}", "[?]*", "day=5/a", "day=5/x{1}", "of/no/partition")
@@ -74,6 +76,28 @@ def test_files_are_read_whole_however_they_are_compressed(workshop: Workshop, tm
 
     assert sorted(int(row["id"]) for row in here.rows("target")) == list(range(60))
     assert batch.input_rows == 60
+
+
+HIDDEN = ("_x", ".x", "_SUCCESS", "_day=5/x", "_day=6", "of/_temporary/x", "x._COPYING_", "y._COPYING_/x", "_metadata")
+
+
+def test_the_files_that_are_counted_are_those_that_spark_reads(workshop: Workshop, tmp_path: Path) -> None:
+    here = _with_folder(workshop, tmp_path)
+    stream, names = f"s{here.namespace}", (*NAMES, *HIDDEN)
+    files = {"connection": "here", "path": "in", "format": "json", "columns": COLUMNS}
+    here.declare_stream(
+        stream,
+        sql="SELECT id FROM lines",
+        inputs={"lines": {"stream": {"files": files}}},
+        outputs={"main": {"iceberg": {"table": here.declare_table("target", {"id": "long"})}}},
+    )
+    for number, name in enumerate(names):
+        _write(tmp_path / "in" / name, number)
+    here.run(stream)
+
+    source, root = FilesSource.model_validate(files), f"file://{tmp_path}"
+    listed = present_files(source, root=root, object_store=here.settings.object_store)
+    assert {one.removeprefix(f"{root}/in/") for one in listed} == {names[row["id"]] for row in here.rows("target")}
 
 
 def _with_folder(workshop: Workshop, root: Path) -> Workshop:
