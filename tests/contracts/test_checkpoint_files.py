@@ -68,6 +68,19 @@ def made(request: pytest.FixtureRequest, tmp_path: Path) -> Made:
     return lambda files: FakeCheckpointFiles(dict(files))
 
 
+def test_a_bucket_gives_another_content_another_version_also_within_a_second(services_stack: Stack) -> None:
+    store, place = services_stack.settings().object_store, f"versions/{uuid4().hex}"
+    folder = open_checkpoint_files(f"s3a://landing/{place}", store)
+    versions = []
+    for text in ("ab", "cd", "cd"):
+        s3_client(store).put_object(Bucket="landing", Key=f"{place}/a", Body=text.encode())
+        (seen,) = folder.list_files()
+        versions.append((seen.size_bytes, seen.version))
+
+    assert versions[0] != versions[1]
+    assert versions[1] == versions[2]
+
+
 def test_all_files_are_listed_with_their_sizes_in_order(made: Made) -> None:
     listed = made(FILES).list_files()
 

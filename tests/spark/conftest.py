@@ -28,7 +28,8 @@ ROOM_FOR_NEW_OBJECTS = ("-Xms1536m", "-Xmn768m")
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
     """Load this ring's fixtures."""
-    load_fixtures(collector, "sluice_spark.testing", "database", "kinesis", "ledger", "readme", "registry")
+    ours = ("backfilled_files", "database", "kinesis", "ledger", "readme", "registry")
+    load_fixtures(collector, "sluice_spark.testing", *ours)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

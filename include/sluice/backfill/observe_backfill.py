@@ -117,14 +117,7 @@ def observe_backfill(
     published = published_batch(ledger, state, output, position) if position is not None else None
     sources, behind = tuple[InputBound, ...](), tuple[str, ...]()
     if position is not None and published is not None:
-        inputs = ObservedInputs(
-            catalog=catalog,
-            ledger=ledger,
-            stream=stream,
-            settings=settings,
-            generation=position.generation,
-            wide=interval.widened(margin),
-        )
+        inputs = _inputs(catalog, ledger, stream, position, interval.widened(margin), settings)
         sources = tuple(inputs.bounds(published))
         former = newest_batch_before(ledger, stream.name, generation=position.generation)
         if former is not None:
@@ -144,10 +137,20 @@ def observe_backfill(
     ), state.table
 
 
-def changed_inputs(
-    catalog: Catalog, ledger: Ledger, stream: LoadedStream, seen: BackfillObservation, *, settings: Settings
+def change_of(
+    catalog: Catalog,
+    ledger: Ledger,
+    stream: LoadedStream,
+    seen: BackfillObservation,
+    sources: Iterable[InputBound],
+    *,
+    settings: Settings,
 ) -> str | None:
-    """What has changed the inputs of a stream since they were observed for a plan, in a phrase; none when nothing has.
+    """What has changed some inputs of a stream since they were observed for a plan, in a phrase; none when nothing has.
+
+    Parameters
+    ----------
+    seen: of the plan. sources: of these.
 
     Raises
     ------
@@ -156,15 +159,25 @@ def changed_inputs(
     """
     if seen.position is None or seen.published is None:  # then nothing was read
         return None
-    inputs = ObservedInputs(
+    inputs, published = (
+        _inputs(catalog, ledger, stream, seen.position, seen.interval.widened(seen.margin), settings),
+        seen.published,
+    )
+    return next(filter(None, (inputs.change(one, published) for one in sources)), None)
+
+
+def _inputs(
+    catalog: Catalog, ledger: Ledger, stream: LoadedStream, position: MarkPosition, wide: Interval, settings: Settings
+) -> ObservedInputs:
+    return ObservedInputs(
         catalog=catalog,
         ledger=ledger,
         stream=stream,
         settings=settings,
-        generation=seen.position.generation,
-        wide=seen.interval.widened(seen.margin),
+        generation=position.generation,
+        batch=position.batch,
+        wide=wide,
     )
-    return inputs.changed_since_plan(seen.sources, seen.published)
 
 
 def plan_with_followers(

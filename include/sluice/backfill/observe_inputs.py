@@ -5,7 +5,7 @@ A table is read at a snapshot, files by the log of the checkpoint, topics by the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
@@ -28,8 +28,16 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import find_generation, find_numbered_generation
 from sluice.settings import FilesConnection, KafkaConnection, ObjectStoreSettings, Settings
 from sluice.sources.changed_files import RESTORE_FILES, changed_phrase, gone_phrase
-from sluice.sources.source_identities import NONE_KNOWN, Identities, another_before, replaced_inputs, topic_name
-from sluice.sources.unread_input import files_read_up_to, observe_folder, present_files
+from sluice.sources.source_identities import (
+    NONE_KNOWN,
+    Identities,
+    another_before,
+    find_replaced,
+    input_identities,
+    replaced_inputs,
+    topic_name,
+)
+from sluice.sources.unread_input import files_read_up_to, present_files, written_again
 from sluice.tables.declared_tables import require_table
 
 _BEGINNING = -1
@@ -40,13 +48,17 @@ _READ_AGAIN = "The offsets of the stream are those of the old one: continue or r
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedInputs:
-    """The inputs of a stream from which rows arrive. generation: of the mark. wide: the interval with its margin."""
+    """The inputs of a stream from which rows arrive.
+
+    generation, batch: of the mark. wide: the interval with its margin.
+    """
 
     catalog: Catalog
     ledger: Ledger
     stream: LoadedStream
     settings: Settings
     generation: int
+    batch: int
     wide: Interval
 
     def bounds(self, published: PublishedBatch) -> Iterator[InputBound]:
@@ -69,9 +81,9 @@ class ObservedInputs:
             if bound is not None:
                 yield without_rejected(bound, rejections, is_of=self._is_of(name))
 
-    def changed_since_plan(self, planned: Sequence[InputBound], published: PublishedBatch) -> str | None:
-        """What has changed the inputs since they were read for a plan, in a phrase; none when nothing has. Of records
-        in topics, nothing can but a topic that was created again.
+    def change(self, planned: InputBound, published: PublishedBatch) -> str | None:
+        """What has changed an input since it was read for a plan, in a phrase; none when nothing has. Of topics,
+        nothing can but that another one has the name.
 
         Parameters
         ----------
@@ -82,19 +94,27 @@ class ObservedInputs:
         LakehouseError, CheckpointError, LedgerError: when a source, a table or the ledger cannot be reached.
         SettingsError: when the deployment lacks a connection.
         """
-        for sentence in self._replaced().values():
-            return sentence
-        changes = (self._change(bound, published.end_offsets.get(bound.input)) for bound in planned)
-        return next(filter(None, changes), None)
-
-    def _change(self, planned: InputBound, offset: object) -> str | None:
-        source = self.stream.declaration.inputs[planned.input].declared_source.source
-        match planned, source:
-            case TableBound(), IcebergSource():
+        declared = self.stream.declaration.inputs[planned.input]
+        match planned, declared.declared_source.source:
+            case TableBound(), IcebergSource() as source:
+                offset = published.end_offsets.get(planned.input)
                 return changed_table(planned, offset, require_table(self.catalog, source.table))
-            case FilesBound(), FilesSource():
+            case FilesBound(), FilesSource() as source:
                 root, store = self._root(source), self.settings.object_store
                 return changed_files(planned, present_files(source, root=root, object_store=store))
+            case TopicBound(), KafkaSource() as source:
+                known = self._identities(self.generation)
+                replaced = find_replaced(known, input_identities(declared, self.settings, self.catalog))
+                return "; ".join(map(str, replaced)) or self._followed(source, planned.ranges)
+        return None
+
+    def _followed(self, source: KafkaSource, topics: Iterable[str]) -> str | None:
+        """A phrase for a topic whose new one the stream follows since a later batch than that of the mark, under the
+        name of the one that this had read."""
+        known = self._identities(self.generation)
+        for name in (topic_name(source.connection, topic) for topic in topics):
+            if self.batch < another_before(name, then=known, seen=known):
+                return f"{name} was deleted and created again, and the stream has published nothing of the new one yet"
         return None
 
     def _replaced(self) -> Mapping[str, str]:
@@ -137,7 +157,9 @@ class ObservedInputs:
         from sluice.sources.kafka_topics import KafkaTopics  # a native library, which other inputs do not load
 
         topics = KafkaTopics(self.settings.connection(source.connection, KafkaConnection))
-        return bound_of_topics(offset, topics, source, input_name=name, column=column, wide=self.wide)
+        bound = bound_of_topics(offset, topics, source, input_name=name, column=column, wide=self.wide)
+        followed = self._followed(source, offset if isinstance(offset, Mapping) else ())
+        return bound if followed is None else TopicBound(input=name, column=column, problem=f"{followed}.")
 
     def _files(self, name: str, source: FilesSource, published: PublishedBatch, column: str | None) -> FilesBound:
         generation = find_generation(self.ledger, self.stream.name)
@@ -332,16 +354,20 @@ def bound_of_files(
     newest = offset.get("logOffset") if isinstance(offset, Mapping) else None
     if newest is None or int(newest) < 0:
         return without("the stream has read no file yet.")
-    read = files_read_up_to(int(newest), open_checkpoint_files(checkpoint, object_store))
+    log = open_checkpoint_files(checkpoint, object_store)
+    read = files_read_up_to(int(newest), log)
     if read is None:
         return without(f"the checkpoint {checkpoint} does not list the files of the newest published batch.")
-    seen = observe_folder(source, root=root, checkpoint=checkpoint, object_store=object_store)
-    if gone := read - seen.present.keys():
+    present = present_files(source, root=root, object_store=object_store)
+    if gone := read - present.keys():
         return lost(f"{gone_phrase(gone)}.", way_out="Put them back under the same names; their rows would be missing.")
-    if source.on_changed == "fail" and (changed := read & seen.changed):
+    files = {path: present[path] for path in sorted(read)}
+    if source.on_changed == "fail" and (
+        changed := written_again(files, open_checkpoint_files(checkpoint, object_store))
+    ):
         way_out = f"{RESTORE_FILES}; with `on_changed: ignore` the interval gets what the files hold now."
         return lost(f"{changed_phrase(changed)}.", way_out=way_out)
-    return FilesBound(input=input_name, column=column, files={path: seen.present[path] for path in sorted(read)})
+    return FilesBound(input=input_name, column=column, files=files)
 
 
 def changed_files(planned: FilesBound, present: Mapping[str, FileObservation]) -> str | None:

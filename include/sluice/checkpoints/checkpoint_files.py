@@ -184,12 +184,11 @@ class LocalCheckpointFiles:
             size_bytes=status.st_size,
             # From nanoseconds, cut off as Hadoop does: a float rounds up what lies just before the next millisecond.
             modified_at=_EPOCH + timedelta(microseconds=status.st_mtime_ns // 1000),
-            version=f"{status.st_ino} {status.st_mtime_ns} {status.st_ctime_ns}",
         )
 
     def _problem(self, done: str, error: OSError) -> CheckpointError:
         return CheckpointError(
-            f"The checkpoint {self.location} cannot be {done}: {error.strerror or error}.",
+            f"The folder {self.location} cannot be {done}: {error.strerror or error}.",
             next_step="Check that the folder's disk is mounted and that this user may read it.",
         )
 

@@ -16,7 +16,7 @@ class FileObservation:
     """One file of a checkpoint, or of another folder.
 
     path: below the folder, with forward slashes.
-    version: what the storage changes whenever it is written, also within the resolution of `modified_at`.
+    version: what an object store changes with the content, also within the second of `modified_at`; empty elsewhere.
     """
 
     path: str

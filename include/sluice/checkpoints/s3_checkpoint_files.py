@@ -84,7 +84,7 @@ class S3CheckpointFiles:
             yield
         except (BotoCoreError, ClientError) as error:
             raise CheckpointError(
-                f"The checkpoint {self.location} cannot be {done}: {error}.",
+                f"The folder {self.location} cannot be {done}: {error}.",
                 next_step="Check that the object store runs and that SLUICE_OBJECT_STORE__* describe it.",
             ) from error
 

@@ -126,12 +126,11 @@ def _unread_rows_of(step: TableStep, at: StreamOffset) -> int:
 class FolderObservation:
     """A folder beside what its reader has read.
 
-    present: its files, by URI. unread: those that no planned batch has read.
+    unread: those files that no planned batch has read, as URIs.
     changed: those that were read and were written again since. Their new content is never read: Spark knows a file by
         its path alone.
     """
 
-    present: Mapping[str, FileObservation]
     unread: frozenset[str]
     changed: frozenset[str]
 
@@ -154,16 +153,30 @@ def observe_folder(
     """
     present = present_files(source, root=root, object_store=object_store)
     if checkpoint is None:
-        return FolderObservation(present=present, unread=frozenset(present), changed=frozenset())
+        return FolderObservation(unread=frozenset(present), changed=frozenset())
     read = read_file_times(open_checkpoint_files(checkpoint, object_store))
-    return FolderObservation(
-        present=present,
-        unread=frozenset(present.keys() - read.keys()),
-        changed=frozenset(
-            path
-            for path in present.keys() & read.keys()
-            if not any(is_same_time(_milliseconds(present[path]), known) for known in read[path])
-        ),
+    return FolderObservation(unread=frozenset(present.keys() - read.keys()), changed=_changed(present, read))
+
+
+def written_again(present: Mapping[str, FileObservation], checkpoint: CheckpointFiles) -> frozenset[str]:
+    """Those of some files that were written again since a stream has read them.
+
+    Parameters
+    ----------
+    present: as they are now, by URI. checkpoint: of the stream.
+
+    Raises
+    ------
+    CheckpointError: when the storage does not answer.
+    """
+    return _changed(present, read_file_times(checkpoint))
+
+
+def _changed(present: Mapping[str, FileObservation], read_ms: Mapping[str, frozenset[int]]) -> frozenset[str]:
+    return frozenset(
+        path
+        for path in present.keys() & read_ms.keys()
+        if not any(is_same_time(_milliseconds(present[path]), known) for known in read_ms[path])
     )
 
 

@@ -6,7 +6,7 @@ After it come the backfills of the streams that follow, in the same Spark sessio
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,14 +24,15 @@ from sluice.backfill.observe_backfill import (
     PlannedOn,
     backfill_of,
     backfilled_output,
-    changed_inputs,
+    change_of,
     observe_backfill,
     replaces_rows,
     settled_plan,
 )
 from sluice.backfill.present_source import PresentSource
+from sluice.backfill.read_bounds import InputBound
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
-from sluice.errors import IntervalChangedError, StarvedError, UnpublishableError, UsageError
+from sluice.errors import IntervalChangedError, SluiceError, StarvedError, UnpublishableError, UsageError
 from sluice.ledger.backfill_attempts import BackfillAttemptKey, BackfillState, begin_attempt, end_attempt, record_plan
 from sluice.ledger.connection import Ledger
 from sluice.ledger.locks import LockedInterval, PublicationLocks, interval_lock
@@ -123,13 +124,23 @@ class BackfillRun:
                 result = self._compute_and_replace(catalog, planned, attempt, identity)
             except IntervalChangedError:
                 raise
-            except Exception as error:  # of sums that do not hold, or a file that is gone, a change may be the reason
-                if (changed := self.changed_inputs(catalog, planned.plan.seen)) is not None:
-                    raise IntervalChangedError(f"An input changed while it was read: {changed}. {error}") from error
+            except Exception as error:
+                self._require_unchanged(catalog, planned.plan.seen, error)
                 raise
         end_attempt(self.ledger, attempt, result.state, rows=result.rows, snapshot_id=result.snapshot_id)
         self.reached(CrashPoint.RECORDED)
         return result
+
+    def _require_unchanged(self, catalog: Catalog, seen: BackfillObservation, error: Exception) -> None:
+        """Of sums that do not hold, or of a file that is gone, an input that has changed may be the reason."""
+        try:
+            changed = self.change_of(catalog, seen, seen.sources)
+        except SluiceError as unknown:
+            _log.warning("whether an input of %s has changed is unknown: %s", self.stream.name, unknown)
+            return
+        if changed is not None:
+            _log.info("%s was computed of an input that has changed: %s", self.stream.name, error)
+            raise IntervalChangedError(f"An input changed while it was read: {changed}.") from error
 
     def observe(self, catalog: Catalog) -> tuple[BackfillObservation, Table]:
         """What the backfill depends on, and its target; see `observe_backfill`."""
@@ -141,9 +152,9 @@ class BackfillRun:
         """Which topics and tables the stream reads now; see `PresentSource.observed`."""
         return PresentSource.observed(self.ledger, self.stream.declaration, self.settings, catalog)
 
-    def changed_inputs(self, catalog: Catalog, seen: BackfillObservation) -> str | None:
-        """What has changed the inputs since a plan, in a phrase; see `changed_inputs`."""
-        return changed_inputs(catalog, self.ledger, self.stream, seen, settings=self.settings)
+    def change_of(self, catalog: Catalog, seen: BackfillObservation, sources: Iterable[InputBound]) -> str | None:
+        """What has changed some inputs since a plan, in a phrase; see `change_of`."""
+        return change_of(catalog, self.ledger, self.stream, seen, sources, settings=self.settings)
 
     def planned(self) -> tuple[Interval, ...]:
         """The intervals of the stream that are asked for now, also those that follow an interval of another stream."""
@@ -186,7 +197,7 @@ class BackfillRun:
                 reached=self.reached,
                 planned=self.planned,
                 observe_sources=partial(self.observe_sources, catalog),
-                changed_inputs=partial(self.changed_inputs, catalog, seen),
+                change_of=partial(self.change_of, catalog, seen),
                 allows_fewer=self.allows_fewer,
                 allows_repeated=self.allows_repeated,
                 identity=identity,

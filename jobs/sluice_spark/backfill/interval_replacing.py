@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
 from uuid import uuid4
 
@@ -17,6 +17,7 @@ from sluice.backfill.interval_gaps import Fingerprint
 from sluice.backfill.intervals import Interval, publication_key
 from sluice.backfill.observe_backfill import backfill_of, interval_of_table, replaces_rows
 from sluice.backfill.present_source import PresentSource
+from sluice.backfill.read_bounds import InputBound, TableBound
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import IntervalChangedError, LakehouseError
@@ -61,7 +62,7 @@ class IntervalReplacing:
 
     target: as it was loaded for the plan.
     planned: the intervals of the stream whose backfills are asked for. observe_sources: looks at what it reads.
-    changed_inputs: what has changed the inputs since the plan, in a phrase; none when nothing has.
+    change_of: what has changed some inputs since the plan, in a phrase; none when nothing has.
     allows_fewer: whether the interval may have fewer rows afterwards.
     allows_repeated: whether the target may hold rows of it elsewhere already.
     identity: of the attempt. Its number is one of the ledger, and a ledger that was restored gives it again.
@@ -75,7 +76,7 @@ class IntervalReplacing:
     reached: Reached
     planned: Callable[[], Sequence[Interval]]
     observe_sources: Callable[[], PresentSource]
-    changed_inputs: Callable[[], str | None]
+    change_of: Callable[[Iterable[InputBound]], str | None]
     allows_fewer: bool = False
     allows_repeated: bool = False
     identity: str = field(default_factory=lambda: uuid4().hex)
@@ -91,7 +92,12 @@ class IntervalReplacing:
         """What is rejected goes into the quarantine under this attempt."""
         staging = self.staging_of(QUARANTINE_OUTPUT)
         return RejectedRows(
-            attempt=self.attempt, key=self.key, seen=self.seen, staging=staging, observe_sources=self.observe_sources
+            attempt=self.attempt,
+            key=self.key,
+            seen=self.seen,
+            staging=staging,
+            observe_sources=self.observe_sources,
+            require_unchanged=self.require_unchanged,
         )
 
     def replace(self, spark: SparkSession, computed: IntervalRows, held: HeldRows) -> BackfillResult:
@@ -125,9 +131,25 @@ class IntervalReplacing:
             if computed.rejected is not None and counts.quarantined:
                 self.rejected.publish(spark, self.catalog, computed.rejected, catalog_name=self.catalog.name)
             self.reached(CrashPoint.QUARANTINED)
+            self.require_unchanged()
             return self.publish(staged, touched, counts, corrected=corrected)
         finally:
             self.drop_staging()
+
+    def require_unchanged(self) -> None:
+        """Require that all that was computed, also what is staged, is of the inputs of the plan.
+
+        Raises
+        ------
+        IntervalChangedError: when an input has changed since.
+        """
+        if (changed := self.change_of(self.seen.sources)) is not None:
+            raise IntervalChangedError(f"{self.key}: an input changed while it was computed: {changed}.")
+
+    def _changed_tables(self) -> str | None:
+        """What has corrected tables since the plan: what is published is to be right at that time. What else changes
+        once all is staged is the matter of a later backfill."""
+        return self.change_of(one for one in self.seen.sources if isinstance(one, TableBound))
 
     def require_times(self, computed: IntervalRows, held: HeldRows, *, within: Interval | None = None) -> None:
         """Refuse rows that have no time, or have one now, and would be lost or there twice.
@@ -267,7 +289,7 @@ class IntervalReplacing:
         snapshot_id = None if staged is None else self._exchange(staged, touched, counts)
         self.reached(CrashPoint.PUBLISHED)
         # An input may also have changed between the look before the commit and the commit itself.
-        if (changed := self.changed_inputs()) is not None:
+        if (changed := self._changed_tables()) is not None:
             raise IntervalChangedError(f"{self.key}: an input changed while it was computed: {changed}.")
         if corrected:
             counts = replace(counts, resolved=self.rejected.resolve(self.catalog, corrected))
@@ -306,7 +328,7 @@ class IntervalReplacing:
             touched=touched,
             staging=staged.table,
             staged=staged.files,
-            changed_inputs=self.changed_inputs,
+            changed_inputs=self._changed_tables,
             replaces_rows=replaces_rows(self.stream),
             summary={
                 OUTPUT: self.seen.output.output,

@@ -105,7 +105,7 @@ class JointRun:
             reached=run.reached,
             planned=run.planned,
             observe_sources=partial(run.observe_sources, catalog),
-            changed_inputs=partial(run.changed_inputs, catalog, seen),
+            change_of=partial(run.change_of, catalog, seen),
             allows_fewer=run.allows_fewer,
             allows_repeated=run.allows_repeated,
             identity=identity,
@@ -135,6 +135,7 @@ class JointRun:
         computed = compute_interval(spark, run.stream, run.settings, seen, reach=reach, held=held)
         try:
             prepared = self._prepare(spark, held, computed, replacing, files)
+            replacing[run.interval].require_unchanged()
             corrected = replacing[run.interval].corrected(spark, computed, held, self._intervals)
             for interval, (staged, touched, counts) in prepared.items():
                 is_last = len(results) == len(prepared) - 1  # and all before it are visible

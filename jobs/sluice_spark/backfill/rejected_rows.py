@@ -55,6 +55,7 @@ class RejectedRows:
 
     staging: the name of their staging table. observe_sources: looks at what the stream reads. A row of a topic or table
         that was created again since is none of this attempt's: its record is not read, and another has its place.
+    require_unchanged: raises when an input has changed since the plan.
     """
 
     attempt: BackfillAttemptKey
@@ -62,6 +63,7 @@ class RejectedRows:
     seen: BackfillObservation
     staging: str
     observe_sources: Callable[[], PresentSource]
+    require_unchanged: Callable[[], None]
 
     @property
     def _output(self) -> StagedOutput:
@@ -74,7 +76,8 @@ class RejectedRows:
         Raises
         ------
         IntervalChangedError: when the stream has published the batch of the plan in its target and not yet in its
-            quarantine, or another backfill has added rejected rows meanwhile; a later attempt sees them.
+            quarantine, another backfill has added rejected rows meanwhile, or an input has changed; a later attempt
+            sees them.
         DeliveryError, LakehouseError: when they cannot be staged or published.
         """
         head = self._settled_head(catalog)
@@ -163,6 +166,7 @@ class RejectedRows:
             fn.lit(datetime.now(UTC)).alias("refused_at"),
         )
         staged = stage_rows(catalog, [rows], staging=self.staging, target=self._output.target, key=self.key)
+        self.require_unchanged()
         append_staged(
             catalog,
             self._output,

@@ -8,7 +8,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import reduce
 from typing import TYPE_CHECKING
@@ -176,32 +176,34 @@ class ReplayRun:
         now = database_time(self.ledger)
         key = replay_key(self.stream.name, now=now)
         if self.only_tries:
-            with self._computed(lane, key) as (_, effect, _resolved):
+            with self._computed(lane, key, self._present(catalog)) as (_, effect, _resolved):
                 return effect
         head = lane.fence(key, at=now)
         self.reached(CrashPoint.PLANNED)
         self._require_possible()  # a backfill that begins from now on changes the target behind the fence
-        with self._computed(lane, key) as (computed, effect, resolved):
+        present = self._present(catalog)
+        with self._computed(lane, key, present) as (computed, effect, resolved):
             self._require_planned(effect)
             if not resolved:
                 return effect
-            return self._publish(catalog, lane, computed, effect, resolved, head=head)
+            return self._publish(lane, computed, effect, resolved, present, head=head)
 
     def _publish(
         self,
-        catalog: Catalog,
         lane: ReplayLane,
         computed: Computed,
         effect: ReplayEffect,
         resolved: frozenset[RejectedAt],
+        present: PresentSource,
         *,
         head: int,
     ) -> ReplayEffect:
-        staging = f"{BACKFILL_NAMESPACE}.{self.stream.name}__{lane.output.output}__replay"
+        catalog, staging = lane.catalog, f"{BACKFILL_NAMESPACE}.{self.stream.name}__{lane.output.output}__replay"
         record_event(self.ledger, self._event(effect))
         try:
             staged = stage_rows(catalog, [computed.rows], staging=staging, target=lane.output.target, key=effect.key)
             self.reached(CrashPoint.STAGED)
+            self._require_present(catalog, present)
             if staged.rows != computed.count:
                 raise DeliveryError(f"{staged.rows} rows were staged for {effect.key}, and {computed.count} computed.")
             lane.claim(effect.key, resolved)
@@ -214,11 +216,17 @@ class ReplayRun:
             self.reached(CrashPoint.RECORDED)
         finally:
             drop_staging_copy(catalog, staging)
-        return ReplayEffect(
-            **{name: getattr(effect, name) for name in effect.__slots__ if name not in ("marked", "snapshot_id")},
-            marked=marked,
-            snapshot_id=snapshot_id,
-        )
+        return replace(effect, marked=marked, snapshot_id=snapshot_id)
+
+    def _require_present(self, catalog: Catalog, present: PresentSource) -> None:
+        """What was read at the places of records is of the sources that were there when these were chosen."""
+        if self._present(catalog).seen != present.seen:
+            raise IntervalChangedError(
+                f"An input of {self.stream.name} was created again while rejected records of it were read."
+            )
+
+    def _present(self, catalog: Catalog) -> PresentSource:
+        return PresentSource.observed(self.ledger, self.stream.declaration, self.settings, catalog)
 
     def _require_possible(self) -> None:
         newest: dict[tuple[datetime, datetime], BackfillState] = {}
@@ -247,14 +255,15 @@ class ReplayRun:
             )
 
     @contextmanager
-    def _computed(self, lane: ReplayLane, key: str) -> Iterator[tuple[Computed, ReplayEffect, frozenset[RejectedAt]]]:
+    def _computed(
+        self, lane: ReplayLane, key: str, present: PresentSource
+    ) -> Iterator[tuple[Computed, ReplayEffect, frozenset[RejectedAt]]]:
         """What the records give, the effect of a replay, and the rows that it resolves."""
         spark, catalog = self.open_session(), lane.catalog
         joins = _require_one_by_one(spark, self.stream, self.settings)
         found = arriving_input(self.stream.declaration)
         assert found is not None  # noqa: S101  # refused before
         chosen = self.selection.of(read_open_rows(catalog, self.stream.declaration))
-        present = PresentSource.observed(self.ledger, self.stream.declaration, self.settings, catalog)
         usable = replayable(
             chosen,
             found[1],

@@ -104,6 +104,7 @@ def test_rejected_rows_of_the_batch_of_the_plan_are_waited_for(
             seen=replace(seen, position=position),
             staging="unused.staging",
             observe_sources=lambda: run.observe_sources(workshop.catalog),
+            require_unchanged=lambda: None,
         )
         return len(rows.corrected(workshop.spark, workshop.catalog, None, catalog_name=workshop.catalog.name))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +23,6 @@ from tests.fixtures.backfills import (
     FIRST_DAY,
     TRANSFORM,
     ask_for_day,
-    at_step,
     backfill,
     delete_days,
     expected,
@@ -174,20 +172,6 @@ def test_what_was_rejected_of_an_earlier_topic_keeps_nothing_of_the_new_one_out(
     backfill(workshop, stream, start="2013-01-01", end="2013-01-09")
 
     assert ids_by_duckdb(workshop) == [one["id"] for one in expected()]
-
-
-def test_a_topic_that_is_created_again_meanwhile_is_noticed_at_the_commit(workshop: Workshop, topic: str) -> None:
-    """Its new records lie at the offsets of those that the plan named."""
-    stream = declare_topic_stream(workshop, topic, reads={"records": "at"})
-    send(workshop, topic, rows_of_days())
-    workshop.run(stream)
-    delete_days(workshop, "target")
-    left = ids_by_duckdb(workshop)
-
-    with pytest.raises(UnpublishableError, match="was deleted and created again"):
-        backfill(workshop, stream, reached=at_step(CrashPoint.AUDITED, partial(recreate, workshop, topic)))
-
-    assert ids_by_duckdb(workshop) == left
 
 
 def recreate(workshop: Workshop, topic: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from textwrap import dedent
 
@@ -37,7 +38,7 @@ from tests.fixtures.stack import Stack
 from tests.fixtures.workshop import Workshop
 from tests.spark.backfill.test_backfilled_topics import _admin, declare_topic_stream, recreate, send, send_bytes
 
-from sluice.backfill.replayable_rows import Selection
+from sluice.backfill.replayable_rows import OpenRow, Selection
 from sluice.demo.lakehouse_copy import SEEN, copy_lakehouse
 from sluice.errors import UnpublishableError, UsageError, VerificationError
 from sluice.ledger.backfill_attempts import BackfillState
@@ -45,6 +46,7 @@ from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.next_generation import open_next_generation
 from sluice.ledger.run_values import DesiredState
 from sluice.publication.crash_points import CrashPoint
+from sluice_spark.backfill.rejected_reading import RecordsAgain, RejectedReading
 
 pytestmark = pytest.mark.full
 
@@ -127,6 +129,30 @@ def test_records_of_a_topic_that_was_created_again_do_not_come_from_the_new_one(
     assert (done.open, done.by_source, done.by_stored, sum(done.left.values())) == (4, 0, 2, 2)
     rows = workshop.rows(f"quarantine.{name_in(workshop)}")
     assert sorted(str(one["resolution"]) for one in rows) == ["None", "None", "replayed", "replayed"]
+
+
+def test_a_topic_that_is_created_again_while_its_records_are_read_gives_none(
+    workshop: Workshop, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declare_topic_stream(workshop, topic, on_unknown_field="quarantine")
+    for number in (1, 2, 3):
+        send_unknown(workshop, topic, number)
+    workshop.run_supervised(name_in(workshop))
+    declare_topic_stream(workshop, topic)
+    read = RejectedReading.read
+
+    def read_late(self: RejectedReading, rows: Mapping[str, Sequence[OpenRow]]) -> RecordsAgain:
+        monkeypatch.setattr(RejectedReading, "read", read)
+        recreate(workshop, topic)
+        send(workshop, topic, [row(number, day=5) for number in (11, 12, 13)])
+        return read(self, rows)
+
+    monkeypatch.setattr(RejectedReading, "read", read_late)
+
+    done = run_of(workshop).work()
+
+    assert ids_by_duckdb(workshop) == [1, 2, 3]
+    assert (done.by_source, done.by_stored) == (0, 3)
 
 
 def test_a_backfill_leaves_what_was_rejected_of_an_earlier_topic_and_a_discard_asks_which(

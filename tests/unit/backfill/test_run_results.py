@@ -62,7 +62,7 @@ def test_attempts_of_one_number_have_different_keys() -> None:
             reached=unnoticed,
             planned=tuple,
             observe_sources=nothing,
-            changed_inputs=nothing,
+            change_of=nothing,
         )
 
     one, other = replacing(), replacing()
