@@ -31,8 +31,11 @@ from sluice_spark.session.jvm import first_line, jvm_of
 
 _log = logging.getLogger(__name__)
 
-_READ_AT_ONCE = 8
+_READ_AT_ONCE = 16
 """The processor is busy with fewer; the rest is for storages that answer late."""
+
+_READ_WHOLE_BYTES = 64 * 1024
+"""So much PyArrow reads of the end of a file of parquet at once. What is not longer is read without a call back."""
 
 _OF_PYARROW = frozenset({"file", "s3", "s3a"})
 
@@ -64,9 +67,9 @@ class FileHeads:
             try:
                 match file_format:
                     case "parquet":
-                        return _parquet_columns(parquet.ParquetFile(pa.PythonFile(file, "r")))
+                        return _parquet_columns(parquet.ParquetFile(_for_arrow(file)))
                     case "orc":
-                        return _orc_columns(orc.ORCFile(pa.PythonFile(file, "r")).schema)
+                        return _orc_columns(orc.ORCFile(_for_arrow(file)).schema)
                 return pa.schema([_avro_field(one) for one in _avro_fields(file)])
             except (pa.ArrowException, SchemaParseException, OSError, ValueError, EOFError, LookupError) as error:
                 detail = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -95,22 +98,29 @@ class FileHeads:
                 return None
             return found if isinstance(found, dict) else None
 
-    def _open(self, uri: str) -> _StoredFile:
+    def _open(self, uri: str) -> io.RawIOBase | io.BytesIO:
         place = urlsplit(uri)
         with _refusals(uri):
             if place.scheme not in _OF_PYARROW:
                 return self._others.open(uri)
             files = self._io.fs_by_scheme(place.scheme, place.netloc)
             file = files.open_input_file(place.netloc + unquote(place.path))
+            if (size_bytes := file.size()) <= _READ_WHOLE_BYTES:
+                with file:
+                    return io.BytesIO(file.read())
 
             def read_at(size_bytes: int, offset: int) -> bytes:
                 file.seek(offset)
                 return bytes(file.read(size_bytes))
 
-            return _StoredFile(read_at, size_bytes=file.size(), close=file.close, uri=uri)
+            return _StoredFile(read_at, size_bytes=size_bytes, close=file.close, uri=uri)
 
 
-def _decompressed(file: io.RawIOBase, uri: str) -> io.BufferedReader[Any] | gzip.GzipFile | bz2.BZ2File:
+def _for_arrow(file: io.RawIOBase | io.BytesIO) -> pa.NativeFile:
+    return pa.BufferReader(file.getvalue()) if isinstance(file, io.BytesIO) else pa.PythonFile(file, "r")
+
+
+def _decompressed(file: io.RawIOBase | io.BytesIO, uri: str) -> io.BufferedReader[Any] | gzip.GzipFile | bz2.BZ2File:
     """What a file holds. Source of the endings: Hadoop's `CompressionCodecFactory`."""
     opened: io.BufferedReader[Any] = io.BufferedReader(file)
     match PurePosixPath(urlsplit(uri).path).suffix:
@@ -217,7 +227,7 @@ def _orc_type(kind: Any) -> pa.DataType:
     return other
 
 
-def _avro_fields(file: io.RawIOBase) -> list[Mapping[str, Any]]:
+def _avro_fields(file: io.RawIOBase | io.BytesIO) -> list[Mapping[str, Any]]:
     # A type is described once in a file; expanded, a field with its name has the whole type.
     schema = expand_schema(fastavro.reader(io.BufferedReader(file)).writer_schema)
     if not isinstance(schema, dict) or schema.get("type") != "record":

@@ -70,16 +70,28 @@ def test_files_of_an_object_store_are_held_to_what_is_declared_too(
 ) -> None:
     store, folder = s3_client(settings.object_store), f"file_places/{tmp_path.name}"
     codec = CODECS[file_format][0]
-    for name, rows in (("fits", {"id": [1.0], "day": [2.0]}), ("renamed", {"id": [1.0], "date": [2.0]})):
+    long = [float(one) for one in range(20_000)]
+    for name, rows in (
+        ("fits", {"id": [1.0], "day": [2.0]}),
+        ("renamed", {"id": [1.0], "date": [2.0]}),
+        ("long", {"id": long, "day": long}),
+        ("long and renamed", {"id": long, "date": long}),
+    ):
         body = content(file_format, rows, codec=codec)
+        assert (len(body) > 64 * 1024) is name.startswith("long")
         store.put_object(Bucket="landing", Key=f"{folder}/{name} ü.{file_format}", Body=body)
-    fits, renamed = (f"s3a://landing/{folder}/{name} ü.{file_format}" for name in ("fits", "renamed"))
+    fits, renamed, long_one, long_and_renamed = (
+        f"s3a://landing/{folder}/{name} ü.{file_format}" for name in ("fits", "renamed", "long", "long and renamed")
+    )
 
     assert [tuple(row) for row in files.read_these(spark, source_of(file_format), settings, [fits]).collect()] == [
         (1.0, 2.0)
     ]
     with pytest.raises(SchemaError, match=rf"s3a://.*/renamed ü\.{file_format} does not have .* day: declared double"):
         files.read_these(spark, source_of(file_format), settings, [fits, renamed])
+    assert files.read_these(spark, source_of(file_format), settings, [long_one]).count() == len(long)
+    with pytest.raises(SchemaError, match=r"long and renamed ü.* does not have .* day: declared double"):
+        files.read_these(spark, source_of(file_format), settings, [long_and_renamed])
 
 
 @pytest.mark.parametrize("file_format", CODECS)
