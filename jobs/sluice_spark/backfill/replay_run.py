@@ -164,8 +164,7 @@ class ReplayRun:
                 except IntervalChangedError as changed:
                     _log.info("%s The records are read again.", changed)
         raise StarvedError(
-            f"{replayed_output(self.stream.declaration).target} changed {_MOST_ATTEMPTS} times while rejected records "
-            f"of {self.stream.name} were replayed.",
+            f"The target of {self.stream.name} changed {_MOST_ATTEMPTS} times while rejected records were replayed.",
             next_step="Find who writes into it, or try again later.",
         )
 
@@ -184,9 +183,7 @@ class ReplayRun:
         present = self._present(catalog)
         with self._computed(lane, key, present) as (computed, effect, resolved):
             self._require_planned(effect)
-            if not resolved:
-                return effect
-            return self._publish(lane, computed, effect, resolved, present, head=head)
+            return self._publish(lane, computed, effect, resolved, present, head=head) if resolved else effect
 
     def _publish(
         self,
@@ -203,7 +200,8 @@ class ReplayRun:
         try:
             staged = stage_rows(catalog, [computed.rows], staging=staging, target=lane.output.target, key=effect.key)
             self.reached(CrashPoint.STAGED)
-            self._require_present(catalog, present)
+            if self._present(catalog).seen != present.seen:  # then other records lie at the places that were read
+                raise IntervalChangedError(f"An input of {self.stream.name} was created again while it was read.")
             if staged.rows != computed.count:
                 raise DeliveryError(f"{staged.rows} rows were staged for {effect.key}, and {computed.count} computed.")
             lane.claim(effect.key, resolved)
@@ -217,13 +215,6 @@ class ReplayRun:
         finally:
             drop_staging_copy(catalog, staging)
         return replace(effect, marked=marked, snapshot_id=snapshot_id)
-
-    def _require_present(self, catalog: Catalog, present: PresentSource) -> None:
-        """What was read at the places of records is of the sources that were there when these were chosen."""
-        if self._present(catalog).seen != present.seen:
-            raise IntervalChangedError(
-                f"An input of {self.stream.name} was created again while rejected records of it were read."
-            )
 
     def _present(self, catalog: Catalog) -> PresentSource:
         return PresentSource.observed(self.ledger, self.stream.declaration, self.settings, catalog)
