@@ -24,7 +24,7 @@ from hashlib import sha256
 from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
 
 from sluice.checkpoints.checkpoint_files import STATE, CheckpointFiles
-from sluice.checkpoints.checkpoint_layout import COMMITS, FileObservation, is_hidden, log_files, state_stores
+from sluice.checkpoints.checkpoint_layout import COMMITS, OFFSETS, FileObservation, is_hidden, log_files, state_stores
 from sluice.errors import CheckpointError
 
 KEPT_COPIES = 2
@@ -71,6 +71,12 @@ class CheckpointCopy(BaseModel):
     files: tuple[CopiedFile, ...]
 
     @property
+    def planned(self) -> int:
+        """The newest batch that it has planned; -1 for none."""
+        numbers = (one.path.removeprefix(f"{OFFSETS}/") for one in self.files if one.path.startswith(f"{OFFSETS}/"))
+        return max((int(one) for one in numbers if one.isdecimal()), default=-1)
+
+    @property
     def clock(self) -> str:
         """Its name: copies are in the order of theirs."""
         return self.copied_at.strftime("%Y%m%dT%H%M%S%fZ")
@@ -96,16 +102,20 @@ def list_copies(store: CheckpointFiles) -> tuple[CheckpointCopy, ...]:
     return tuple(_read(store, _indexes(store.list_files())))
 
 
-def forget_copies_behind(store: CheckpointFiles, batch: int) -> None:
-    """Remove the copies that have committed later batches: the stream was taken back, and these get other states. What
-    only they hold goes with the next copy.
+def forget_copies_behind(store: CheckpointFiles, *, committed: int, planned: int | None = None) -> None:
+    """Remove the copies that have committed later batches: tables were set back, and these get other states. What only
+    they hold goes with the next copy.
+
+    Parameters
+    ----------
+    planned: where it is given, those go too that have planned a later batch, because it is to be planned again.
 
     Raises
     ------
     CheckpointError: when the storage does not answer.
     """
     for copy in list_copies(store):
-        if copy.committed > batch:
+        if copy.committed > committed or (planned is not None and copy.planned > planned):
             store.remove(f"{copy.clock}{_INDEX}")
 
 

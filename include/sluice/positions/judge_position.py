@@ -94,6 +94,12 @@ def _judge_checkpoint(seen: StreamPosition) -> PositionFinding:
             "staging tables were set back"
         )
         return _repairable(seen, Witness.CHECKPOINT, Agreement.AHEAD, message)
+    if seen.left_to_replay > seen.done:
+        message = (
+            f"its state is to be taken through batch {seen.left_to_replay}, and the tables hold batches up to "
+            f"{seen.done}: tables were set back"
+        )
+        return _repairable(seen, Witness.CHECKPOINT, Agreement.AHEAD, message)
     if seen.is_live:  # it moves on while the others are read
         return _agrees(Witness.CHECKPOINT, "a driver continues from it")
     if seen.planned < seen.done:

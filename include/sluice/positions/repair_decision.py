@@ -27,6 +27,7 @@ from sluice.checkpoints.checkpoint_logs import (
     offsets_of,
 )
 from sluice.checkpoints.health_decision import commit_problem, judge_state, offset_problem
+from sluice.checkpoints.replayed_batches import REPLAY
 from sluice.ledger.checkpoint_checks import CheckpointProperty
 from sluice.operations import Refusal, RefusalReason
 from sluice.positions.judge_position import HARMLESS
@@ -299,6 +300,9 @@ class _Checkpoint:
         interrupted finds the same to do."""
         newest = stands if planned is None else planned
         first = self._first_kept(newest)
+        for number, one in sorted(log_files(self.contents.files, REPLAY).items(), reverse=True):
+            if self.seen.done is not None and number > self.seen.done:
+                yield one.path
         for number, one in sorted(log_files(self.contents.files, OFFSETS).items(), reverse=True):
             if (number > newest or number < first) and one.path not in written:
                 yield one.path

@@ -23,7 +23,7 @@ from typing import Any
 
 from pyiceberg.catalog import Catalog
 
-from sluice.checkpoints.checkpoint_copies import copies_location
+from sluice.checkpoints.checkpoint_copies import copies_location, forget_copies_behind
 from sluice.checkpoints.checkpoint_files import CheckpointFiles, open_checkpoint_files
 from sluice.checkpoints.checkpoint_layout import METADATA, checksum_path, hidden_checksum_path
 from sluice.declarations.loaded_declarations import LoadedStream
@@ -190,20 +190,27 @@ def repair_stream(
             )
             reached(CrashPoint.RECORDED)
         if repair.checkpoint is not None:
-            write_repair(repair.seen.checkpoint, repair.checkpoint, settings, reached)
+            write_repair(repair.seen, repair.checkpoint, settings, reached)
     return plan
 
 
-def write_repair(checkpoint: str, repair: CheckpointRepair, settings: Settings, reached: Reached) -> None:
+def write_repair(seen: StreamPosition, repair: CheckpointRepair, settings: Settings, reached: Reached) -> None:
     """Put a copy in the place of a checkpoint where one is restored, and remove and write its files, in their order.
+    Copies that stand behind the tables go first: their batches are read again, and get other states.
+
+    Parameters
+    ----------
+    seen: where the stream stands beside its tables.
 
     Raises
     ------
     CheckpointError: when a file cannot be removed or written.
     """
-    files = open_checkpoint_files(checkpoint, settings.object_store)
+    files = open_checkpoint_files(seen.checkpoint, settings.object_store)
+    store = open_checkpoint_files(copies_location(seen.checkpoint), settings.object_store)
+    if seen.done is not None:
+        forget_copies_behind(store, committed=seen.done)
     if repair.restores is not None:
-        store = open_checkpoint_files(copies_location(checkpoint), settings.object_store)
         put_copy(files, store, repair.restores, reached)
     for path in repair.removes:
         _remove(files, path)

@@ -13,7 +13,7 @@ from sluice.positions.passed_readers import PassedReader, UnknownReader
 from sluice.positions.repair_stream import not_at_rest, other_remedies
 from sluice.positions.rewind import Rewind
 from sluice.positions.rewind_target import RewoundTable
-from sluice.positions.stream_position import StreamPosition, Witness
+from sluice.positions.stream_position import Agreement, StreamPosition, Witness
 from sluice.publication.marks import position_in_history
 from sluice.publication.rolled_back_marks import ADOPT
 from sluice.sources.source_identities import another_before, ids_of_inputs
@@ -24,6 +24,7 @@ def refusals_of_rewind(ledger: Ledger, rewind: Rewind, now: StreamPosition) -> I
     seen = rewind.seen
     yield from not_at_rest(ledger, seen)
     yield from other_remedies(disagreeing(judge_position(seen)))
+    yield from _of_ledger(now)
     for table in rewind.tables:
         yield from _of_table(table, now, batch=rewind.batch)
     yield from _of_batches(ledger, seen, batch=rewind.batch)
@@ -35,6 +36,18 @@ def refusals_of_rewind(ledger: Ledger, rewind: Rewind, now: StreamPosition) -> I
             "delivered a second time.",
             next_step="Replace what is wrong in its tables by a backfill.",
         )
+
+
+def _of_ledger(now: StreamPosition) -> Iterator[Refusal]:
+    """Without the generation in the ledger nothing is known of its rejected batches and of the ids of its inputs, and
+    no start would accept what the rewind leaves."""
+    for one in disagreeing(judge_position(now)):
+        if one.witness is Witness.LEDGER and one.agreement is not Agreement.UNKNOWN:
+            yield Refusal(
+                reason=RefusalReason.OTHER_REMEDY,
+                sentence=f"{str(one)[0].upper()}{str(one)[1:]}.",
+                next_step=f"Write it back first: `sluice stream repair {now.stream} --dry-run`.",
+            )
 
 
 def refusal_of_reader(reader: PassedReader | UnknownReader) -> Refusal:

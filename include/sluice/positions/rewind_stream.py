@@ -97,6 +97,8 @@ def rewind_stream(
 def _carry_out(
     ledger: Ledger, catalog: Catalog, settings: Settings, rewind: Rewind, run: RunObservation, reached: Reached
 ) -> None:
+    copies = open_checkpoint_files(copies_location(rewind.seen.checkpoint), settings.object_store)
+    forget_copies_behind(copies, committed=rewind.batch, planned=rewind.batch)
     broken = {output for table in rewind.tables for output in table.broken}
     _discard(ledger, catalog, rewind, [one for one in rewind.staged if one not in broken], run, reached)
     for table in rewind.tables:
@@ -106,9 +108,7 @@ def _carry_out(
     forget_batches_behind(ledger, rewind.seen.stream, generation=rewind.seen.number, batch=rewind.batch)
     reached(CrashPoint.RECORDED)
     if rewind.checkpoint is not None:
-        copies = open_checkpoint_files(copies_location(rewind.seen.checkpoint), settings.object_store)
-        forget_copies_behind(copies, rewind.batch)
-        write_repair(rewind.seen.checkpoint, rewind.checkpoint, settings, reached)
+        write_repair(rewind.seen, rewind.checkpoint, settings, reached)
 
 
 def _discard(

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from sluice.checkpoints.checkpoint_layout import COMMITS, OFFSETS, CheckpointContents, log_files
 from sluice.checkpoints.compatibility import SOURCES, STATE_MEANING, STATE_OPERATORS
-from sluice.checkpoints.replayed_batches import replayed_through
+from sluice.checkpoints.replayed_batches import replayed_batches, replayed_through
 from sluice.ledger.checkpoint_checks import CheckpointObservation
 from sluice.ledger.generations import GenerationObservation
 from sluice.publication.chain import MarkPosition
@@ -178,6 +178,11 @@ class StreamPosition:
         any."""
         files = self.contents.files if self.contents is not None else ()
         return max((replayed_through(files), *log_files(files, OFFSETS)))
+
+    @property
+    def left_to_replay(self) -> int:
+        """The newest batch that is left to be run again for the state alone; -1 without any."""
+        return max(replayed_batches(self.contents.files if self.contents is not None else ()), default=-1)
 
     @property
     def committed(self) -> int:

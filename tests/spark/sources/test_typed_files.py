@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,14 @@ class Folder:
     """A folder of files, and the stream that appends their rows."""
 
     def __init__(
-        self, workshop: Workshop, place: Path, columns: dict[str, str], *, quarantine: bool = False, **source: Any
+        self,
+        workshop: Workshop,
+        place: Path,
+        columns: dict[str, str],
+        *,
+        quarantine: bool = False,
+        required: Sequence[str] = (),
+        **source: Any,
     ) -> None:
         self.path, self.stream = place / "in", f"s{workshop.namespace}"
         self.path.mkdir()
@@ -38,7 +46,7 @@ class Folder:
         self.workshop = Workshop(
             spark=workshop.spark, settings=settings, ledger=workshop.ledger, namespace=workshop.namespace
         )
-        declared = [{"name": name, "type": kind} for name, kind in columns.items()]
+        declared = [{"name": name, "type": kind, "required": name in required} for name, kind in columns.items()]
         self.target = workshop.declare_table("target", columns)
         workshop.declare_stream(
             self.stream,
@@ -236,3 +244,16 @@ def test_the_first_lines_of_csv_are_seen_and_a_line_of_data_is_not_kept_as_one(
     (change,) = [one for one in events if one.action == "see_schema"]
     assert change.evidence["changes"] == [{"field": "colour", "was": "", "now": "text"}]
     assert change.evidence["answer"] == "1 of the 1 values with it in batch 1:1 are decoded."
+
+
+@pytest.mark.parametrize("kind", ["parquet", "orc", "avro"])
+def test_a_row_without_a_required_value_stops_the_stream_with_its_file(
+    workshop: Workshop, tmp_path: Path, kind: str
+) -> None:
+    folder = Folder(workshop, tmp_path, {"id": "double", "amount": "double"}, format=kind, required=["amount"])
+    folder.write(f"a.{kind}", pa.table({"id": [1.0, 2.0], "amount": pa.array([1.0, None], pa.float64())}))
+
+    with pytest.raises(Exception, match=rf"A row has no value for amount in file:.*/a\.{kind}"):
+        folder.run()
+
+    assert folder.rows() == []

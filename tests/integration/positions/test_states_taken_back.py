@@ -1,0 +1,173 @@
+"""What keeps a state from coming back whose batches the tables have not any more: copies and batches to run again. No
+Spark."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from sqlalchemy import text as sql
+from tests.integration.cli.test_operations import Copier, copier, typed
+from tests.integration.positions.test_adoption_dangers import set_back
+from tests.integration.positions.test_repair_commands import content, filled, folder
+from tests.integration.positions.test_restored_copies import copied
+from tests.integration.positions.test_restored_copies import published as publish_next
+from tests.integration.positions.test_rewinds import NEWEST_TOKEN, may_start, published, rewound, stage
+
+from sluice.checkpoints.checkpoint_copies import copies_location, copy_checkpoint, list_copies
+from sluice.checkpoints.checkpoint_files import CheckpointFiles, open_checkpoint_files
+from sluice.declarations.load_declarations import load_declarations
+from sluice.ledger.run_values import RunState
+from sluice.ledger.runs import admit_run, record_end
+from sluice.settings import load_settings
+
+__all__ = ["copier"]
+
+
+def published_all(copier: Copier) -> None:
+    """Batches 0 to 3 are in the tables, with a checkpoint that has committed them."""
+    published(copier)
+    copier.bench.publish(copier.bench.staged()[-1])
+    copier.bench.clear()
+
+
+def with_copy(copier: Copier) -> CheckpointFiles:
+    """Copy the checkpoint of the stream as it is; the copies."""
+    checkpoint, store = (
+        open_checkpoint_files(one, load_settings().object_store)
+        for one in (folder(copier).as_uri(), copies_location(folder(copier).as_uri()))
+    )
+    copy_checkpoint(checkpoint, store, now=datetime.now(tz=UTC), require=lambda: None)
+    return store
+
+
+def left_to_replay(copier: Copier) -> list[int]:
+    """The batches that the next run would take the state through."""
+    return sorted(int(path.removeprefix("replay/")) for path in content(folder(copier)) if path.startswith("replay/"))
+
+
+def set_back_to(copier: Copier, place: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """Set main back to one of its snapshots, decide that it is read again, and repair the checkpoint."""
+    own = [one.snapshot_id for one in copier.bench.target().snapshots()]
+    set_back(copier.bench, own[place])
+    for words in (["table", "adopt", copier.bench.output.target, "--reread"], ["stream", "repair", copier.stream]):
+        code, _, errors = typed([*words, "--yes"], capsys)
+        assert code == 0, errors
+
+
+def test_copies_go_also_where_the_checkpoint_stands_there_already(
+    copier: Copier, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An older checkpoint is put back, and the stream taken back to it. Batches 2 and 3 are read again to the same
+    ends, by other code, and then the checkpoint is lost."""
+    published_all(copier)
+    store = with_copy(copier)
+    shutil.rmtree(folder(copier))
+    filled(copier, batches=2)
+
+    code, _, errors = rewound(copier, capsys, "--yes", to=1)
+
+    assert code == 0, errors
+    assert list_copies(store) == ()
+    later = copier.bench.as_run(NEWEST_TOKEN)
+    later.begin()
+    for number in (2, 3):
+        later.publish(stage(replace(copier, bench=later), number, 70 + number))
+    shutil.rmtree(folder(copier))
+    assert "Put the copy of" not in typed(["stream", "repair", copier.stream, "--dry-run"], capsys)[1]
+
+
+def test_copies_go_also_with_a_repair_behind_an_adoption(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
+    published_all(copier)
+    store = with_copy(copier)
+
+    set_back_to(copier, -3, capsys)
+
+    assert list_copies(store) == ()
+
+
+def test_a_copy_that_has_planned_what_is_planned_again_goes(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
+    published_all(copier)
+    root = folder(copier)
+    kept = {path: (root / path).read_text() for path in content(root)}
+    for path in ("commits/2", "commits/3", "offsets/3", "state/0/0/3.delta", "state/0/0/4.delta"):
+        (root / path).unlink()
+    store = with_copy(copier)
+    (copy,) = list_copies(store)
+    assert (copy.committed, copy.planned) == (1, 2)
+    for path, text in kept.items():
+        (root / path).write_text(text)
+
+    code, _, errors = rewound(copier, capsys, "--yes", to=1)
+
+    assert code == 0, errors
+    assert list_copies(store) == ()
+
+
+def behind_a_copy(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
+    """A repair has left batches 1 to 4 to run again behind a copy of batch 0."""
+    root = filled(copier, batches=1)
+    copied(copier, root)
+    shutil.rmtree(root)
+    digest = load_declarations(load_settings().pipelines).stream(copier.stream).digest
+    run = admit_run(
+        copier.ledger, stream=copier.stream, mode="incremental", declaration_digest=digest, launched_by="a test"
+    )
+    for batch in (1, 2, 3, 4):
+        publish_next(copier, batch, run.run_id)
+    record_end(copier.ledger, run.run_id, state=RunState.FINISHED, exit_code=0, reason="done")
+    code, _, errors = typed(["stream", "repair", copier.stream, "--yes"], capsys)
+    assert code == 0, errors
+    assert left_to_replay(copier) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("to", [0, 1])
+def test_a_rewind_takes_back_what_a_repair_has_left_to_run_again(
+    copier: Copier, to: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    behind_a_copy(copier, capsys)
+
+    code, _, errors = rewound(copier, capsys, "--yes", to=to)
+
+    assert code == 0, errors
+    assert left_to_replay(copier) == [*range(1, to + 1)]
+    assert may_start(copier)
+
+
+def test_a_rewind_into_what_is_left_to_run_again_is_refused(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
+    behind_a_copy(copier, capsys)
+
+    code, _, errors = rewound(copier, capsys, "--yes", to=2)
+
+    assert (code, left_to_replay(copier)) == (1, [1, 2, 3, 4])
+    assert "2 batches with 2 rows would be missing" in errors
+
+
+def test_so_does_a_repair_behind_a_table_that_was_set_back(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
+    behind_a_copy(copier, capsys)
+    copier.bench.clear()
+
+    set_back_to(copier, -4, capsys)
+
+    assert copier.bench.mark().batch == 1
+    assert left_to_replay(copier) == [1]
+    assert may_start(copier)
+
+
+def test_a_rewind_without_its_generation_in_the_ledger_is_refused(
+    copier: Copier, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is known then of rejected batches and of inputs, and no start would accept what it leaves."""
+    published_all(copier)
+    before = copier.bench.ids()
+    with copier.ledger.transaction() as connection:
+        for table in ("batches", "generations"):
+            connection.execute(sql(f"DELETE FROM {table} WHERE stream = :stream"), {"stream": copier.stream})  # noqa: S608  # ours
+
+    code, shown, errors = rewound(copier, capsys, "--yes", to=1)
+
+    assert code != 0
+    assert f"sluice stream repair {copier.stream}" in shown + errors
+    assert copier.bench.ids() == before
