@@ -159,10 +159,8 @@ def change_of(
     """
     if seen.position is None or seen.published is None:  # then nothing was read
         return None
-    inputs, published = (
-        _inputs(catalog, ledger, stream, seen.position, seen.interval.widened(seen.margin), settings),
-        seen.published,
-    )
+    published, wide = seen.published, seen.interval.widened(seen.margin)
+    inputs = _inputs(catalog, ledger, stream, seen.position, wide, settings)
     return next(filter(None, (inputs.change(one, published) for one in sources)), None)
 
 

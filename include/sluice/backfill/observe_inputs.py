@@ -362,9 +362,7 @@ def bound_of_files(
     if gone := read - present.keys():
         return lost(f"{gone_phrase(gone)}.", way_out="Put them back under the same names; their rows would be missing.")
     files = {path: present[path] for path in sorted(read)}
-    if source.on_changed == "fail" and (
-        changed := written_again(files, open_checkpoint_files(checkpoint, object_store))
-    ):
+    if source.on_changed == "fail" and (changed := written_again(files, log)):
         way_out = f"{RESTORE_FILES}; with `on_changed: ignore` the interval gets what the files hold now."
         return lost(f"{changed_phrase(changed)}.", way_out=way_out)
     return FilesBound(input=input_name, column=column, files=files)

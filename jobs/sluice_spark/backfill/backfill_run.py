@@ -139,7 +139,7 @@ class BackfillRun:
             _log.warning("whether an input of %s has changed is unknown: %s", self.stream.name, unknown)
             return
         if changed is not None:
-            _log.info("%s was computed of an input that has changed: %s", self.stream.name, error)
+            _log.info("%s was computed of an input that has changed: %s", self.stream.name, reason_of(error))
             raise IntervalChangedError(f"An input changed while it was read: {changed}.") from error
 
     def observe(self, catalog: Catalog) -> tuple[BackfillObservation, Table]:

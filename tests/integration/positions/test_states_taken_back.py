@@ -163,8 +163,8 @@ def test_a_rewind_without_its_generation_in_the_ledger_is_refused(
     published_all(copier)
     before = copier.bench.ids()
     with copier.ledger.transaction() as connection:
-        for table in ("batches", "generations"):
-            connection.execute(sql(f"DELETE FROM {table} WHERE stream = :stream"), {"stream": copier.stream})  # noqa: S608  # ours
+        for statement in ("DELETE FROM batches WHERE stream = :s", "DELETE FROM generations WHERE stream = :s"):
+            connection.execute(sql(statement), {"s": copier.stream})
 
     code, shown, errors = rewound(copier, capsys, "--yes", to=1)
 

@@ -93,7 +93,7 @@ def test_the_catalog_of_an_item_is_closed_at_its_end(sessions: ItemSessions, wor
     field = jvm_of(sessions.spark or spark).java.lang.Class.forName("org.apache.iceberg.aws.s3.S3FileIO")
     closed = field.getDeclaredField("isResourceClosed")
     closed.setAccessible(True)
-    await_condition(lambda: bool(closed.get(is_closed).get()))  # Iceberg's cache of them tells others of it later
+    await_condition(lambda: bool(closed.get(is_closed).get()))  # Iceberg closes it in another thread
 
 
 def test_call_sites_are_named_item_by_item(monkeypatch: pytest.MonkeyPatch) -> None:
