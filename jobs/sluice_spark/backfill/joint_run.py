@@ -135,8 +135,8 @@ class JointRun:
         computed = compute_interval(spark, run.stream, run.settings, seen, reach=reach, held=held)
         try:
             prepared = self._prepare(spark, held, computed, replacing, files)
-            replacing[run.interval].require_unchanged()
             corrected = replacing[run.interval].corrected(spark, computed, held, self._intervals)
+            replacing[run.interval].require_unchanged()
             for interval, (staged, touched, counts) in prepared.items():
                 is_last = len(results) == len(prepared) - 1  # and all before it are visible
                 resolved = corrected if is_last else frozenset()
