@@ -23,6 +23,7 @@ from sluice_spark.session.jvm import jvm_of
 from sluice_spark.sources import read_input, with_watermark
 from sluice_spark.sources.input_decoding import (
     FACTS_METRIC,
+    FILE_HASH,
     GOOD_FILES,
     REJECTED_FILES,
     REJECTED_METRIC,
@@ -167,10 +168,10 @@ def _facts(progress: Mapping[str, Any]) -> dict[str, BlockFacts]:
 def rejected_files(progress: Mapping[str, Any]) -> tuple[str, ...]:
     """The files of which every record was rejected, at most `MOST_REJECTED_FILES`. progress: of a batch of which the
     metrics have seen every record."""
-    metrics = progress.get("observedMetrics", {}).values()
-    found = {
-        file for metric in metrics for file in set(metric.get(REJECTED_FILES, ())) - set(metric.get(GOOD_FILES, ()))
-    }
+    found: set[str] = set()
+    for metric in progress.get("observedMetrics", {}).values():
+        good = frozenset(metric.get(GOOD_FILES, ()))
+        found |= {seen["file"] for seen in metric.get(REJECTED_FILES, ()) if seen[FILE_HASH] not in good}
     return tuple(sorted(found)[:MOST_REJECTED_FILES])
 
 

@@ -52,6 +52,7 @@ from sluice.sources.changed_files import require_unchanged_files
 from sluice.sources.iceberg_positions import BEGINNING, StreamOffset, history_of
 from sluice.sources.input_branch import find_branch
 from sluice.sources.input_gap import find_gap
+from sluice.sources.input_watch import InputChangedError, InputWatch
 from sluice.sources.schema_sightings import SchemaSightings, see_tables
 from sluice.sources.source_fields import PLANNED
 from sluice.sources.source_identities import Identities
@@ -133,13 +134,26 @@ class RunStart:
         return replace(self, checkpoint=checkpoint)
 
     @contextmanager
-    def naming_gaps(self) -> Iterator[None]:
-        """Name a gap that opens while the block runs as one that is found at the start."""
+    def naming_changed_inputs(self, inputs: InputWatch) -> Iterator[None]:
+        """Name what has become of an input when the query of the block fails. The readers of Spark and Iceberg notice
+        some of it before the look ahead of a batch does, and say neither the input nor what helps.
+
+        Raises
+        ------
+        InputGapError, InputReplacedError: as `require_unbroken_input` raises them.
+        InputChangedError: when an input is another one; the next plan follows it or refuses it.
+        """
         try:
             yield
+        except (SluiceError, InputChangedError):
+            raise
         except Exception as error:
             if failure_of_error(error).reason is FailureReason.SNAPSHOT_EXPIRED:
                 self.require_unbroken_input()
+            try:
+                inputs.look()
+            except SluiceError as unanswered:  # what the query has failed for says more
+                _log.warning("the inputs cannot be looked at: %s", unanswered)
             raise
 
 

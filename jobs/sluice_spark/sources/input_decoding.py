@@ -33,6 +33,7 @@ REJECTED = "_sluice_rejected"
 """The column of a rejected record as a row of the quarantine; null for a decoded one."""
 
 _REASON, _KEPT, _FACTS = "_sluice_reason", "_sluice_kept", "_sluice_block_facts"
+_OF_FILE = "_sluice_of_file"
 
 INPUT_METRIC = "sluice.input."
 """The prefix of the observed metric that counts an input's rows, as `rows`. Spark's own `numInputRows` counts a source
@@ -43,8 +44,9 @@ REJECTED_METRIC = "sluice.rejected."
 """The prefix of the observed metric of an input's rejected records: `count`, and as `records` those that are kept; with
 `facts` as below, if its values are decoded, and with `rows`, if the rows are counted."""
 
-REJECTED_FILES, GOOD_FILES = "rejected_files", "good_files"
-"""What the metric of an input of lines has besides: the files with a rejected record, and those with a good one."""
+REJECTED_FILES, GOOD_FILES, FILE_HASH = "rejected_files", "good_files", "hash"
+"""What the metric of an input of lines has besides: the files with a rejected record, each with the hash of its name,
+and the hashes of those with a good one. A set that gets a text from each row costs a twentieth of a batch."""
 
 TOMBSTONES_METRIC = "sluice.tombstones."
 """The prefix of the observed metric that counts the records of an input, as `rows`, that are left out because they have
@@ -97,14 +99,12 @@ class _Metric:
     name: str
     counts_rows: bool
 
-    def of(self, judged: DataFrame, *, file: Column | None = None) -> DataFrame:
-        """The rows with this metric. file: the name of the file of each row, where files are judged."""
+    def of(self, judged: DataFrame) -> DataFrame:
+        """The rows with this metric."""
         counts = [_facts(fn.col(_FACTS))] if _FACTS in judged.columns else []
-        if file is not None:
-            is_good = fn.col(_REASON).isNull()
+        if _OF_FILE in judged.columns:
             counts += [
-                fn.collect_set(fn.when(~is_good, file)).alias(REJECTED_FILES),
-                fn.collect_set(fn.when(is_good, file)).alias(GOOD_FILES),
+                fn.collect_set(fn.col(f"{_OF_FILE}.{name}")).alias(name) for name in (REJECTED_FILES, GOOD_FILES)
             ]
         return judged.observe(
             self.name,
@@ -289,15 +289,22 @@ def _split(
         fn.when(reason.isNotNull(), fn.struct(*shown)).alias(REJECTED),
         fn.when(number.isNotNull(), fn.struct(number.alias("number"), *shown)).alias(_KEPT),
         fn.col(f"{_VALUE}.{BLOCK_FACTS}").alias(_FACTS),
+        *([_of_file(reason).alias(_OF_FILE)] if form.is_of_files else []),
     )
-    file = fn.col(f"{RECORD_COLUMN}.{_FILE}") if form.is_of_files else None
-    observed = judged if metric is None else metric.of(judged, file=file)
+    observed = judged if metric is None else metric.of(judged)
     names = [fn.col(f"{_VALUE}.{quoted(column.name)}") for column in columns]
     return DecodedInput(
         rows=observed.where(fn.col(_REASON).isNull()).select(*names, RECORD_COLUMN),
         rejected=rejected_of(judged),
         metric=None if metric is None else metric.name,
     )
+
+
+def _of_file(reason: Column) -> Column:
+    """The file of a row, for the one of the two sets that it is of."""
+    numbered = fn.xxhash64(_FILE)
+    rejected = fn.when(reason.isNotNull(), fn.struct(fn.col(_FILE), numbered.alias(FILE_HASH)))
+    return fn.struct(rejected.alias(REJECTED_FILES), fn.when(reason.isNull(), numbered).alias(GOOD_FILES))
 
 
 def _position(form: _Form) -> Column:

@@ -15,7 +15,6 @@ from tests.fixtures.refreshes import refresh
 from tests.fixtures.workshop import Workshop
 
 from sluice.errors import InputReplacedError, RolledBackError, UnpublishableError, UsageError
-from sluice.ledger.batches import BatchObservation
 from sluice.ledger.events import EventAction, EventSubject, recent_events
 from sluice.ledger.generations import find_generation
 from sluice.publication.crash_points import CrashPoint
@@ -161,48 +160,9 @@ def test_a_batch_that_was_finished_and_not_committed_stays(workshop: Workshop, c
     assert topic.values() == sorted([*NEW, *OLD, "last", *([] if is_first else ["before"])])
 
 
-@pytest.mark.parametrize("on_data_loss", ["fail", pytest.param("count", marks=pytest.mark.full)])
-def test_a_running_stream_notices_a_recreated_topic(workshop: Workshop, on_data_loss: str) -> None:
-    topic = Topic(workshop, on_data_loss=on_data_loss)
-    topic.workshop.declare_stream(
-        topic.stream,
-        sql="SELECT decode(value, 'UTF-8') v, offset off FROM r",
-        mode="continuous",
-        trigger={"processing_time": "1 second"},
-        inputs={
-            "r": {
-                "stream": {
-                    "kafka": {
-                        "connection": "flights_kafka",
-                        "topics": [topic.name],
-                        "on_data_loss": on_data_loss,
-                    }
-                }
-            }
-        },
-        outputs={"main": {"iceberg": {"table": topic.target}}},
-    )
-    topic.send(OLD)
-    read: dict[int, int] = {}  # a start reports again what an earlier plan has published
-
-    def stop_when(batch: BatchObservation) -> bool:
-        if batch.input_rows and not read:
-            topic.recreate()
-            topic.send(NEW)
-        read[batch.key.batch] = batch.input_rows
-        return sum(read.values()) >= len(OLD) + len(NEW)
-
-    if on_data_loss == "count":
-        topic.run(stop_when=stop_when)
-        assert topic.values() == sorted([*NEW, *OLD])
-    else:
-        with pytest.raises(InputReplacedError):
-            topic.run(stop_when=stop_when)
-        assert topic.values() == OLD
-
-
-def copying(workshop: Workshop) -> tuple[str, str, str]:
-    """A stream that copies a table into another, and has copied ten rows: its name, and those of the tables."""
+def copying(workshop: Workshop, **how: Any) -> tuple[str, str, str]:
+    """A stream that copies a table into another, and has copied ten rows: its name, and those of the tables. how: more
+    keys of the stream."""
     stream, columns = f"s{workshop.namespace}", {"id": "long"}
     source, target = (workshop.declare_table(name, columns) for name in ("source", "target"))
     workshop.declare_stream(
@@ -210,9 +170,11 @@ def copying(workshop: Workshop) -> tuple[str, str, str]:
         sql="SELECT id FROM r",
         inputs={"r": {"stream": {"iceberg": {"table": source}}}},
         outputs={"main": {"iceberg": {"table": target}}},
+        **how,
     )
     workshop.append("source", [{"id": number} for number in range(10)])
-    run_recorded(workshop, stream)
+    if not how:
+        run_recorded(workshop, stream)
     return stream, source, target
 
 
