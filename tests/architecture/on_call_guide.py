@@ -217,7 +217,8 @@ repair that is interrupted leaves a checkpoint from which no driver starts: type
 A stream with state is copied at each orderly stop. `sluice stream show STREAM` says behind which batch the newest copy
 stands and how old it is, and a repair takes it where state is lost. When the tables are further, the next start runs
 the batches between again before it begins, a second or a few for each, and publishes nothing of them. So a stream that
-runs for weeks without a stop has an old copy: `sluice stream restart STREAM` makes a new one.
+runs for weeks without a stop has an old copy: `sluice stream restart STREAM` makes a new one, and with
+`state: {{backup_every: 6 hours}}` in its declaration the driver makes one meanwhile.
 
 A mark that somebody removed from a table's properties is restored by the next start, from the previous metadata of the
 table or from its history. A batch that was only staged, and that the checkpoint forgot, needs nothing either.

@@ -42,6 +42,9 @@ AT_ONCE = 8
 LARGE_BYTES = 32 * 1024 * 1024
 """A file from here on is read alone: it is in memory while it is copied, and a driver has little of it."""
 
+_STATE_FOLDER = f"{STATE}/"
+_REMOVED_WHEN_OLD = (f"{OFFSETS}/", f"{COMMITS}/", _STATE_FOLDER)
+
 _log = logging.getLogger(__name__)
 
 
@@ -135,7 +138,8 @@ def _read(store: CheckpointFiles, indexes: Sequence[str]) -> Iterator[Checkpoint
 def copy_checkpoint(
     checkpoint: CheckpointFiles, store: CheckpointFiles, *, now: datetime, require: Callable[[], None]
 ) -> CheckpointCopy | None:
-    """Copy the checkpoint of a query that has stopped, and let the oldest copies go.
+    """Copy a checkpoint, and let the oldest copies go. Its query may run meanwhile: the copy is what a crash would have
+    left when the copy began.
 
     Parameters
     ----------
@@ -150,11 +154,12 @@ def copy_checkpoint(
 
     Raises
     ------
-    CheckpointError: when a storage does not answer. The copies from before are there.
+    CheckpointError: when a storage does not answer, or a file is gone without which the copy would not be whole. The
+        copies from before are there.
     """
-    if not (listed := checkpoint.list_files(STATE)):
+    found = _as_of_now(checkpoint)
+    if not any(seen.path.startswith(_STATE_FOLDER) for seen in found):
         return None
-    found = _at_rest(checkpoint, listed)
     kept = store.list_files()
     copies = list(_read(store, _indexes(kept)))
     there = {one.path: one.size_bytes for one in kept}
@@ -170,13 +175,18 @@ def copy_checkpoint(
     return copy
 
 
-def _at_rest(checkpoint: CheckpointFiles, listed: Sequence[FileObservation]) -> tuple[FileObservation, ...]:
-    """The files to copy. Spark may still upload a full state: what that refers to is there before it, so a state of
-    which the first look knows nothing is left out of the second one."""
-    known = {seen.path for seen in listed}
+def _as_of_now(checkpoint: CheckpointFiles) -> tuple[FileObservation, ...]:
+    """The files to copy, though a query may write meanwhile. Spark writes what a batch reads, its offsets, its state
+    and its commit in this order, and what a full state refers to before that. So what comes late is looked at first:
+    entries of the logs and versions of the state of which these looks know nothing are left out of the last one."""
+    commits = log_files(checkpoint.list_files(COMMITS), COMMITS)
+    offsets = log_files(checkpoint.list_files(OFFSETS), OFFSETS)
+    known = {seen.path for seen in (*commits.values(), *checkpoint.list_files(STATE))}
+    known |= {seen.path for number, seen in offsets.items() if number <= max(commits, default=-1) + 1}
     files = checkpoint.list_files()
-    states = {found.file.path for store in state_stores(files).values() for found in store}
-    return tuple(seen for seen in files if not is_hidden(seen.path) and (seen.path in known or seen.path not in states))
+    later = {seen.path for log in (COMMITS, OFFSETS) for seen in log_files(files, log).values()}
+    later |= {found.file.path for store in state_stores(files).values() for found in store}
+    return tuple(seen for seen in files if not is_hidden(seen.path) and (seen.path in known or seen.path not in later))
 
 
 _Identity = tuple[str, int, datetime]
@@ -215,14 +225,24 @@ class _Copying:
     written: dict[str, str] = field(default_factory=dict)
 
     def copied(self, seen: FileObservation) -> CopiedFile | None:
-        """Copy one file; none when it is gone: Spark removes old states while it ends, and whether the rest suffices is
-        judged before a restore."""
+        """Copy one file; none when it is gone and Spark removes its kind when it is old: whether the rest suffices is
+        judged before a restore.
+
+        Raises
+        ------
+        CheckpointError: when another one is gone.
+        """
         self.require()
         if (known := self.before.get(_identity(seen))) is not None:
             return known
         content = self.checkpoint.read_bytes(seen.path)
-        if content is None:
+        if content is None and seen.path.startswith(_REMOVED_WHEN_OLD):
             return None
+        if content is None:
+            raise CheckpointError(
+                f"{seen.path} of {self.checkpoint.location} was removed while the checkpoint was copied.",
+                next_step="The copies from before are there; the next one reads what is there then.",
+            )
         digest = sha256(content).hexdigest()
         one = CopiedFile(path=seen.path, size_bytes=len(content), modified_at=seen.modified_at, sha256=digest)
         is_there = self.there.get(one.kept_at) == len(content)

@@ -47,7 +47,11 @@ class StateDeclaration(Declared):
         description="the version of what is kept: raise it when a change of the code gives kept values another "
         "meaning. A checkpoint of another version is refused",
     )
-    backup_every: Duration | None = Field(None, description="how often the checkpoint is copied to a safe place")
+    backup_every: Duration | None = Field(
+        None,
+        description="how often a checkpoint with state is copied while its run works; each stop in order copies it "
+        "in any case. `sluice stream repair` takes the copy where the state is lost",
+    )
 
 
 _LEAST_HEAP_BYTES = 512 * 1024**2

@@ -33,9 +33,9 @@ from sluice_spark.run.heartbeat import Heartbeat
 from sluice_spark.run.increment_start import prepare_available_now
 from sluice_spark.run.pinning import Pinning
 from sluice_spark.run.query_run import QueryRun
+from sluice_spark.run.run_copies import RunCopies
 from sluice_spark.run.run_start import RunStart, naming_the_witness, start_run
 from sluice_spark.run.state_replay import StateReplay
-from sluice_spark.run.stop_copy import copy_at_stop
 from sluice_spark.run.stop_request import LEASE_ENDS, StopReason, StopRequest, Watchdog, stopped_by_signals
 from sluice_spark.session.session import Sessions, own_session
 
@@ -168,21 +168,25 @@ class SupervisedRun:
         )
         declaration = self.stream.declaration
         pinning = Pinning(declaration, self.settings, self.ledger)
+        copies = RunCopies(
+            ledger=self.ledger, settings=self.settings, checkpoint=start.checkpoint.location, lease=lease, stop=stop
+        )
         with closing(context.controls.inputs), start.plan.renewals.kept(), pinning, ExitStack() as work:
             work.enter_context(closing(start.sightings))
             with witness():
                 work.enter_context(query.delivery.at_work())
             start.require_unbroken_input()
-            with start.naming_gaps():
+            with start.naming_changed_inputs(context.controls.inputs):
                 if self.planned is not None:
                     return query.run_planned() if is_planned else StopReason.EXHAUSTED
+                work.enter_context(copies.made_every(declaration.state.backup_every))
                 if declaration.mode == "continuous":
                     reason = query.keep_running(trigger_of(declaration))
                 else:
                     prepare_available_now(spark, start.plan, start.checkpoint, start.catalog)
                     reason = query.exhaust()
         if reason.is_orderly:
-            copy_at_stop(self.ledger, self.settings, start.checkpoint.location, lease=lease, stop=stop)
+            copies.copy_at_stop()
         return reason
 
     def _start(self, spark: SparkSession, *, token: int, is_again: bool) -> tuple[RunStart, bool]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -82,11 +82,13 @@ _WATERMARK = {"watermark": {"column": "at", "delay": "5 minutes"}}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """One stream with its input and its targets. suffix: of its names; a test may have several."""
+    """One stream with its input and its targets. suffix: of its names; a test may have several. state: how it keeps its
+    state, beside its kind's way."""
 
     workshop: Workshop
     kind: Kind
     suffix: str = ""
+    state: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def stream(self) -> str:
@@ -119,13 +121,13 @@ class Subject:
             return
         source = self.workshop.declare_table(f"source{self.suffix}", COLUMNS)
         records = {"stream": {"iceberg": {"table": source, "max_files_per_batch": 1}}}
-        state: dict[str, Any] = {"state": {"provider": "hdfs"}} if self.kind is Kind.H else {}
+        state: dict[str, Any] = {**self.state, **({"provider": "hdfs"} if self.kind is Kind.H else {})}
+        how: dict[str, Any] = {**_CODE[self.kind], **({"state": state} if state else {})}
         self.workshop.declare_stream(
             self.stream,
             inputs={"records": records | (_WATERMARK if self.kind in (Kind.W, Kind.H) else {})},
             outputs=outputs,
-            **_CODE[self.kind],
-            **state,
+            **how,
         )
 
     def _declare_on_kafka(self, outputs: Mapping[str, Any]) -> None:

@@ -68,18 +68,30 @@ class _Dying(FakeCheckpointFiles):
 
 
 @dataclass(frozen=True, slots=True)
-class _Uploading(FakeCheckpointFiles):
-    """A checkpoint into which Spark uploads a full state between two looks, and from which it removes a file."""
+class _Running(FakeCheckpointFiles):
+    """A checkpoint that a query writes into behind each look."""
+
+    looks: list[str] = field(default_factory=list)
 
     def list_files(self, folder: str = "") -> Sequence[FileObservation]:
-        """Every file below `folder`."""
+        """Every file below `folder`, as it is before the query goes on."""
         found = FakeCheckpointFiles.list_files(self, folder)
-        self.texts["state/0/0/3.zip"] = "refers to what the first look did not see"
+        self.looks.append(folder)
+        for number in (2 * len(self.looks), 2 * len(self.looks) + 1):
+            names = (f"sources/0/{number}", f"offsets/{number}", f"state/0/0/{number + 1}.zip", f"commits/{number}")
+            self.texts.update({f"state/0/0/SSTs/{number + 1}.sst": "of it", **dict.fromkeys(names, "of the query")})
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Removed(FakeCheckpointFiles):
+    """A checkpoint from which a file goes between the look and the read."""
+
+    gone: str = ""
 
     def read_bytes(self, path: str) -> bytes | None:
         """The content of one file."""
-        return None if path == "state/0/0/1.delta" else FakeCheckpointFiles.read_bytes(self, path)
+        return None if path == self.gone else FakeCheckpointFiles.read_bytes(self, path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,13 +287,39 @@ def test_a_run_that_has_lost_its_lease_leaves_no_copy() -> None:
     assert list_copies(store) == ()
 
 
-def test_what_spark_uploads_or_removes_meanwhile_is_not_in_the_copy() -> None:
+def test_the_copy_of_a_running_query_is_what_a_crash_leaves() -> None:
+    """It has committed 0 and 1 when the copy begins, and commits two behind each look."""
     store = FakeCheckpointFiles({})
 
-    copy = copied(_Uploading(stateful(2)), store)
+    copy = copied(_Running(stateful(2)), store)
 
     assert copy is not None
-    assert {one.path for one in copy.files if one.path.startswith("state")} == {"state/0/0/2.delta"}
+    paths = {one.path for one in copy.files}
+    assert (copy.committed, copy.planned) == (1, 2)
+    assert {path for path in paths if path.startswith("commits")} == {"commits/0", "commits/1"}
+    assert {path for path in paths if path.startswith("offsets")} == {"offsets/0", "offsets/1", "offsets/2"}
+    zips = {int(path[len("state/0/0/") : -len(".zip")]) for path in paths if path.endswith(".zip")}
+    assert zips == {3, 4, 5, 6}, "of the batches behind the two looks before"
+    assert {f"state/0/0/SSTs/{number}.sst" for number in zips} | {"sources/0/2"} <= paths
+
+
+@pytest.mark.parametrize("gone", ["state/0/0/1.delta", "offsets/0", "commits/0"])
+def test_what_spark_removes_meanwhile_is_not_in_the_copy(gone: str) -> None:
+    copy = copied(_Removed(stateful(2), gone=gone), FakeCheckpointFiles({}))
+
+    assert copy is not None
+    assert gone not in {one.path for one in copy.files}
+
+
+@pytest.mark.parametrize("gone", ["metadata", "sources/0/1"])
+def test_a_copy_that_would_not_be_whole_is_given_up(gone: str) -> None:
+    store = FakeCheckpointFiles({})
+    checkpoint = _Removed(stateful(2) | {"sources/0/1": "files"}, gone=gone)
+
+    with pytest.raises(CheckpointError, match=f"{gone} of .* was removed while the checkpoint was copied"):
+        copied(checkpoint, store)
+
+    assert list_copies(store) == ()
 
 
 def test_a_file_of_a_copy_that_is_damaged_is_not_read() -> None:

@@ -140,7 +140,7 @@ _WORKS_BELOW = {
     "outputs.*.console.": ("rows", "mode"),
     "outputs.*.memory.": ("mode",),
     "outputs.*.python.": ("function", "mode"),
-    "state.": ("provider", "changelog", "shuffle_partitions", "version"),
+    "state.": ("provider", "changelog", "shuffle_partitions", "version", "backup_every"),
     "supervision.restart.": ("attempts", "first_delay", "longest_delay", "stable_after"),
     "supervision.": ("stall_after", "on_stall"),
     "supervision.max_lag.": ("rows", "duration", "action"),
@@ -242,12 +242,6 @@ def test_each_part_has_one_line_and_a_reason() -> None:
             "hudi: {table: silver.flights}",
             "silver_flights.stream.yaml:18: `outputs.main.hudi` does not work yet: no Hudi bundle exists for Spark 4. "
             "Write into an Iceberg table.",
-        ),
-        (
-            "quarantine: true",
-            "state: {backup_every: 1 hour}",
-            "silver_flights.stream.yaml:19: `state.backup_every` does not work yet: checkpoints are not copied. "
-            "Leave it out.",
         ),
     ],
 )

@@ -34,8 +34,6 @@ _ICEBERG_ONLY = "Write into an Iceberg table."
 NOT_YET: tuple[NotYetPart, ...] = (
     # outputs
     NotYetPart(path="outputs.*.hudi", reason="no Hudi bundle exists for Spark 4", instead=_ICEBERG_ONLY),
-    # running
-    NotYetPart(path="state.backup_every", reason="checkpoints are not copied"),
 )
 
 

@@ -11,7 +11,7 @@ from sqlalchemy import create_engine
 from sluice.ledger.connection import Ledger
 from sluice.settings import CatalogSettings, ObjectStoreSettings, Settings
 from sluice.supervision.held_lease import HeldLease
-from sluice_spark.run.stop_copy import copy_at_stop
+from sluice_spark.run.run_copies import RunCopies
 from sluice_spark.run.stop_request import StopRequest
 
 CHECKPOINT = "hdfs://name/checkpoints/silver/1"
@@ -30,6 +30,6 @@ def test_such_a_checkpoint_has_no_copy_and_the_run_ends_well(tmp_path: Path, cap
     )
     ledger, lease = Ledger(create_engine("sqlite://")), HeldLease(stream="silver", token=1)
 
-    copy_at_stop(ledger, settings, CHECKPOINT, lease=lease, stop=StopRequest())
+    RunCopies(ledger=ledger, settings=settings, checkpoint=CHECKPOINT, lease=lease, stop=StopRequest()).copy_at_stop()
 
     assert "has the scheme hdfs" in caplog.text
