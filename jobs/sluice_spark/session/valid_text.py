@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import reduce
+from typing import cast
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
@@ -19,15 +20,14 @@ MARK = "text that is not UTF-8"
 def invalid_columns(schema: StructType) -> Iterator[tuple[str, Column]]:
     """The columns that can hold text, nested text too, each with whether its value in a row holds invalid text."""
     for field in schema:
-        found = _is_invalid(fn.col(quoted(field.name)), field.dataType)
+        found = _holds_invalid([_value_of(field)])
         if found is not None:
-            yield field.name, fn.coalesce(found, fn.lit(False))
+            yield field.name, found
 
 
 def has_invalid_text(schema: StructType) -> Column | None:
     """Whether a row holds invalid text; none when no column can."""
-    found = [column for _, column in invalid_columns(schema)]
-    return reduce(Column.__or__, found) if found else None
+    return _holds_invalid(map(_value_of, schema))
 
 
 def named_columns(schema: StructType) -> Column:
@@ -71,30 +71,49 @@ def valid_text(field: StructField) -> Column:
     return fn.make_valid_utf8(column).alias(field.name) if isinstance(field.dataType, StringType) else column
 
 
-def _is_invalid(value: Column, kind: DataType) -> Column | None:
+_Value = tuple[Column, DataType]
+
+
+def _value_of(field: StructField) -> _Value:
+    return fn.col(quoted(field.name)), field.dataType
+
+
+def _holds_invalid(values: Iterable[_Value]) -> Column | None:
+    """Whether one of some values holds invalid text; none when none can.
+
+    All text is looked at as one: Spark compiles a look at each of many columns into more than Java optimizes. Next to a
+    comma what is cut off is no less invalid.
+    """
+    parts = [part for value, kind in values for part in _parts(value, kind)]
+    texts = [value for value, kind in parts if isinstance(kind, StringType)]
+    found = [~fn.is_valid_utf8(fn.concat_ws(",", *texts))] if texts else []
+    found += [inner for value, kind in parts if (inner := _in_elements(value, kind)) is not None]
+    return reduce(Column.__or__, found) if found else None
+
+
+def _parts(value: Column, kind: DataType) -> Iterator[_Value]:
+    """What a value consists of: texts, lists of texts under the type of a text, and lists of what has parts."""
     match kind:
         case StringType():
-            return ~fn.is_valid_utf8(value)
-        case StructType():
-            inner = [
-                found for one in kind if (found := _is_invalid(value.getField(one.name), one.dataType)) is not None
-            ]
-            return reduce(Column.__or__, (fn.coalesce(one, fn.lit(False)) for one in inner)) if inner else None
+            yield value, kind
+        case ArrayType(elementType=StringType() as text):
+            yield value, text
         case ArrayType():
-            return _in_elements(value, kind.elementType)
+            yield value, kind
+        case StructType():
+            for one in kind:
+                yield from _parts(value.getField(one.name), one.dataType)
         case MapType():
-            sides = (_in_elements(fn.map_keys(value), kind.keyType), _in_elements(fn.map_values(value), kind.valueType))
-            given = [fn.coalesce(one, fn.lit(False)) for one in sides if one is not None]
-            return reduce(Column.__or__, given) if given else None
-    return None
+            yield from _parts(fn.map_keys(value), ArrayType(kind.keyType))
+            yield from _parts(fn.map_values(value), ArrayType(kind.valueType))
 
 
 def _in_elements(values: Column, kind: DataType) -> Column | None:
-    if _is_invalid(fn.lit(None).cast(kind), kind) is None:
+    """Whether an element of a list of what has parts holds invalid text; none when none can."""
+    if (
+        not isinstance(kind, ArrayType)
+        or _holds_invalid([(fn.lit(None).cast(kind.elementType), kind.elementType)]) is None
+    ):
         return None
-
-    def is_invalid(element: Column) -> Column:
-        found = _is_invalid(element, kind)
-        return fn.coalesce(found, fn.lit(False)) if found is not None else fn.lit(False)
-
-    return fn.exists(values, is_invalid)
+    found = fn.exists(values, lambda element: cast(Column, _holds_invalid([(element, kind.elementType)])))
+    return fn.coalesce(found, fn.lit(False))
