@@ -18,7 +18,7 @@ from pyiceberg.table import Table
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.declarations.source_declarations import IcebergSource
 from sluice.errors import UsageError
-from sluice.ledger.batches import BatchObservation, recent_batches, rejected_batches
+from sluice.ledger.batches import BatchObservation, recent_batches
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.refreshes import unsettled_refresh
 from sluice.ledger.vacated_runs import find_left_driver
@@ -34,6 +34,7 @@ from sluice.publication.chain import MarkPosition
 from sluice.publication.marks import marked_outputs, position_in_history
 from sluice.publication.rolled_back_marks import RolledBackMark, rolled_back_marks
 from sluice.publication.staged_batch import StagedOutput, staged_outputs
+from sluice.publication.start_check import known_rejections
 from sluice.publication.undeclared_outputs import load_output_tables
 from sluice.settings import Settings
 from sluice.sources.source_identities import output_table_name
@@ -71,7 +72,7 @@ def plan_adoption(
     adoption = replace(_with_rows(adoption, then), readers=_readers(declarations, table))
     refusals = [*_of_table(adoption, loaded), *(refusal for one in streams for refusal in _of_stream(observed, one))]
     if way is AdoptionWay.REREAD and adoption.outputs:
-        refusals += [one for stream in streams for one in _rejected(ledger, adoption, stream.name)]
+        refusals += [one for stream in streams for one in _rejected(ledger, loaded, adoption, stream.name)]
     if way is AdoptionWay.REREAD and not refusals and adoption.outputs:
         refusals += [one for stream, seen in zip(streams, then, strict=True) for one in observed.reread(stream, seen)]
     return OperationPlan(
@@ -289,13 +290,13 @@ def _unknown_position(adoption: Adoption, one: AdoptedOutput) -> Refusal | None:
     )
 
 
-def _rejected(ledger: Ledger, adoption: Adoption, stream: str) -> Iterator[Refusal]:
-    """The ledger knows by its number that a person rejected a batch; read again, that number gets other rows."""
+def _rejected(ledger: Ledger, table: Table, adoption: Adoption, stream: str) -> Iterator[Refusal]:
+    """That a person rejected a batch is known by its number; read again, that number gets other rows."""
     for one in adoption.outputs:
         held, at = one.held, one.found.at
         if one.names.stream != stream or not one.is_declared or held is None:
             continue
-        numbers = rejected_batches(ledger, stream, generation=at.generation)
+        numbers = known_rejections(ledger, [(table, one.names)], stream=stream, generation=at.generation)
         if taken_out := sorted(number for number in numbers if held.batch < number <= at.batch):
             yield Refusal(
                 reason=RefusalReason.NOT_PROVABLE,

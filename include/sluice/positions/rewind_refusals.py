@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sluice.ledger.batches import rejected_batches
 from sluice.ledger.connection import Ledger
 from sluice.ledger.held_batches import find_held
 from sluice.operations import Refusal, RefusalReason
@@ -16,6 +15,7 @@ from sluice.positions.rewind_target import RewoundTable
 from sluice.positions.stream_position import Agreement, StreamPosition, Witness
 from sluice.publication.marks import position_in_history
 from sluice.publication.rolled_back_marks import ADOPT
+from sluice.publication.start_check import known_rejections
 from sluice.sources.source_identities import another_before, ids_of_inputs
 
 
@@ -27,7 +27,7 @@ def refusals_of_rewind(ledger: Ledger, rewind: Rewind, now: StreamPosition) -> I
     yield from _of_ledger(now)
     for table in rewind.tables:
         yield from _of_table(table, now, batch=rewind.batch)
-    yield from _of_batches(ledger, seen, batch=rewind.batch)
+    yield from _of_batches(ledger, rewind)
     yield from _of_inputs(seen, batch=rewind.batch)
     if seen.has_other_outputs:
         yield Refusal(
@@ -124,9 +124,10 @@ def _without_goal(table: RewoundTable, now: StreamPosition, *, batch: int) -> Re
     )
 
 
-def _of_batches(ledger: Ledger, seen: StreamPosition, *, batch: int) -> Iterator[Refusal]:
-    numbers = rejected_batches(ledger, seen.stream, generation=seen.number)
-    if taken := sorted(one for one in numbers if one > batch):
+def _of_batches(ledger: Ledger, rewind: Rewind) -> Iterator[Refusal]:
+    seen, tables = rewind.seen, [(one.table, output) for one in rewind.tables for output in one.outputs]
+    numbers = known_rejections(ledger, tables, stream=seen.stream, generation=seen.number)
+    if taken := sorted(one for one in numbers if one > rewind.batch):
         yield Refusal(
             reason=RefusalReason.NOT_PROVABLE,
             sentence=f"Batch {seen.number}:{taken[0]} of {seen.stream} was rejected: read again, its number would "

@@ -11,16 +11,18 @@ present end of its input: the batch would count as visible, and its new rows wou
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import DivergedError
-from sluice.ledger.batches import BatchObservation
+from sluice.ledger.batches import BatchObservation, rejected_batches
+from sluice.ledger.connection import Ledger
 from sluice.publication.chain import CheckpointPosition, MarkPosition
 from sluice.publication.direct_history import direct_batches
 from sluice.publication.mark_moves import MarkMove
@@ -135,7 +137,9 @@ class StreamTables:
         A rejection whose snapshots were expired on every target is not found.
         """
         targets = ((one.names, one.target) for one in self.outputs if one.target is not None)
-        return frozenset(number for names, table in targets for number in _rejections(table, names, generation))
+        return frozenset(
+            number for names, table in targets for number in _rejections(history_of_main(table), names, generation)
+        )
 
 
 def observe_tables(catalog: Catalog, declaration: StreamDeclaration) -> StreamTables:
@@ -190,8 +194,18 @@ def _seen_tokens(tables: OutputTables) -> Iterator[int]:
         yield newest_token(tables.staging)
 
 
-def _rejections(table: Table, output: StagedOutput, generation: int) -> Iterator[int]:
-    for snapshot in history_of_main(table):
+def known_rejections(
+    ledger: Ledger, tables: Iterable[tuple[Table, StagedOutput]], *, stream: str, generation: int
+) -> frozenset[int]:
+    """The batches of a generation that a person has rejected: those of the ledger, and those that only the snapshots of
+    its targets show, because an older copy of the ledger was put back. Main need not lead to these snapshots any more.
+    """
+    shown = (_rejections(table.snapshots(), output, generation) for table, output in tables)
+    return rejected_batches(ledger, stream, generation=generation).union(*shown)
+
+
+def _rejections(snapshots: Iterable[Snapshot], output: StagedOutput, generation: int) -> Iterator[int]:
+    for snapshot in snapshots:
         entries = entries_of(snapshot)
         is_own = (entries.get(STREAM), entries.get(OUTPUT)) == (output.stream, output.output)
         if is_own and entries.get(MARK_MOVE) == MarkMove.REJECTED:

@@ -19,6 +19,7 @@ from sluice.declarations.load_declarations import load_declarations
 from sluice.errors import UndeclaredOutputError
 from sluice.ledger.generations import find_generation, record_identities
 from sluice.positions.adoption import AdoptionWay
+from sluice.publication.mark_moves import reject_batch
 from sluice.publication.staged_batch import StagedOutput, canonical_offsets
 from sluice.publication.start_check import observe_tables
 from sluice.publication.undeclared_outputs import refuse_undeclared_outputs
@@ -136,13 +137,23 @@ def test_a_mark_is_not_set_back_to_where_nothing_shows_what_is_read(
     assert code == 0, said + errors
 
 
-def test_a_mark_is_not_set_back_behind_a_rejected_batch(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
-    rolled_back(copier)
-    with copier.ledger.transaction() as connection:
-        connection.execute(
-            text("UPDATE sluice.batches SET is_rejected = true WHERE stream = :stream AND batch = 1"),
-            {"stream": copier.stream},
-        )
+@pytest.mark.parametrize("witness", ["ledger", "table"])
+def test_a_mark_is_not_set_back_behind_a_rejected_batch(
+    copier: Copier, witness: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An older copy of the ledger does not know it."""
+    if witness == "ledger":
+        rolled_back(copier)
+        with copier.ledger.transaction() as connection:
+            connection.execute(
+                text("UPDATE sluice.batches SET is_rejected = true WHERE stream = :stream AND batch = 1"),
+                {"stream": copier.stream},
+            )
+    else:
+        first, ends = head(copier.bench), copier.bench.staged()[-1].summary.end_offsets
+        staged = copier.bench.stage(1, [3], start_offsets=ends, end_offsets=ends)
+        reject_batch(copier.bench.catalog, copier.bench.output, staged, token=copier.bench.run)
+        set_back(copier.bench, first)
 
     code, shown, _ = typed(words(copier, "reread", "--dry-run"), capsys)
 

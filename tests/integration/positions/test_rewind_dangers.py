@@ -32,7 +32,8 @@ from sluice.ledger.batches import BatchObservation, PublicationKey, newest_batch
 from sluice.ledger.generations import record_identities
 from sluice.ledger.held_batches import HeldBatch, hold_batch
 from sluice.ledger.runs import admit_run
-from sluice.publication.staged_batch import StagedOutput
+from sluice.publication.mark_moves import reject_batch
+from sluice.publication.staged_batch import StagedBatch, StagedOutput
 from sluice.settings import load_settings
 from sluice.sources.source_identities import input_table_name, since_batch
 
@@ -108,23 +109,31 @@ def test_a_rollback_by_somebody_that_took_out_no_other_rows_is_taken_in(
 
 
 @pytest.mark.parametrize("is_rolled_back", [False, True])
+@pytest.mark.parametrize("witness", ["ledger", "table"])
 def test_a_rejected_batch_is_not_read_again(
-    copier: Copier, is_rolled_back: bool, capsys: pytest.CaptureFixture[str]
+    copier: Copier, witness: str, is_rolled_back: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its number would count as rejected, with other rows."""
+    """Its number would count as rejected, with other rows. An older copy of the ledger does not know it."""
     filled(copier, batches=2)
+    record(copier, 0)
     first = head(copier.bench)
-    copier.bench.publish(stage(copier, 1, 10))
-    key = PublicationKey(stream=copier.stream, generation=1, batch=1)
-    rejected = BatchObservation(
-        key=key, run_id="run-1", started_at=datetime.now(tz=UTC), duration_ms=1, input_rows=1, published_rows={},
-        end_offsets=json.loads(ends_of(copier)), is_rejected=True,
-    )  # fmt: skip
-    record_batch(copier.ledger, rejected)
+    reject(copier, stage(copier, 1, 10), is_recorded=witness == "ledger")
     if is_rolled_back:
         set_back(copier.bench, first)
 
     assert "Batch 1:1" in refused(copier, capsys)
+
+
+def reject(copier: Copier, staged: StagedBatch, *, is_recorded: bool) -> None:
+    """A person has rejected a batch. is_recorded: whether the ledger knows that."""
+    bench = copier.bench
+    reject_batch(bench.catalog, bench.output, staged, token=bench.run)
+    if is_recorded:
+        rejected = BatchObservation(
+            key=staged.summary.key, run_id="run-1", started_at=datetime.now(tz=UTC), duration_ms=1, input_rows=1,
+            published_rows={}, end_offsets=json.loads(ends_of(copier)), is_rejected=True,
+        )  # fmt: skip
+        record_batch(copier.ledger, rejected)
 
 
 def test_a_held_batch_is_decided_about_first(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
