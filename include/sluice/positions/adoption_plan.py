@@ -28,7 +28,7 @@ from sluice.positions.judge_position import disagreeing, judge_position
 from sluice.positions.observe_position import KNOWN_BATCHES, observe_position
 from sluice.positions.repair_decision import decide_repair
 from sluice.positions.rolled_back_table import find_goal, hidden_commits, missing_commits, rows_taken_out
-from sluice.positions.source_reach import refuse_gone_input
+from sluice.positions.source_reach import SourceReach, refuse_gone_input
 from sluice.positions.stream_position import StreamPosition, Witness
 from sluice.publication.chain import MarkPosition
 from sluice.publication.marks import marked_outputs, position_in_history
@@ -193,7 +193,13 @@ class _Observed:
         elif decided.reads_from is None:
             yield _unknown_beginning(stream.name, seen)
         elif decided.reads_from:
-            yield from refuse_gone_input(self.catalog, stream.declaration, self.settings, decided.reads_from)
+            reach = SourceReach(
+                catalog=self.catalog,
+                declaration=stream.declaration,
+                settings=self.settings,
+                checkpoint=seen.checkpoint,
+            )
+            yield from refuse_gone_input(reach, seen, decided)
 
 
 def _rows_behind(held: MarkPosition | None, found: RolledBackMark, recorded: Sequence[BatchObservation]) -> int | None:

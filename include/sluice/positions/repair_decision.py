@@ -43,6 +43,7 @@ class CheckpointRepair:
         tables hold; unset where none is.
     reads_from: the offsets from which something is read again, from `canonical_offsets`; empty where nothing is, unset
         where something is and nothing shows from where.
+    reads_until: how far that was read before; empty where nothing is, unset where it is unknown.
     rows_read_again: of batches that were read before; unset when their number is unknown.
     restores: the copy that is put in the place of the checkpoint first; unset without one.
     replays: the batches that the next run takes the state of the copy through, before it begins.
@@ -53,6 +54,7 @@ class CheckpointRepair:
     removes: tuple[str, ...] = ()
     writes: Mapping[str, str] = field(default_factory=dict, hash=False)
     reads_from: str | None = ""
+    reads_until: str | None = ""
     rows_read_again: int | None = 0
     restores: CheckpointCopy | None = None
     replays: tuple[int, ...] = ()
@@ -110,14 +112,15 @@ class _Checkpoint:
         removes = tuple(self._removes(stands, planned, written=logs))
         if removes or logs:
             self._require_memory(stands, is_first_again=stands < 0 <= done)
-        repeats = self.seen.committed > stands or stands < done
+        newest = max(self.seen.committed, done, -1 if self.seen.back_from is None else self.seen.back_from)
         return CheckpointRepair(
             stands_at=stands,
             runs_again=done if stands < done else None,
             removes=(METADATA, *removes) if removes or logs else (),
             writes={**logs, **self._metadata(is_last=bool(removes or logs))},
-            reads_from=(self._end_of(stands) or self._end_in_log(stands)) if repeats else "",
-            rows_read_again=self._rows_of(range(stands + 1, max(self.seen.committed, done) + 1)),
+            reads_from=self._known_end(stands) if newest > stands else "",
+            reads_until=self._known_end(newest) if newest > stands else "",
+            rows_read_again=self._rows_of(range(stands + 1, newest + 1)),
         )
 
     def _without_marks(self) -> CheckpointRepair:
@@ -196,7 +199,7 @@ class _Checkpoint:
         """The batch whose plan has to be kept; none where Spark may plan the next one as it likes."""
         if stands < done or self.seen.newest_visible > done:
             return stands + 1
-        if self.seen.plans_anew:
+        if self.seen.back_from is not None:
             return None
         good = self._good(OFFSETS)
         follows = stands not in good or self._is_right(stands)  # otherwise it was planned behind another batch
@@ -259,8 +262,10 @@ class _Checkpoint:
         following = batches.get(number + 1)
         return None if following is None else following.starts
 
-    def _end_in_log(self, number: int) -> str | None:
-        """The end of a batch as the checkpoint itself has it, as of the one behind which a continuation began."""
+    def _known_end(self, number: int) -> str | None:
+        """The end of a batch; else as the checkpoint itself has it, as of the one behind which a continuation began."""
+        if (known := self._end_of(number)) is not None:
+            return known
         text = self._good(OFFSETS).get(number)
         return canonical_end(offsets_of(text), self.seen.sources) if text is not None and self.seen.sources else None
 

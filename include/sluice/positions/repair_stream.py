@@ -41,7 +41,7 @@ from sluice.positions.judge_position import disagreeing, judge_position
 from sluice.positions.observe_position import REPLAYED_BATCHES, observe_position
 from sluice.positions.repair_decision import CheckpointRepair, decide_repair, query_id_in, query_id_of
 from sluice.positions.restore_copy import decide_restore, put_copy
-from sluice.positions.source_reach import refuse_gone_input
+from sluice.positions.source_reach import SourceReach, refuse_gone_input
 from sluice.positions.stream_position import Agreement, PositionFinding, StreamPosition, Witness
 from sluice.publication.command_runs import CommandMode, run_of_command
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
@@ -121,7 +121,10 @@ def plan_repair(
     if written is not None and written.replays:
         refusals += _computed_otherwise(ledger, wanted, written.replays, generation=seen.number)
     if written is not None and written.reads_from:
-        refusals += refuse_gone_input(catalog, wanted.declaration, settings, written.reads_from)
+        reach = SourceReach(
+            catalog=catalog, declaration=wanted.declaration, settings=settings, checkpoint=seen.checkpoint
+        )
+        refusals += refuse_gone_input(reach, seen, written)
     return OperationPlan(
         verb=OperationVerb.REPAIR,
         subject=wanted.name,
@@ -309,12 +312,13 @@ def _sentences(repair: Repair, findings: tuple[PositionFinding, ...]) -> Iterato
         )
     if written is not None:
         yield from sentences_of_files(seen, written)
+        yield sentence_of_rows(written.rows_read_again)
     if written is not None or repair.generation is not None:
         yield f"Nothing is started. Then: `sluice stream start {seen.stream}`."
 
 
 def sentences_of_files(seen: StreamPosition, written: CheckpointRepair) -> Iterator[str]:
-    """What is put into a checkpoint and removed from it, and how many rows are read again."""
+    """What is put into a checkpoint, and what is removed from it."""
     if (copy := written.restores) is not None:
         yield (
             f"Put the copy of {copy.copied_at:%Y-%m-%d %H:%M:%S} UTC, with {len(copy.files)} files behind batch "
@@ -331,8 +335,13 @@ def sentences_of_files(seen: StreamPosition, written: CheckpointRepair) -> Itera
         )
     if written.runs_again is not None:
         yield f"Spark runs batch {written.runs_again} again; its rows are in the tables and do not appear twice."
-    rows = "an unknown number of" if written.rows_read_again is None else f"{written.rows_read_again:,}"
-    yield f"{rows[0].upper()}{rows[1:]} rows are read again, 0 are lost, 0 are doubled."
+
+
+def sentence_of_rows(read_again: int | None, lost: int | None = 0) -> str:
+    """How many rows are read again, and lost. Unset: unknown."""
+    again, gone = (f"{one:,}" if one is not None else "an unknown number" for one in (read_again, lost))
+    rows = again if read_again is not None else f"{again[0].upper()}{again[1:]} of"
+    return f"{rows} rows are read again, {gone} are lost, 0 are doubled."
 
 
 def _named(paths: list[str]) -> str:

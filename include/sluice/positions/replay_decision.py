@@ -17,7 +17,7 @@ from sluice.checkpoints.checkpoint_logs import batch_metadata, entry_of, metadat
 from sluice.checkpoints.replayed_batches import REPLAY
 from sluice.positions.log_offsets import canonical_end, source_lines
 from sluice.positions.repair_decision import CheckpointRepair, decide_repair
-from sluice.positions.stream_position import KnownBatch, StreamPosition, TableWitness
+from sluice.positions.stream_position import KnownBatch, StreamPosition
 
 
 def decide_replay(seen: StreamPosition) -> CheckpointRepair | None:
@@ -34,7 +34,7 @@ def decide_replay(seen: StreamPosition) -> CheckpointRepair | None:
     behind = [known for number in range(stands + 1, done + 1) if (known := seen.batches.get(number)) is not None]
     if len(behind) < done - stands or not _has_planned(seen, behind[0]):
         return None
-    at_state = decide_repair(_as_behind(seen, stands))
+    at_state = decide_repair(seen.as_behind(stands))
     entries = dict(_entries(seen, behind))
     if not isinstance(at_state, CheckpointRepair) or at_state.stands_at != stands or len(entries) < len(behind):
         return None
@@ -45,6 +45,7 @@ def decide_replay(seen: StreamPosition) -> CheckpointRepair | None:
         replays=tuple(known.number for known in behind),
         writes={**logs, **entries},
         reads_from=behind[0].starts or (seen.batches[stands].ends if stands in seen.batches else None),
+        reads_until=behind[-1].ends,
         rows_read_again=None if None in rows else sum(one or 0 for one in rows),
     )
 
@@ -61,17 +62,6 @@ def _has_planned(seen: StreamPosition, first: KnownBatch) -> bool:
 
 def _sources(seen: StreamPosition, ends: str) -> tuple[str, ...]:
     return seen.sources or tuple(json.loads(ends))
-
-
-def _as_behind(seen: StreamPosition, batch: int) -> StreamPosition:
-    """The position as if the tables held nothing behind a batch."""
-
-    def at(one: TableWitness) -> TableWitness:
-        if one not in seen.opened or one.position is None:
-            return one
-        return replace(one, position=replace(one.position, batch=batch, end_offsets_digest=None), newest_waiting=batch)
-
-    return replace(seen, tables=tuple(map(at, seen.tables)))
 
 
 def _entries(seen: StreamPosition, behind: Sequence[KnownBatch]) -> Iterator[tuple[str, str]]:

@@ -8,8 +8,9 @@ from typing import Any
 
 from sluice.positions.passed_readers import PassedReader, UnknownReader
 from sluice.positions.repair_decision import CheckpointRepair
-from sluice.positions.repair_stream import sentences_of_files
+from sluice.positions.repair_stream import sentence_of_rows, sentences_of_files
 from sluice.positions.rewind_target import RewoundTable
+from sluice.positions.source_reach import InputLoss
 from sluice.positions.stream_position import StreamPosition
 from sluice.publication.staged_batch import StagedOutput
 
@@ -19,7 +20,8 @@ class Rewind:
     """What goes back, and to where.
 
     seen: the position as it will be found once the tables are set back.
-    checkpoint: what is written into it; unset while nothing is.
+    checkpoint: what is written into it, and what is read again; unset where it cannot be taken back.
+    losses: what the inputs do not have any more of what is read again, or where that is not known.
     staged: by output, the snapshots of staged batches beyond the batch. recorded: how many of these the ledger has.
     readers: the streams that have read what goes. unknown: those of which that cannot be seen.
     """
@@ -28,6 +30,7 @@ class Rewind:
     batch: int
     tables: tuple[RewoundTable, ...]
     checkpoint: CheckpointRepair | None
+    losses: tuple[InputLoss, ...] = ()
     staged: Mapping[StagedOutput, tuple[int, ...]] = field(default_factory=dict, hash=False)
     recorded: int = 0
     readers: tuple[PassedReader, ...] = ()
@@ -37,12 +40,25 @@ class Rewind:
     def is_empty(self) -> bool:
         """Whether the stream stands there already, and nothing of a former try is left."""
         is_there = all(one.goal is not None and one.commits is None for one in self.tables)
-        return is_there and self.checkpoint is None and not self.staged and not self.recorded
+        is_written = self.checkpoint is not None and not self.checkpoint.is_empty
+        return is_there and not is_written and not self.staged and not self.recorded
 
     @property
     def rows_hidden(self) -> int:
         """The rows that readers do not see any more, or see again, in all tables."""
         return sum(one.rows for table in self.tables for one in table.hidden)
+
+    @property
+    def rows_lost(self) -> int | None:
+        """The rows that were read, and that the inputs do not have any more; unset when their number is unknown."""
+        rows = [one.rows for one in self.losses if one.is_lost]
+        return None if None in rows else sum(one or 0 for one in rows)
+
+    @property
+    def rows_read_again(self) -> int | None:
+        """The rows that were read, and are read again; unset when their number is unknown."""
+        rows, lost = 0 if self.checkpoint is None else self.checkpoint.rows_read_again, self.rows_lost
+        return None if rows is None or lost is None else max(0, rows - lost)
 
     @property
     def evidence(self) -> dict[str, Any]:
@@ -53,7 +69,8 @@ class Rewind:
             "batch": self.batch,
             "tables": {one.name: _of_table(one) for one in self.tables},
             "rows_hidden": self.rows_hidden,
-            "rows_read_again": 0 if written is None else written.rows_read_again,
+            "rows_read_again": self.rows_read_again,
+            "rows_lost": self.rows_lost,
             "stands_at": self.batch if written is None else written.stands_at,
             "runs_again": None if written is None else written.runs_again,
             "removes": [] if written is None else list(written.removes),
@@ -82,7 +99,11 @@ def sentences_of(rewind: Rewind) -> Iterator[str]:
             "their number."
         )
     if rewind.checkpoint is not None:
-        yield from sentences_of_files(seen, rewind.checkpoint)
+        if not rewind.checkpoint.is_empty:
+            yield from sentences_of_files(seen, rewind.checkpoint)
+        for loss in rewind.losses:
+            yield f"Of its input {loss.input}: {loss.sentence}."
+        yield sentence_of_rows(rewind.rows_read_again, rewind.rows_lost)
     for reader in rewind.readers:
         yield f"{reader}. What it has published of them stays: `sluice stream continue {reader.stream} --dry-run`."
     for unknown in rewind.unknown:

@@ -24,7 +24,7 @@ from sluice.positions.repair_decision import CheckpointRepair, decide_repair
 from sluice.positions.rewind import Rewind, sentences_of
 from sluice.positions.rewind_refusals import refusal_of_reader, refusals_of_rewind
 from sluice.positions.rewind_target import RewoundTable, batch_at, rewound
-from sluice.positions.source_reach import refuse_gone_input
+from sluice.positions.source_reach import NO_BEGINNING, InputLoss, LossKind, SourceReach
 from sluice.positions.stream_position import StreamPosition
 from sluice.publication.chain import MarkPosition
 from sluice.publication.staged_batch import StagedOutput, staged_outputs
@@ -69,14 +69,19 @@ def plan_rewind(
         rewound(require_table(catalog, name), outputs, generation=now.number, batch=batch)
         for name, outputs in _by_table(now).items()
     )
-    seen = replace(_set_back(observed.position(wanted, _marks(tables)), batch), plans_anew=True)
+    seen = replace(_set_back(observed.position(wanted, _marks(tables)), batch), back_from=_newest_known(now))
     decided = decide_repair(seen)
+    checkpoint = decided if isinstance(decided, CheckpointRepair) else None
+    reach = observed.reach(wanted, seen)
     passed = tuple(observed.readers(declarations, tables, but={stream, *taken}))
     rewind = Rewind(
         seen=seen,
         batch=batch,
         tables=tables,
-        checkpoint=decided if isinstance(decided, CheckpointRepair) and not decided.is_empty else None,
+        checkpoint=checkpoint,
+        losses=tuple(reach.losses(checkpoint.reads_from, checkpoint.reads_until))
+        if checkpoint is not None and checkpoint.reads_from
+        else (),
         staged=observed.staged(wanted, (now.number, batch)),
         recorded=count_batches_behind(ledger, stream, generation=now.number, batch=batch),
         readers=tuple(one for one in passed if isinstance(one, PassedReader)),
@@ -87,8 +92,8 @@ def plan_rewind(
         refusals += () if leaves_readers else map(refusal_of_reader, passed)
     if isinstance(decided, Refusal) and all(one.goal is not None for one in tables):
         refusals.append(decided)
-    if not refusals and rewind.checkpoint is not None:
-        refusals += _of_sources(observed, wanted, rewind.checkpoint)
+    if not rewind.is_empty and not refusals:
+        refusals += _of_sources(reach, rewind)
     return _as_plan(rewind, refusals)
 
 
@@ -151,6 +156,11 @@ class _Observed:
             assumed=assumed,
         )
 
+    def reach(self, stream: LoadedStream, seen: StreamPosition) -> SourceReach:
+        return SourceReach(
+            catalog=self.catalog, declaration=stream.declaration, settings=self.settings, checkpoint=seen.checkpoint
+        )
+
     def staged(self, stream: LoadedStream, at: tuple[int, int]) -> Mapping[StagedOutput, tuple[int, ...]]:
         """The staged batches beyond a place, by output."""
         found = {
@@ -197,13 +207,41 @@ def _set_back(seen: StreamPosition, batch: int) -> StreamPosition:
     )
 
 
-def _of_sources(observed: _Observed, wanted: LoadedStream, written: CheckpointRepair) -> Iterator[Refusal]:
-    if written.reads_from is None:
+def _newest_known(now: StreamPosition) -> int:
+    """The newest batch of which something shows that its input was read."""
+    return max(now.committed, now.newest_visible, *(one.newest_waiting for one in now.opened), *now.batches)
+
+
+def _of_sources(reach: SourceReach, rewind: Rewind) -> Iterator[Refusal]:
+    """Why nothing can be read again. What was withdrawn since it was read is counted as lost and refuses nothing."""
+    stream = rewind.seen.stream
+    if rewind.checkpoint is not None and rewind.checkpoint.reads_from is None:
         yield Refusal(
             reason=RefusalReason.NOT_PROVABLE,
-            sentence=f"Nothing shows from where {wanted.name} would read again, so it is not known whether its inputs "
+            sentence=f"Nothing shows from where {stream} would read again, so it is not known whether its inputs "
             "still have that.",
-            next_step=f"Choose a later batch: `sluice batch list {wanted.name}`.",
+            next_step=f"Choose a later batch: `sluice batch list {stream}`.",
         )
-    elif written.reads_from:
-        yield from refuse_gone_input(observed.catalog, wanted.declaration, observed.settings, written.reads_from)
+    for loss in rewind.losses:
+        if loss.kind in NO_BEGINNING:
+            yield Refusal(
+                reason=RefusalReason.SOURCE_GONE,
+                sentence=f"What comes behind batch {rewind.batch} of {stream} has to be read again from its input "
+                f"{loss.input}: {loss.sentence}.",
+                next_step=_instead(reach, rewind, loss),
+            )
+
+
+def _instead(reach: SourceReach, rewind: Rewind, loss: InputLoss) -> str:
+    stream = rewind.seen.stream
+    if loss.kind is LossKind.UNKNOWN:
+        return f"See that the service that is named runs, and look again: `sluice checkpoint check {stream}`."
+    if loss.kind is LossKind.REMOVED:
+        return f"Choose a later batch: `sluice batch list {stream}` shows them."
+    back = reach.newest_reachable(rewind.seen, before=rewind.batch)
+    if back is None:
+        return f"Let it continue without going back: `sluice stream continue {stream} --dry-run` shows from where."
+    return (
+        f"Choose batch {back} or an earlier one, from which the input leads on: `sluice stream rewind {stream} "
+        f"--to-batch {back} --dry-run`."
+    )

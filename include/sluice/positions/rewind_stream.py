@@ -107,7 +107,7 @@ def _carry_out(
     _discard(ledger, catalog, rewind, [one for one in rewind.staged if one in broken], run, reached)
     forget_batches_behind(ledger, rewind.seen.stream, generation=rewind.seen.number, batch=rewind.batch)
     reached(CrashPoint.RECORDED)
-    if rewind.checkpoint is not None:
+    if rewind.checkpoint is not None and not rewind.checkpoint.is_empty:
         write_repair(rewind.seen, rewind.checkpoint, settings, reached)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
@@ -129,7 +129,8 @@ class StreamPosition:
     has_static_inputs: whether it reads inputs as they are at each batch.
     has_copies: whether copies of the checkpoint are there, which only a query with state has. They are looked for where
         the ledger does not know the generation.
-    plans_anew: whether what was planned behind the position does not count: a person takes the stream back to it.
+    back_from: the newest batch that is known, where a person takes the stream back to this position; unset otherwise.
+        What was planned behind the position does not count then.
     """
 
     stream: str
@@ -148,7 +149,7 @@ class StreamPosition:
     own_memory: tuple[str, ...] = ()
     has_static_inputs: bool = False
     has_copies: bool = False
-    plans_anew: bool = False
+    back_from: int | None = None
 
     @property
     def number(self) -> int:
@@ -188,6 +189,18 @@ class StreamPosition:
     def committed(self) -> int:
         """The newest batch that the checkpoint has committed; -1 without any."""
         return max(log_files(self.contents.files, COMMITS), default=-1) if self.contents is not None else -1
+
+    def as_behind(self, batch: int) -> StreamPosition:
+        """The position as if the tables held nothing behind a batch."""
+
+        def at(one: TableWitness) -> TableWitness:
+            if one not in self.opened or one.position is None:
+                return one
+            return replace(
+                one, position=replace(one.position, batch=batch, end_offsets_digest=None), newest_waiting=batch
+            )
+
+        return replace(self, tables=tuple(map(at, self.tables)))
 
     @property
     def sources(self) -> tuple[str, ...]:

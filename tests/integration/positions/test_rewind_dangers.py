@@ -176,7 +176,7 @@ def test_input_that_was_expired_is_not_read_again(copier: Copier, capsys: pytest
     source.write_as_another(4)
     source.expire_all_but_the_newest()
 
-    assert "refused (source_gone): A batch of" in refused(copier, capsys)
+    assert "refused (source_gone): What comes behind batch 0" in refused(copier, capsys)
 
 
 def test_state_that_is_not_kept_so_far_back_refuses(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
