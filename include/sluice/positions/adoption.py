@@ -53,7 +53,7 @@ class Adoption:
     rows_of_the_old: that the ledger knows to be published into the one that the new one replaced.
     staged: the outputs of which batches are staged for that one, with their rows: no start publishes them.
     rows_read_again: by a repair that follows; unset when that is unknown.
-    readers: the declared streams that read the table.
+    readers: the declared streams that read the table batch by batch. lookups: those that look it up at each batch.
     """
 
     table: str
@@ -69,6 +69,7 @@ class Adoption:
     staged: tuple[tuple[StagedOutput, int], ...] = ()
     rows_read_again: int | None = 0
     readers: tuple[str, ...] = ()
+    lookups: tuple[str, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -102,6 +103,7 @@ class Adoption:
             "rows_taken_out": self.rows_taken_out,
             "misses": None if self.missing is None else [one.snapshot_id for one in self.missing],
             "readers": list(self.readers),
+            "lookups": list(self.lookups),
             "rows_read_again": self.rows_read_again,
         }
 
@@ -179,12 +181,23 @@ def _of_others(adoption: Adoption) -> Iterator[str]:
 
 def _of_readers(adoption: Adoption) -> Iterator[str]:
     rows = adoption.hidden if adoption.way is AdoptionWay.UNDO else adoption.outputs
-    if not adoption.readers or not any(one.rows != 0 for one in rows):
+    if not any(one.rows != 0 for one in rows):
+        return
+    yield from (sentence_of_lookup(one, adoption.table) for one in adoption.lookups)
+    if not adoption.readers:
         return
     readers, command = ", ".join(adoption.readers), f"`sluice stream continue {adoption.readers[0]} --dry-run`"
     stays = f"What they have read of the rows that are not in main stays in their outputs: {command} counts it."
     again = " They read it once more when it is published again." if adoption.way is AdoptionWay.REREAD else ""
     yield f"{readers} read {adoption.table}. {stays}{again}"
+
+
+def sentence_of_lookup(stream: str, table: str) -> str:
+    """What is said of a stream that reads a table as it is at each batch: which rows it has found there is not kept."""
+    return (
+        f"{stream} looks {table} up as it is at each batch: what it has published with the rows that are not in main "
+        "stays as it is."
+    )
 
 
 def _commits(which: str, commits: Sequence[HiddenCommit]) -> str:

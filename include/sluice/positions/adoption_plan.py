@@ -26,6 +26,7 @@ from sluice.operations import OperationPlan, OperationVerb, Refusal, RefusalReas
 from sluice.positions.adoption import AdoptedOutput, Adoption, AdoptionWay, name_of, sentences_of, stake_of
 from sluice.positions.judge_position import disagreeing, judge_position
 from sluice.positions.observe_position import KNOWN_BATCHES, observe_position
+from sluice.positions.passed_readers import lookups_of
 from sluice.positions.repair_decision import decide_repair
 from sluice.positions.rolled_back_table import find_goal, hidden_commits, missing_commits, rows_taken_out
 from sluice.positions.source_reach import SourceReach, refuse_gone_input
@@ -69,7 +70,11 @@ def plan_adoption(
     observed = _Observed(ledger=ledger, catalog=catalog, settings=settings, table=loaded, own_runs=own_runs or {})
     adoption = observed.adoption(table, way, streams)
     then = [observed.position(one, adoption) for one in streams]
-    adoption = replace(_with_rows(adoption, then), readers=_readers(declarations, table))
+    adoption = replace(
+        _with_rows(adoption, then),
+        readers=_readers(declarations, table),
+        lookups=tuple(lookups_of(declarations, table)),
+    )
     refusals = [*_of_table(adoption, loaded), *(refusal for one in streams for refusal in _of_stream(observed, one))]
     if way is AdoptionWay.REREAD and adoption.outputs:
         refusals += [one for stream in streams for one in _rejected(ledger, loaded, adoption, stream.name)]

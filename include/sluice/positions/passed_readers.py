@@ -1,4 +1,5 @@
-"""Finds the streams that have read beyond where the main of a table is to stand, and what takes each of them back."""
+"""Finds the streams that have read beyond where the main of a table is to stand, and what takes each of them back; and
+those that look the table up, of which nothing shows what they have found."""
 
 from __future__ import annotations
 
@@ -58,6 +59,15 @@ def readers_of(declarations: Declarations, tables: Sequence[str], *, but: Collec
     for name, stream in sorted(declarations.streams.items()):
         if name not in but and any(reads(stream, one) for one in tables):
             yield stream
+
+
+def lookups_of(declarations: Declarations, table: str) -> Iterator[str]:
+    """The declared streams that look a table up as it is at each batch. Not those that look up a fixed state of it."""
+    for name, stream in sorted(declarations.streams.items()):
+        looked_up = [one.declared_source.source for one in stream.declaration.inputs.values() if not one.is_stream]
+        tables = [one for one in looked_up if isinstance(one, IcebergSource) and one.table == table]
+        if any(one.snapshot_id is None and one.tag is None and one.as_of is None for one in tables):
+            yield name
 
 
 def reads(stream: LoadedStream, table: str) -> bool:

@@ -120,7 +120,7 @@ def plan_repair(
     refusals = [*_refusals(ledger, seen, findings), *([decided] if isinstance(decided, Refusal) else [])]
     if written is not None and written.replays:
         refusals += _computed_otherwise(ledger, wanted, written.replays, generation=seen.number)
-    if written is not None and written.reads_from:
+    if written is not None:
         reach = SourceReach(
             catalog=catalog, declaration=wanted.declaration, settings=settings, checkpoint=seen.checkpoint
         )

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sluice.positions.adoption import sentence_of_lookup
 from sluice.positions.passed_readers import PassedReader, UnknownReader
 from sluice.positions.repair_decision import CheckpointRepair
 from sluice.positions.repair_stream import sentence_of_rows, sentences_of_files
@@ -23,7 +24,8 @@ class Rewind:
     checkpoint: what is written into it, and what is read again; unset where it cannot be taken back.
     losses: what the inputs do not have any more of what is read again, or where that is not known.
     staged: by output, the snapshots of staged batches beyond the batch. recorded: how many of these the ledger has.
-    readers: the streams that have read what goes. unknown: those of which that cannot be seen.
+    readers: the streams that have read what goes. unknown: those of which that cannot be seen. lookups: those that look
+        a table up from which something goes, with the table.
     """
 
     seen: StreamPosition
@@ -35,6 +37,7 @@ class Rewind:
     recorded: int = 0
     readers: tuple[PassedReader, ...] = ()
     unknown: tuple[UnknownReader, ...] = ()
+    lookups: tuple[tuple[str, str], ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -79,6 +82,7 @@ class Rewind:
             "recorded": self.recorded,
             "readers": {one.stream: list(one.batches) for one in self.readers},
             "unknown_readers": [one.stream for one in self.unknown],
+            "lookups": [stream for stream, _ in self.lookups],
         }
 
 
@@ -108,6 +112,7 @@ def sentences_of(rewind: Rewind) -> Iterator[str]:
         yield f"{reader}. What it has published of them stays: `sluice stream continue {reader.stream} --dry-run`."
     for unknown in rewind.unknown:
         yield f"{unknown}."
+    yield from (sentence_of_lookup(*one) for one in rewind.lookups)
     yield f"Nothing is started. Then: `sluice stream start {seen.stream}`."
 
 

@@ -19,7 +19,7 @@ from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.forgotten_batches import count_batches_behind
 from sluice.operations import OperationPlan, OperationVerb, Refusal, RefusalReason, Stake, steps_of
 from sluice.positions.observe_position import observe_position
-from sluice.positions.passed_readers import PassedReader, UnknownReader, passed_reader, readers_of, reads
+from sluice.positions.passed_readers import PassedReader, UnknownReader, lookups_of, passed_reader, readers_of, reads
 from sluice.positions.repair_decision import CheckpointRepair, decide_repair
 from sluice.positions.rewind import Rewind, sentences_of
 from sluice.positions.rewind_refusals import refusal_of_reader, refusals_of_rewind
@@ -79,13 +79,12 @@ def plan_rewind(
         batch=batch,
         tables=tables,
         checkpoint=checkpoint,
-        losses=tuple(reach.losses(checkpoint.reads_from, checkpoint.reads_until))
-        if checkpoint is not None and checkpoint.reads_from
-        else (),
+        losses=reach.losses_of(checkpoint),
         staged=observed.staged(wanted, (now.number, batch)),
         recorded=count_batches_behind(ledger, stream, generation=now.number, batch=batch),
         readers=tuple(one for one in passed if isinstance(one, PassedReader)),
         unknown=tuple(one for one in passed if isinstance(one, UnknownReader)),
+        lookups=tuple(_lookups(declarations, tables)),
     )
     refusals = [] if rewind.is_empty else [*refusals_of_rewind(ledger, rewind, now)]
     if not rewind.is_empty:
@@ -205,6 +204,13 @@ def _set_back(seen: StreamPosition, batch: int) -> StreamPosition:
     return replace(
         seen, tables=tuple(replace(one, newest_waiting=min(one.newest_waiting, batch)) for one in seen.tables)
     )
+
+
+def _lookups(declarations: Declarations, tables: Sequence[RewoundTable]) -> Iterator[tuple[str, str]]:
+    """The streams that look a table up from which rows go, with the table."""
+    for one in tables:
+        if any(commit.rows for commit in one.hidden):
+            yield from ((stream, one.name) for stream in lookups_of(declarations, one.name))
 
 
 def _newest_known(now: StreamPosition) -> int:

@@ -93,6 +93,12 @@ class SourceReach:
             except (LakehouseError, SettingsError, CheckpointError) as error:
                 yield InputLoss(input=name, kind=LossKind.UNKNOWN, sentence=error.message)
 
+    def losses_of(self, written: CheckpointRepair | None) -> tuple[InputLoss, ...]:
+        """What each input has lost of what a checkpoint has read again; nothing where nothing is."""
+        if written is None or not written.reads_from:
+            return ()
+        return tuple(self.losses(written.reads_from, written.reads_until))
+
     def newest_reachable(self, seen: StreamPosition, *, before: int) -> int | None:
         """The newest batch of the tables from whose end everything can be read, to which the checkpoint can be taken
         back; none when there is none."""
@@ -177,14 +183,9 @@ class SourceReach:
 
 
 def refuse_gone_input(reach: SourceReach, seen: StreamPosition, written: CheckpointRepair) -> Iterator[Refusal]:
-    """A refusal for each input that does not have any more, or may not have, what a checkpoint has read again.
-
-    Parameters
-    ----------
-    written: with offsets from which it is read.
-    """
+    """A refusal for each input that does not have any more, or may not have, what a checkpoint has read again."""
     stream = seen.stream
-    for loss in reach.losses(written.reads_from or "{}", written.reads_until):
+    for loss in reach.losses_of(written):
         if loss.kind is LossKind.UNSEEN:
             continue
         step = f"`sluice stream reset {stream} --dry-run` shows what can still be read."

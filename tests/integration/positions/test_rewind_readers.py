@@ -6,14 +6,16 @@ import json
 from dataclasses import dataclass, replace
 
 import pytest
+import yaml
 from tests.fixtures.publication import COLUMNS, Workbench
-from tests.integration.cli.test_operations import Copier, copier
+from tests.integration.cli.test_operations import Copier, copier, typed
 from tests.integration.maintenance.conftest import offset
-from tests.integration.positions.test_adoption_dangers import head
+from tests.integration.positions.test_adoption_dangers import head, set_back
 from tests.integration.positions.test_repair_commands import filled
 from tests.integration.positions.test_rewinds import reader_of, record, require_rewound, rewound, stage
 
 from sluice.checkpoints.compatibility import SOURCES
+from sluice.declarations.load_declarations import load_declarations
 from sluice.ledger.batches import recent_batches
 from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.events import EventSubject, recent_events
@@ -131,6 +133,41 @@ def test_readers_are_left_or_taken_along(chain: Chain, capsys: pytest.CaptureFix
     code, _, errors = rewound(chain.copier, capsys, "--with-readers", "--leave-readers")
 
     assert (code, "--leave-readers and --with-readers exclude each other" in errors) == (2, True)
+
+
+@pytest.mark.parametrize("pinned", [{}, {"tag": "yearly"}])
+def test_a_stream_that_looks_the_table_up_is_named(
+    copier: Copier, pinned: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What it has found at each batch is kept nowhere, so it refuses nothing. A fixed state stays what it was."""
+    filled(copier, batches=2)
+    copier.bench.publish(stage(copier, 1, 10))
+    looks_up(copier, pinned)
+    assert f"{copier.stream}_joined" in load_declarations(load_settings().pipelines).streams
+
+    code, shown, errors = rewound(copier, capsys, "--dry-run")
+
+    assert code == 0, errors
+    sentence = f"{copier.stream}_joined looks {copier.bench.output.target} up as it is at each batch"
+    assert (sentence in shown) is (not pinned), shown + errors
+    set_back(copier.bench, copier.bench.target().snapshots()[-2].snapshot_id)
+    _, shown, errors = typed(["table", "adopt", copier.bench.output.target, "--accept", "--dry-run"], capsys)
+    assert (sentence in shown) is (not pinned), shown + errors
+
+
+def looks_up(copier: Copier, pinned: dict[str, str]) -> None:
+    """Declare a stream that joins the table as it is, or in a fixed state."""
+    pipelines, name = load_settings().pipelines, f"{copier.stream}_joined"
+    declared = yaml.safe_load((pipelines / f"{copier.stream}.stream.yaml").read_text())
+    declared |= {"stream": name, "transformation": {"sql": "joined.sql"}}
+    declared["inputs"]["known"] = {"static": {"iceberg": {"table": copier.bench.output.target} | pinned}}
+    declared["outputs"] = {"joined": {"iceberg": {"table": name.replace("_", ".")}}}
+    del declared["backfill"]
+    (pipelines / f"{name}.stream.yaml").write_text(yaml.safe_dump(declared))
+    (pipelines / "joined.sql").write_text("SELECT rows.* FROM rows JOIN known USING (id)")
+    table = yaml.safe_load((pipelines / f"{copier.stream}.copies.table.yaml").read_text())
+    table["table"] = name.replace("_", ".")
+    (pipelines / f"{copier.stream}.joined.table.yaml").write_text(yaml.safe_dump(table))
 
 
 def _alone(chain: Chain, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
