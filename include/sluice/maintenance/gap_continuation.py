@@ -223,7 +223,7 @@ def _require_known(
         raise UsageError(
             f"Stream {wanted.name} cannot be continued past a gap: that needs a batch that is done, and "
             "offsets in the checkpoint of which it is known of which table they are.",
-            next_step=reread,
+            next_step=f"`sluice stream repair {wanted.name} --dry-run` writes a lost checkpoint back. {reread}",
         )
     if left.fingerprint.get(STATE_OPERATORS) and not position.is_committed:
         raise UsageError(

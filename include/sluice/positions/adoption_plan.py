@@ -27,7 +27,7 @@ from sluice.positions.adoption import AdoptedOutput, Adoption, AdoptionWay, name
 from sluice.positions.judge_position import disagreeing, judge_position
 from sluice.positions.observe_position import KNOWN_BATCHES, observe_position
 from sluice.positions.passed_readers import lookups_of
-from sluice.positions.repair_decision import decide_repair
+from sluice.positions.restore_copy import decide_write
 from sluice.positions.rolled_back_table import find_goal, hidden_commits, missing_commits, rows_taken_out
 from sluice.positions.source_reach import SourceReach, refuse_gone_input
 from sluice.positions.stream_position import StreamPosition, Witness
@@ -71,7 +71,7 @@ def plan_adoption(
     adoption = observed.adoption(table, way, streams)
     then = [observed.position(one, adoption) for one in streams]
     adoption = replace(
-        _with_rows(adoption, then),
+        _with_rows(adoption, then, settings),
         readers=_readers(declarations, table),
         lookups=tuple(lookups_of(declarations, table)),
     )
@@ -192,7 +192,7 @@ class _Observed:
         """Why what was taken out could not be read again: a mark that was set back would stay without its rows."""
         if not any(one.witness is Witness.CHECKPOINT for one in disagreeing(judge_position(seen))):
             return
-        decided = decide_repair(seen)
+        decided = decide_write(seen, self.settings.object_store)
         if isinstance(decided, Refusal):
             yield decided
         elif decided.reads_from is None:
@@ -231,12 +231,12 @@ def _unknown_beginning(stream: str, seen: StreamPosition) -> Refusal:
     )
 
 
-def _with_rows(adoption: Adoption, then: Sequence[StreamPosition]) -> Adoption:
+def _with_rows(adoption: Adoption, then: Sequence[StreamPosition], settings: Settings) -> Adoption:
     if adoption.way is not AdoptionWay.REREAD or not adoption.outputs:
         return adoption
     rows: int | None = 0
     for seen in then:
-        decided = decide_repair(seen)
+        decided = decide_write(seen, settings.object_store)
         again = None if isinstance(decided, Refusal) else decided.rows_read_again
         rows = None if rows is None or again is None else rows + again
     return replace(adoption, rows_read_again=rows)

@@ -39,8 +39,8 @@ from sluice.ledger.vacated_runs import find_left_driver
 from sluice.operations import OperationPlan, OperationVerb, Refusal, RefusalReason, Stake, steps_of
 from sluice.positions.judge_position import disagreeing, judge_position
 from sluice.positions.observe_position import REPLAYED_BATCHES, observe_position
-from sluice.positions.repair_decision import CheckpointRepair, decide_repair, query_id_in, query_id_of
-from sluice.positions.restore_copy import decide_restore, put_copy
+from sluice.positions.repair_decision import CheckpointRepair, query_id_in, query_id_of
+from sluice.positions.restore_copy import decide_write, put_copy
 from sluice.positions.source_reach import SourceReach, refuse_gone_input
 from sluice.positions.stream_position import Agreement, PositionFinding, StreamPosition, Witness
 from sluice.publication.command_runs import CommandMode, run_of_command
@@ -106,9 +106,8 @@ def plan_repair(
         ledger, catalog, wanted.declaration, settings, now=now, own_run_id=own_run_id, is_whole=True
     )
     findings = disagreeing(judge_position(seen))
-    decided = decide_repair(seen) if any(one.witness is Witness.CHECKPOINT for one in findings) else None
-    if isinstance(decided, Refusal) and not seen.is_live:
-        decided = decide_restore(seen, settings.object_store) or decided
+    is_written = any(one.witness is Witness.CHECKPOINT for one in findings)
+    decided = decide_write(seen, settings.object_store) if is_written else None
     written = decided if isinstance(decided, CheckpointRepair) and not decided.is_empty else None
     repair = Repair(
         seen=seen,

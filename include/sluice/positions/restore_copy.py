@@ -44,6 +44,14 @@ from sluice.publication.crash_points import CrashPoint, Reached
 from sluice.settings import ObjectStoreSettings
 
 
+def decide_write(seen: StreamPosition, object_store: ObjectStoreSettings) -> CheckpointRepair | Refusal:
+    """What brings the checkpoint to where the tables stand: what is there of it, or a copy while no driver runs."""
+    decided = decide_repair(seen)
+    if isinstance(decided, Refusal) and not seen.is_live:
+        return decide_restore(seen, object_store) or decided
+    return decided
+
+
 def decide_restore(seen: StreamPosition, object_store: ObjectStoreSettings) -> CheckpointRepair | None:
     """The repair that begins with the newest copy that helps; none where there is none.
 

@@ -21,6 +21,7 @@ from sluice.operations import OperationPlan, OperationVerb, Refusal, RefusalReas
 from sluice.positions.observe_position import observe_position
 from sluice.positions.passed_readers import PassedReader, UnknownReader, lookups_of, passed_reader, readers_of, reads
 from sluice.positions.repair_decision import CheckpointRepair, decide_repair
+from sluice.positions.restore_copy import decide_restore
 from sluice.positions.rewind import Rewind, sentences_of
 from sluice.positions.rewind_refusals import refusal_of_reader, refusals_of_rewind
 from sluice.positions.rewind_target import RewoundTable, batch_at, rewound
@@ -90,7 +91,7 @@ def plan_rewind(
     if not rewind.is_empty:
         refusals += () if leaves_readers else map(refusal_of_reader, passed)
     if isinstance(decided, Refusal) and all(one.goal is not None for one in tables):
-        refusals.append(decided)
+        refusals.append(_of_checkpoint(settings, now, decided))
     if not rewind.is_empty and not refusals:
         refusals += _of_sources(reach, rewind)
     return _as_plan(rewind, refusals)
@@ -216,6 +217,17 @@ def _lookups(declarations: Declarations, tables: Sequence[RewoundTable]) -> Iter
 def _newest_known(now: StreamPosition) -> int:
     """The newest batch of which something shows that its input was read."""
     return max(now.committed, now.newest_visible, *(one.newest_waiting for one in now.opened), *now.batches)
+
+
+def _of_checkpoint(settings: Settings, now: StreamPosition, found: Refusal) -> Refusal:
+    """Why the checkpoint cannot be taken back, with what helps today: not a reset where it can be written back, or is
+    whole as it is."""
+    step = f"Choose a later batch, to which it can be taken back: `sluice batch list {now.stream}` shows them."
+    if isinstance(decide_repair(now), Refusal):
+        if decide_restore(now, settings.object_store) is None:
+            return found
+        step = f"Put a copy of it in its place first: `sluice stream repair {now.stream} --dry-run`."
+    return replace(found, next_step=step)
 
 
 def _of_sources(reach: SourceReach, rewind: Rewind) -> Iterator[Refusal]:

@@ -14,7 +14,7 @@ from tests.integration.positions.test_adoption_dangers import set_back
 from tests.integration.positions.test_repair_commands import content, filled, folder
 from tests.integration.positions.test_restored_copies import copied
 from tests.integration.positions.test_restored_copies import published as publish_next
-from tests.integration.positions.test_rewinds import NEWEST_TOKEN, may_start, published, rewound, stage
+from tests.integration.positions.test_rewinds import NEWEST_TOKEN, may_start, published, record, rewound, stage
 
 from sluice.checkpoints.checkpoint_copies import copies_location, copy_checkpoint, list_copies
 from sluice.checkpoints.checkpoint_files import CheckpointFiles, open_checkpoint_files
@@ -171,3 +171,65 @@ def test_a_rewind_without_its_generation_in_the_ledger_is_refused(
     assert code != 0
     assert f"sluice stream repair {copier.stream}" in shown + errors
     assert copier.bench.ids() == before
+
+
+def test_a_lost_state_of_which_there_is_a_copy_is_repaired_before_it_goes_back(
+    copier: Copier, capsys: pytest.CaptureFixture[str]
+) -> None:
+    published_all(copier)
+    with_copy(copier)
+    shutil.rmtree(folder(copier) / "state")
+
+    _, _, errors = rewound(copier, capsys, "--yes", to=1)
+
+    assert f"`sluice stream repair {copier.stream} --dry-run`" in errors, errors
+    assert "reset" not in errors
+    assert typed(["stream", "repair", copier.stream, "--yes"], capsys)[0] == 0
+    code, _, errors = rewound(copier, capsys, "--yes", to=1)
+    assert code == 0, errors
+    assert may_start(copier)
+
+
+def test_a_state_that_is_not_kept_so_far_back_asks_for_a_later_batch(
+    copier: Copier, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is lost, and the stream runs as it is."""
+    published_all(copier)
+    states = folder(copier) / "state/0/0"
+    (states / "1.delta").unlink()
+    (states / "2.delta").rename(states / "2.snapshot")
+
+    _, _, errors = rewound(copier, capsys, "--yes")
+
+    assert "Choose a later batch, to which it can be taken back" in errors, errors
+    assert "reset" not in errors
+    assert rewound(copier, capsys, "--yes", to=1)[0] == 0
+
+
+def test_a_table_that_is_read_again_counts_the_copy_of_a_lost_state(
+    copier: Copier, capsys: pytest.CaptureFixture[str]
+) -> None:
+    published_all(copier)
+    with_copy(copier)
+    record(copier, 3)
+    shutil.rmtree(folder(copier) / "state")
+    set_back(copier.bench, copier.bench.target().snapshots()[-3].snapshot_id)
+    words = ["table", "adopt", copier.bench.output.target, "--reread", "--dry-run"]
+    assert "and 2 input rows are read again." in typed(words, capsys)[1]
+
+    set_back_to(copier, -3, capsys)
+
+    assert may_start(copier)
+    assert "state/0/0/2.delta" in content(folder(copier))
+
+
+def test_a_lost_checkpoint_is_repaired_before_its_stream_continues_past_a_gap(
+    copier: Copier, capsys: pytest.CaptureFixture[str]
+) -> None:
+    published_all(copier)
+    with_copy(copier)
+    shutil.rmtree(folder(copier))
+
+    code, _, errors = typed(["stream", "continue", copier.stream, "--dry-run"], capsys)
+
+    assert (code, f"`sluice stream repair {copier.stream} --dry-run`" in errors) == (2, True), errors
