@@ -58,6 +58,9 @@ class CrashPoint(StrEnum):
     In a rewind: BEGUN, CLEARED for each output once what is staged beyond it is gone, COMMITTED for each commit on a
     target, RECORDED once the ledger has forgotten the batches, FILE_CHANGED for each file of the checkpoint.
 
+    In a replay of batches for their state, for each of them: PLANNED, COMMITTED, FILE_CHANGED.
+    COMMITTED: Spark has committed it; its state was not compared. FILE_CHANGED: it is not left to be run again.
+
     In a removal of leftovers, for each file: BEGUN, COPIED, CLEARED.
     BEGUN: the list of the files is in the trash.
     COPIED: a file is where it lay and in the trash.

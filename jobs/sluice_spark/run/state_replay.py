@@ -6,7 +6,8 @@ rows go nowhere; the newest one is only planned, and the run that follows runs i
 killed anywhere leaves a checkpoint from which the next one continues.
 
 After each, the state has to have as many rows as the ledger knows. Where it has not, the commit is taken back and the
-run fails: its code, or what it reads, is not what it was.
+run fails: its code, or what it reads, is not what it was. A batch leaves `replay` once that is known, so one that is
+committed and still there was not compared, and its commit is taken back before it is run once more.
 
 What it does not do: it records no batch, and looks at no source beforehand. Source: `MicroBatchExecution` of Spark 4.1,
 which runs a batch that it finds planned to exactly its end, and continues behind one batch alone.
@@ -79,6 +80,7 @@ class StateReplay:
             if self.stop.reason is not None:
                 return False
             self.lease.require()
+            self._take_back(files, number)
             self._plan(files, number)
             self.reached(CrashPoint.PLANNED)
             if number < pending[-1] and not self._run(number):
@@ -89,6 +91,11 @@ class StateReplay:
 
     def _files(self) -> CheckpointFiles:
         return open_checkpoint_files(self.checkpoint, self.settings.object_store)
+
+    def _take_back(self, files: CheckpointFiles, number: int) -> None:
+        """Take the commit of a batch back, if there is one: Spark runs the batch again on the state before it."""
+        for path in (hidden_checksum_path(f"{COMMITS}/{number}"), f"{COMMITS}/{number}"):
+            files.remove(path)
 
     def _plan(self, files: CheckpointFiles, number: int) -> None:
         """Plan a batch behind the newest committed one, unless it is planned already."""
@@ -107,9 +114,7 @@ class StateReplay:
         files.write_text(f"{OFFSETS}/{number}", replayed_entry(entry, before=before, commit=commit))
 
     def _run(self, number: int) -> bool:
-        """Run a planned batch. Returns whether it is committed."""
-        if number <= self._committed():
-            return True
+        """Run a planned batch. Returns whether it is committed, and its state compared."""
         _log.info("batch %d of %s is run again for its state alone", number, self.plan.declaration.stream)
         writer = self.plan.writer(checkpoint=self.checkpoint).foreachBatch(swept(_compute))
         query = writer.trigger(once=True).start()
@@ -122,10 +127,14 @@ class StateReplay:
         error = query.exception()
         if error is not None and self.stop.reason is None:
             raise error
-        is_committed = number <= self._committed()
-        if is_committed:
-            self._require_same_rows(number, query.lastProgress)
-        return is_committed
+        if number > self._committed():
+            return False
+        self.reached(CrashPoint.COMMITTED)
+        progress = query.lastProgress
+        if (progress is None or progress.batchId != number) and self.stop.reason is not None:
+            return False  # it was stopped before Spark said what the state has
+        self._require_same_rows(number, progress)
+        return True
 
     def _require_same_rows(self, number: int, progress: StreamingQueryProgress | None) -> None:
         stream = self.plan.declaration.stream
@@ -136,9 +145,7 @@ class StateReplay:
         rows = sum(operator.numRowsTotal for operator in progress.stateOperators)
         if rows == batch.state_rows:
             return
-        files = self._files()
-        for path in (hidden_checksum_path(f"{COMMITS}/{number}"), f"{COMMITS}/{number}"):
-            files.remove(path)
+        self._take_back(self._files(), number)
         raise CheckpointError(
             f"Batch {key} was run again for its state, which has {rows} rows behind it now and had {batch.state_rows} "
             "when the batch was first run: its code, or what it reads, is not what it was.",
