@@ -36,7 +36,7 @@ SIGNS: Mapping[type[LedgerTable], Sequence[str]] = {
     ControlRequestRow: ("requested_at",),
     DagPauseSeen: ("observed_at", "since"),
     StreamDesiredState: ("requested_at", "suspended_at"),
-    Run: ("launched_at", "heartbeat_at", "ended_at", "end_asked_at"),
+    Run: ("launched_at", "heartbeat_at", "replayed_at", "ended_at", "end_asked_at"),
     Lease: ("renewed_at",),
     NewestIncrement: ("ended_at",),
     ReconcilerPass: ("began_at", "up_since", "ended_at"),

@@ -70,6 +70,7 @@ class RunObservation:
     end_asked_at, end_asked_because: when and why this run was asked to end, while its stream is to continue.
     failure: as the driver reported it; `failures.classification.failure_of_run` derives it for other ends.
     version: of the Sluice that started it; a driver keeps its code for as long as it lives.
+    replayed_at: when it last ran a batch again for the state of a copy alone; unset where it has run none.
     """
 
     run_id: str
@@ -92,6 +93,12 @@ class RunObservation:
     end_asked_because: str | None = None
     failure: Failure | None = None
     version: str = ""
+    replayed_at: datetime | None = None
+
+    @property
+    def delivers_since(self) -> datetime:
+        """From when on a batch of its own can be expected: its start, or what it has last run again for its state."""
+        return max(self.launched_at, self.replayed_at or self.launched_at)
 
     @property
     def is_live(self) -> bool:

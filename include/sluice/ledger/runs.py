@@ -176,6 +176,17 @@ def beat(ledger: Ledger, run_id: str) -> HeartbeatAnswer:
     return HeartbeatAnswer(desired_state=DesiredState.STOPPED, holds_lease=False)
 
 
+def record_replay(ledger: Ledger, run_id: str) -> None:
+    """Record that a live run has just run a batch again for the state of a copy, which the batches do not show.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    with ledger.transaction() as connection:
+        connection.execute(update(Run).where(Run.run_id == run_id, _IS_LIVE).values(replayed_at=func.now()))
+
+
 def record_end(
     ledger: Ledger,
     run_id: str,

@@ -15,7 +15,8 @@
 | something unread                    | else                                           | PROGRESSING |
 
 The reconciler takes a sample each minute and the ledger keeps it. Waiting input is counted from the first sample that
-has it without a new batch since, so input that arrives after a quiet night does not make a stream stalled. A sample
+has it without a new batch since, so input that arrives after a quiet night does not make a stream stalled. A batch that
+is run again for the state of a copy counts as a new one: nothing of it is recorded. A sample
 without a figure in between changes nothing. The window knows what a batch waits for by its declaration: `publish_every`
 and Spark's delay of a batch that waits for enough offsets. Files count as well as rows. The age of
 the oldest unread row follows from the samples, too: it arrived after the newest sample whose input has all been read by
@@ -260,8 +261,8 @@ def oldest_unread(samples: Sequence[ProgressSample], *, now: datetime) -> timede
 def _waiting(
     samples: Sequence[ProgressSample], run: RunObservation, own: Sequence[BatchObservation], now: datetime
 ) -> timedelta:
-    """How long input has waited for a batch of this run: since the first sample with it, the run's start or its newest
-    batch, whichever is the latest."""
+    """How long input has waited for a batch of this run: since the first sample with it, the run's start, its newest
+    batch or the newest that it ran again for its state, whichever is the latest."""
     newest = samples[0]
     since = newest.observed_at
     for sample in samples:
@@ -269,7 +270,7 @@ def _waiting(
         if not is_same or not sample.known_undone:
             break
         since = sample.observed_at
-    began = run.launched_at
+    began = run.delivers_since
     recorded = own[0].recorded_at if own else None
     return now - max(since, began, recorded or began)
 
@@ -314,7 +315,8 @@ def _late(
         for number in own
     )
     # A young run is catching up: a restart would only make it later. One that a restart has not brought back either.
-    may_restart = now - run.launched_at >= wanted.supervision.restart.stable_after and (was_within or not ended_for_lag)
+    is_young = now - run.delivers_since < wanted.supervision.restart.stable_after
+    may_restart = not is_young and (was_within or not ended_for_lag)
     return ProgressJudgement(
         state=ProgressState.LATE,
         explanation=f"It is late: {'; '.join(beyond)}.",

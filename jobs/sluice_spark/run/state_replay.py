@@ -9,8 +9,9 @@ After each, the state has to have as many rows as the ledger knows. Where it has
 run fails: its code, or what it reads, is not what it was. A batch leaves `replay` once that is known, so one that is
 committed and still there was not compared, and its commit is taken back before it is run once more.
 
-What it does not do: it records no batch, and looks at no source beforehand. Source: `MicroBatchExecution` of Spark 4.1,
-which runs a batch that it finds planned to exactly its end, and continues behind one batch alone.
+What it does not do: it records no batch, and looks at no source beforehand. The ledger has the time of the newest one,
+so that its run does not count as stalled. Source: `MicroBatchExecution` of Spark 4.1, which runs a batch that it finds
+planned to exactly its end, and continues behind one batch alone.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from sluice.checkpoints.replayed_batches import REPLAY, replayed_batches, replay
 from sluice.errors import CheckpointError
 from sluice.ledger.batches import PublicationKey, find_batch
 from sluice.ledger.connection import Ledger
+from sluice.ledger.runs import record_replay
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.settings import Settings
 from sluice.supervision.held_lease import HeldLease
@@ -43,12 +45,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateReplay:
-    """The batches that the state of a checkpoint has to be taken through. lease: the run's, which writes it."""
+    """The batches that the state of a checkpoint has to be taken through. run_id, lease: of the run that writes it."""
 
     spark: SparkSession
     settings: Settings
     ledger: Ledger
     plan: StreamPlan
+    run_id: str
     generation: int
     checkpoint: str
     lease: HeldLease
@@ -85,6 +88,7 @@ class StateReplay:
             self.reached(CrashPoint.PLANNED)
             if number < pending[-1] and not self._run(number):
                 return False
+            record_replay(self.ledger, self.run_id)
             files.remove(f"{REPLAY}/{number}")
             self.reached(CrashPoint.FILE_CHANGED)
         return True

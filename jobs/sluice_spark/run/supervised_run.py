@@ -209,6 +209,7 @@ class SupervisedRun:
             settings=self.settings,
             ledger=self.ledger,
             plan=start.plan,
+            run_id=self.run.run_id,
             generation=start.checkpoint.generation.generation,
             checkpoint=start.checkpoint.location,
             lease=lease,

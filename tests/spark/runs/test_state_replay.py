@@ -14,6 +14,7 @@ from tests.fixtures.drill import sampled
 from tests.fixtures.workshop import Workshop
 
 from sluice.errors import CheckpointError
+from sluice.ledger.runs import newest_run
 from sluice.publication.crash_points import CrashPoint
 from sluice_spark.run.stop_request import StopReason, StopRequest
 
@@ -75,6 +76,9 @@ def test_a_run_that_is_killed_within_it_is_continued_by_the_next_one(
     assert subject.content() == before, "what is run again for its state is not published"
     assert not list(subject.checkpoint.glob("replay/[0-9]*"))
     assert len(ended.batches) == 1, "only the newest one is a batch of the run"
+    run = newest_run(workshop.ledger, subject.stream)
+    assert run is not None
+    assert run.delivers_since > run.launched_at, "what it has run again counts as progress"
     subject.feed(AFTER)
     subject.run()
     assert Counter(subject.content()) == Counter(undamaged(workshop, Kind.W))
