@@ -65,12 +65,13 @@ class CopiedFile(BaseModel):
 
 
 class CheckpointCopy(BaseModel):
-    """One copy. committed: the newest batch that it has committed; -1 for none."""
+    """One copy. committed: the newest batch that it has committed; -1 for none. token: of the run that has made it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     copied_at: AwareDatetime
     committed: int
+    token: int
     files: tuple[CopiedFile, ...]
 
     @property
@@ -136,7 +137,7 @@ def _read(store: CheckpointFiles, indexes: Sequence[str]) -> Iterator[Checkpoint
 
 
 def copy_checkpoint(
-    checkpoint: CheckpointFiles, store: CheckpointFiles, *, now: datetime, require: Callable[[], None]
+    checkpoint: CheckpointFiles, store: CheckpointFiles, *, now: datetime, token: int, require: Callable[[], None]
 ) -> CheckpointCopy | None:
     """Copy a checkpoint, and let the oldest copies go. Its query may run meanwhile: the copy is what a crash would have
     left when the copy began.
@@ -144,7 +145,7 @@ def copy_checkpoint(
     Parameters
     ----------
     store: the folder from `copies_location`.
-    now: by the clock of the ledger, which all hosts share.
+    now: by the clock of the ledger, which all hosts share. token: of the run.
     require: raises when the copy has to be given up, as when the checkpoint may be another run's by now. It is asked
         before each file, and once more when all are read.
 
@@ -169,7 +170,8 @@ def copy_checkpoint(
     require()
     if copies and files == copies[0].files:
         return copies[0]
-    copy = CheckpointCopy(copied_at=now, committed=max(log_files(found, COMMITS), default=-1), files=files)
+    committed = max(log_files(found, COMMITS), default=-1)
+    copy = CheckpointCopy(copied_at=now, committed=committed, token=token, files=files)
     store.write_text(f"{copy.clock}{_INDEX}", copy.model_dump_json())
     _let_go(store, kept, copies=[copy, *copies])
     return copy

@@ -24,6 +24,8 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 
+from sluice.checkpoints.checkpoint_copies import copies_location, forget_copies_behind
+from sluice.checkpoints.checkpoint_files import open_checkpoint_files
 from sluice.declarations.loaded_declarations import Declarations
 from sluice.errors import UsageError
 from sluice.ledger.connection import Ledger
@@ -95,6 +97,9 @@ def adopt_table(
         _record(ledger, plan, runs, asked_by=asked_by)
         reached(CrashPoint.BEGUN)
         _carry_out(ledger, catalog, plan.seen, runs, reached)
+        for checkpoint, batch in plan.seen.forgets:
+            store = open_checkpoint_files(copies_location(checkpoint), settings.object_store)
+            forget_copies_behind(store, committed=batch)
     return plan
 
 

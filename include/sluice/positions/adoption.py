@@ -53,6 +53,7 @@ class Adoption:
     rows_of_the_old: that the ledger knows to be published into the one that the new one replaced.
     staged: the outputs of which batches are staged for that one, with their rows: no start publishes them.
     rows_read_again: by a repair that follows; unset when that is unknown.
+    forgets: the checkpoints of which copies go, and the batch: those that have committed later ones.
     readers: the declared streams that read the table batch by batch. lookups: those that look it up at each batch.
     """
 
@@ -68,6 +69,7 @@ class Adoption:
     rows_of_the_old: int = 0
     staged: tuple[tuple[StagedOutput, int], ...] = ()
     rows_read_again: int | None = 0
+    forgets: tuple[tuple[str, int], ...] = ()
     readers: tuple[str, ...] = ()
     lookups: tuple[str, ...] = ()
 

@@ -27,6 +27,7 @@ from sluice.positions.adoption import AdoptedOutput, Adoption, AdoptionWay, name
 from sluice.positions.judge_position import disagreeing, judge_position
 from sluice.positions.observe_position import KNOWN_BATCHES, observe_position
 from sluice.positions.passed_readers import lookups_of
+from sluice.positions.repair_decision import decide_repair
 from sluice.positions.restore_copy import decide_write
 from sluice.positions.rolled_back_table import find_goal, hidden_commits, missing_commits, rows_taken_out
 from sluice.positions.source_reach import SourceReach, refuse_gone_input
@@ -72,6 +73,7 @@ def plan_adoption(
     then = [observed.position(one, adoption) for one in streams]
     adoption = replace(
         _with_rows(adoption, then, settings),
+        forgets=tuple(_forgotten(adoption, then)),
         readers=_readers(declarations, table),
         lookups=tuple(lookups_of(declarations, table)),
     )
@@ -240,6 +242,16 @@ def _with_rows(adoption: Adoption, then: Sequence[StreamPosition], settings: Set
         again = None if isinstance(decided, Refusal) else decided.rows_read_again
         rows = None if rows is None or again is None else rows + again
     return replace(adoption, rows_read_again=rows)
+
+
+def _forgotten(adoption: Adoption, then: Sequence[StreamPosition]) -> Iterator[tuple[str, int]]:
+    """The checkpoints of which copies go: what they have committed beyond the tables is read again. A repair that puts
+    one of them in place lets the others go itself."""
+    if adoption.way is not AdoptionWay.REREAD or not adoption.outputs:
+        return
+    for seen in then:
+        if seen.done is not None and not isinstance(decide_repair(seen), Refusal):
+            yield seen.checkpoint, seen.done
 
 
 def _of_stream(observed: _Observed, stream: LoadedStream) -> Iterator[Refusal]:

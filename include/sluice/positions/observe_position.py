@@ -33,7 +33,8 @@ from sluice.ledger.vacated_runs import is_vacated
 from sluice.positions.moved_sources import find_moved_sources
 from sluice.positions.stream_position import KnownBatch, MovedSource, StreamPosition, TableWitness, Witness
 from sluice.publication.chain import MarkPosition, plan_publication
-from sluice.publication.marks import entries_of, find_lost_mark, history_of_main, read_target_state
+from sluice.publication.mark_moves import MarkMove
+from sluice.publication.marks import entries_of, find_lost_mark, history_of_main, moved_mark, read_target_state
 from sluice.publication.staged_batch import (
     BatchSummary,
     canonical_offsets,
@@ -221,8 +222,10 @@ def _output(
         _SeenBatch(summary=one.summary, is_alone=True, committed_at=one.staged_at)
         for one in (*staged.published, *staged.ready)
     )
+    moves = (moved_mark(one, tables.names, why=MarkMove.ADOPTED) for one in history_of_main(tables.target))
+    adopted = tuple(one for one in moves if one is not None)
     return _Output(
-        witness=TableWitness(output=tables.names, position=at, newest_waiting=staged.newest_waiting),
+        witness=TableWitness(output=tables.names, position=at, newest_waiting=staged.newest_waiting, adopted=adopted),
         batches=(*_in_history(tables), *waiting),
     )
 
@@ -296,6 +299,7 @@ def _published(batch: _SeenBatch, recorded: KnownBatch | None) -> KnownBatch:
         watermark=summary.watermark,
         rows=recorded.rows if recorded is not None else None,
         planned_at=batch.committed_at if recorded is None else recorded.planned_at,
+        token=summary.token,
     )
 
 

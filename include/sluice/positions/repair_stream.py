@@ -198,7 +198,7 @@ def repair_stream(
 
 def write_repair(seen: StreamPosition, repair: CheckpointRepair, settings: Settings, reached: Reached) -> None:
     """Put a copy in the place of a checkpoint where one is restored, and remove and write its files, in their order.
-    Copies that stand behind the tables go first: their batches are read again, and get other states.
+    Copies that have committed more than the tables hold go: these batches are read again, and get other states.
 
     Parameters
     ----------
@@ -210,10 +210,10 @@ def write_repair(seen: StreamPosition, repair: CheckpointRepair, settings: Setti
     """
     files = open_checkpoint_files(seen.checkpoint, settings.object_store)
     store = open_checkpoint_files(copies_location(seen.checkpoint), settings.object_store)
-    if seen.done is not None:
-        forget_copies_behind(store, committed=seen.done)
     if repair.restores is not None:
         put_copy(files, store, repair.restores, reached)
+    if seen.done is not None:
+        forget_copies_behind(store, committed=seen.done)
     for path in repair.removes:
         _remove(files, path)
         reached(CrashPoint.FILE_CHANGED)

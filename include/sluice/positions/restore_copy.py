@@ -5,7 +5,8 @@
 How it works: a copy is a checkpoint that was whole at its batch. What `decide_repair` makes of it beside the tables
 decides whether it helps: it does when it stands at their newest batch, or one before it; behind an older one, the next
 run runs the batches between again (`replay_decision`). It has to be of the same query and to end where the tables say
-that its batch ends: what was read again since, or under the same name before, has another state. Until the last commit
+that its batch ends, and tables may not have been set back behind that batch since: what was read again, or under the
+same name before, has another state. Until the last commit
 is written nothing but a copy helps, and no run starts without `metadata`; so the same command completes what was
 interrupted.
 """
@@ -78,7 +79,9 @@ def _with(copy: CheckpointCopy, store: CheckpointFiles, seen: StreamPosition) ->
     restored = replace(seen, contents=contents)
     at_tables = decide_repair(restored)
     decided = decide_replay(restored) if isinstance(at_tables, Refusal) else at_tables
-    if decided is None or not _is_of_tables(restored, contents.texts, decided):
+    if decided is None or seen.is_another_since(decided.stands_at, copy.token):
+        return None
+    if not _is_of_tables(restored, contents.texts, decided):
         return None
     metadata = json.dumps({"id": query_id_of(restored)}, separators=(",", ":"))
     writes = {path: text for path, text in decided.writes.items() if path != METADATA}

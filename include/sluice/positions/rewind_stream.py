@@ -1,6 +1,7 @@
 """`sluice stream rewind`: takes a stream and its tables back to a batch together, by a plan.
 
-    the stream is fenced off ─► the event ─► staged batches go ─► main and marks ─► the ledger forgets ─► the checkpoint
+    the stream is fenced off ─► the event ─► staged batches go ─► main and marks ─► copies of later states go
+    ─► the ledger forgets ─► the checkpoint
 
 Purpose: after a wrong transformation or wrong input was published, table and stream have to go back together: a table
 alone would miss rows, a stream alone would double them. Each step finds again what is left to do, so a rewind that is
@@ -83,6 +84,7 @@ def rewind_stream(
         plan.require_unrefused()
         rewind = plan.seen
         if rewind.is_empty:
+            _forget_copies(rewind, settings)  # a first try may have ended before it
             return plan
         said = " ".join(step.sentence for step in plan.steps)
         event = command_event(
@@ -97,18 +99,24 @@ def rewind_stream(
 def _carry_out(
     ledger: Ledger, catalog: Catalog, settings: Settings, rewind: Rewind, run: RunObservation, reached: Reached
 ) -> None:
-    copies = open_checkpoint_files(copies_location(rewind.seen.checkpoint), settings.object_store)
-    forget_copies_behind(copies, committed=rewind.batch, planned=rewind.batch)
     broken = {output for table in rewind.tables for output in table.broken}
     _discard(ledger, catalog, rewind, [one for one in rewind.staged if one not in broken], run, reached)
     for table in rewind.tables:
         if table.commits is not None:
             commit_adoption(catalog, table.commits, {rewind.seen.stream: run}, reached)
     _discard(ledger, catalog, rewind, [one for one in rewind.staged if one in broken], run, reached)
+    _forget_copies(rewind, settings)
     forget_batches_behind(ledger, rewind.seen.stream, generation=rewind.seen.number, batch=rewind.batch)
     reached(CrashPoint.RECORDED)
     if rewind.checkpoint is not None and not rewind.checkpoint.is_empty:
         write_repair(rewind.seen, rewind.checkpoint, settings, reached)
+
+
+def _forget_copies(rewind: Rewind, settings: Settings) -> None:
+    """Let the copies go that have committed or planned later batches. Not before the tables went back, which may be
+    refused; until then, and where this is interrupted, a repair compares a copy with how the tables were set back."""
+    copies = open_checkpoint_files(copies_location(rewind.seen.checkpoint), settings.object_store)
+    forget_copies_behind(copies, committed=rewind.batch, planned=rewind.batch)
 
 
 def _discard(

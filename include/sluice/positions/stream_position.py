@@ -70,12 +70,14 @@ class TableWitness:
 
     position: how far it is published; unset without a mark, and while there is a problem.
     newest_waiting: the newest batch that is visible or waits behind the mark.
+    adopted: where persons have set the mark on main as it was, after it was set back.
     problem, next_step: why the position cannot be read.
     """
 
     output: StagedOutput
     position: MarkPosition | None
     newest_waiting: int = -1
+    adopted: tuple[MarkPosition, ...] = ()
     problem: str = ""
     next_step: str = ""
 
@@ -86,6 +88,7 @@ class KnownBatch:
 
     starts, ends: from `canonical_offsets`; starts are unset where only those of several batches together are known.
     rows: its input rows, where known. planned_at: at about that time.
+    token: of the run that staged it, where the tables have it.
     """
 
     number: int
@@ -94,6 +97,7 @@ class KnownBatch:
     watermark: datetime | None = None
     rows: int | None = None
     planned_at: datetime | None = None
+    token: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +171,15 @@ class StreamPosition:
         """The newest batch that is visible or staged in every output; unset while no output shows it, -1 before the
         first."""
         return min((one.newest_waiting for one in self.opened), default=None)
+
+    def is_another_since(self, batch: int, token: int) -> bool:
+        """Whether a batch may be another one than it was when a run with a token ended: persons have set tables back
+        behind it since, and no earlier run has staged it."""
+        known = self.batches.get(batch)
+        if known is not None and known.token is not None and known.token <= token:
+            return False
+        moves = [at for one in self.opened for at in one.adopted if at.generation == self.number]
+        return any(at.batch < batch and at.token >= token for at in moves)
 
     @property
     def newest_visible(self) -> int:

@@ -276,10 +276,15 @@ def _previous_properties(table: Table) -> Iterator[dict[str, str]]:
 
 def _moved_to(snapshot: Snapshot, output: StagedOutput) -> MarkPosition | None:
     """Where the mark stood after a snapshot of main; none when the snapshot did not move it."""
-    published, entries = batch_of(snapshot, output), entries_of(snapshot)
-    if published is not None:
-        return position_after(published, token=published.token)
-    if MARK_MOVE not in entries or (entries.get(STREAM), entries.get(OUTPUT)) != (output.stream, output.output):
+    published = batch_of(snapshot, output)
+    return moved_mark(snapshot, output) if published is None else position_after(published, token=published.token)
+
+
+def moved_mark(snapshot: Snapshot, output: StagedOutput, *, why: str | None = None) -> MarkPosition | None:
+    """Where a snapshot has moved a mark without publishing. why: the one reason that counts, a `MarkMove`."""
+    entries = entries_of(snapshot)
+    is_own = (entries.get(STREAM), entries.get(OUTPUT)) == (output.stream, output.output)
+    if not is_own or MARK_MOVE not in entries or why not in (None, entries[MARK_MOVE]):
         return None
     generation, _, batch = entries.get(MARK_POSITION, "").partition(":")
     if not generation:

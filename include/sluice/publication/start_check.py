@@ -26,7 +26,7 @@ from sluice.ledger.connection import Ledger
 from sluice.publication.chain import CheckpointPosition, MarkPosition
 from sluice.publication.direct_history import direct_batches
 from sluice.publication.mark_moves import MarkMove
-from sluice.publication.marks import batch_of, entries_of, find_lost_mark, history_of_main, read_mark
+from sluice.publication.marks import batch_of, find_lost_mark, history_of_main, moved_mark, read_mark
 from sluice.publication.staged_batch import (
     BatchSummary,
     StagedOutput,
@@ -40,7 +40,6 @@ from sluice.publication.undeclared_outputs import (
     find_undeclared_outputs,
     load_output_tables,
 )
-from sluice.stored_keys import MARK_MOVE, MARK_POSITION, OUTPUT, STREAM
 from sluice.tables.declared_tables import load_table
 
 
@@ -205,13 +204,8 @@ def known_rejections(
 
 
 def _rejections(snapshots: Iterable[Snapshot], output: StagedOutput, generation: int) -> Iterator[int]:
-    for snapshot in snapshots:
-        entries = entries_of(snapshot)
-        is_own = (entries.get(STREAM), entries.get(OUTPUT)) == (output.stream, output.output)
-        if is_own and entries.get(MARK_MOVE) == MarkMove.REJECTED:
-            of, _, number = entries[MARK_POSITION].partition(":")
-            if of == str(generation):
-                yield int(number)
+    moves = (moved_mark(one, output, why=MarkMove.REJECTED) for one in snapshots)
+    return (at.batch for at in moves if at is not None and at.generation == generation)
 
 
 def _direct_tables(catalog: Catalog, declaration: StreamDeclaration) -> Mapping[str, Table]:

@@ -73,7 +73,9 @@ class RunCopies:
         try:
             files = open_checkpoint_files(self.checkpoint, self.settings.object_store)
             store = open_checkpoint_files(copies_location(self.checkpoint), self.settings.object_store)
-            copy = copy_checkpoint(files, store, now=database_time(self.ledger), require=require)
+            copy = copy_checkpoint(
+                files, store, now=database_time(self.ledger), token=self.lease.token, require=require
+            )
         except (CheckpointError, LedgerError, LeaseLostError) as error:
             _log.warning("the copy of the checkpoint %s broke off: %s", self.checkpoint, error)
             return

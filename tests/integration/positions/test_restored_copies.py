@@ -40,7 +40,7 @@ OPEN = CHANGES - 2
 def copied(copier: Copier, root: Path) -> CheckpointCopy:
     """The copy that a stop has made."""
     files, store = (LocalCheckpointFiles(one) for one in (root.as_uri(), copies_location(root.as_uri())))
-    copy = copy_checkpoint(files, store, now=database_time(copier.ledger), require=lambda: None)
+    copy = copy_checkpoint(files, store, now=database_time(copier.ledger), token=1, require=lambda: None)
     assert copy is not None
     return copy
 

@@ -297,14 +297,14 @@ def test_copies_of_later_states_are_not_restored_afterwards(copier: Copier, caps
         open_checkpoint_files(one, load_settings().object_store)
         for one in (folder(copier).as_uri(), copies_location(folder(copier).as_uri()))
     )
-    copied = copy_checkpoint(checkpoint, store, now=datetime.now(tz=UTC), require=lambda: None)
+    copied = copy_checkpoint(checkpoint, store, now=datetime.now(tz=UTC), token=1, require=lambda: None)
     assert copied is not None
     assert copied.committed == 3
 
     code, _, errors = rewound(copier, capsys, "--yes")
 
     assert (code, list_copies(store)) == (0, ()), errors
-    kept = copy_checkpoint(checkpoint, store, now=datetime.now(tz=UTC), require=lambda: None)
+    kept = copy_checkpoint(checkpoint, store, now=datetime.now(tz=UTC), token=1, require=lambda: None)
     assert rewound(copier, capsys, "--yes")[0] == 0
     assert list_copies(store) == (kept,)
 

@@ -14,13 +14,16 @@ from tests.integration.positions.test_adoption_dangers import set_back
 from tests.integration.positions.test_repair_commands import content, filled, folder
 from tests.integration.positions.test_restored_copies import copied
 from tests.integration.positions.test_restored_copies import published as publish_next
-from tests.integration.positions.test_rewinds import NEWEST_TOKEN, may_start, published, record, rewound, stage
+from tests.integration.positions.test_rewinds import NEWEST_TOKEN, killed, may_start, published, record, rewound, stage
 
 from sluice.checkpoints.checkpoint_copies import copies_location, copy_checkpoint, list_copies
 from sluice.checkpoints.checkpoint_files import CheckpointFiles, open_checkpoint_files
 from sluice.declarations.load_declarations import load_declarations
+from sluice.errors import UsageError
 from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import admit_run, record_end
+from sluice.positions.rewind_stream import rewind_stream
+from sluice.publication.crash_points import CrashPoint
 from sluice.settings import load_settings
 
 __all__ = ["copier"]
@@ -39,7 +42,7 @@ def with_copy(copier: Copier) -> CheckpointFiles:
         open_checkpoint_files(one, load_settings().object_store)
         for one in (folder(copier).as_uri(), copies_location(folder(copier).as_uri()))
     )
-    copy_checkpoint(checkpoint, store, now=datetime.now(tz=UTC), require=lambda: None)
+    copy_checkpoint(checkpoint, store, now=datetime.now(tz=UTC), token=1, require=lambda: None)
     return store
 
 
@@ -77,6 +80,84 @@ def test_copies_go_also_where_the_checkpoint_stands_there_already(
         later.publish(stage(replace(copier, bench=later), number, 70 + number))
     shutil.rmtree(folder(copier))
     assert "Put the copy of" not in typed(["stream", "repair", copier.stream, "--dry-run"], capsys)[1]
+
+
+@pytest.mark.parametrize("occurrence", [0, 2])
+def test_a_copy_that_is_left_behind_by_an_interrupted_rewind_is_not_restored(
+    copier: Copier, occurrence: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As above, but the rewind was killed behind the commits on the table, and the stream started as it was then: its
+    checkpoint stood there already. Without a rewind the copy is restored."""
+    published_all(copier)
+    store = with_copy(copier)
+    if occurrence:
+        shutil.rmtree(folder(copier))
+        filled(copier, batches=2)
+        killed(copier, CrashPoint.COMMITTED, occurrence, to=1)
+        assert may_start(copier)
+        later = copier.bench.as_run(NEWEST_TOKEN)
+        later.begin()
+        for number in (2, 3):
+            later.publish(stage(replace(copier, bench=later), number, 70 + number))
+    assert len(list_copies(store)) == 1
+    shutil.rmtree(folder(copier))
+
+    shown = typed(["stream", "repair", copier.stream, "--dry-run"], capsys)[1]
+
+    assert ("Put the copy of" in shown) is (occurrence == 0), shown
+
+
+def test_copies_go_with_the_second_try_of_a_rewind_that_had_nothing_else_left(
+    copier: Copier, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The checkpoint stands there, and an older copy of the ledger does not know the later batches."""
+    published_all(copier)
+    store = with_copy(copier)
+    shutil.rmtree(folder(copier))
+    filled(copier, batches=2)
+    with copier.ledger.transaction() as connection:
+        connection.execute(sql("DELETE FROM batches WHERE stream = :s AND batch > 1"), {"s": copier.stream})
+    killed(copier, CrashPoint.COMMITTED, 2, to=1)
+    assert len(list_copies(store)) == 1
+
+    code, said, errors = rewound(copier, capsys, "--yes", to=1)
+
+    assert (code, "nothing is changed" in said) == (0, True), errors
+    assert list_copies(store) == ()
+
+
+def test_copies_stay_where_the_table_cannot_go_back(copier: Copier) -> None:
+    """Another one commits between the plan and the commit."""
+    published_all(copier)
+    store = with_copy(copier)
+
+    def commit_before(place: CrashPoint) -> None:
+        if place is CrashPoint.BEGUN:
+            copier.bench.write_as_another(100)
+
+    settings = load_settings()
+    with pytest.raises(UsageError, match="was not set to snapshot"):
+        rewind_stream(
+            copier.ledger, copier.bench.catalog, load_declarations(settings.pipelines), settings,
+            stream=copier.stream, batch=1, asked_by="a test", reached=commit_before,
+        )  # fmt: skip
+
+    assert len(list_copies(store)) == 1
+    assert may_start(copier)
+
+
+def test_copies_go_with_an_adoption_that_needs_no_repair(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
+    """The checkpoint is an older copy, and stands where the table was set back to."""
+    published_all(copier)
+    store = with_copy(copier)
+    shutil.rmtree(folder(copier))
+    filled(copier, batches=2)
+    set_back(copier.bench, copier.bench.target().snapshots()[-3].snapshot_id)
+
+    code, _, errors = typed(["table", "adopt", copier.bench.output.target, "--reread", "--yes"], capsys)
+
+    assert (code, may_start(copier)) == (0, True), errors
+    assert list_copies(store) == ()
 
 
 def test_copies_go_also_with_a_repair_behind_an_adoption(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:

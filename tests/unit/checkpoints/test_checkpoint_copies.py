@@ -39,7 +39,7 @@ def stateful(batches: int) -> dict[str, str]:
 
 def copied(checkpoint: FakeCheckpointFiles, store: CheckpointFiles, now: datetime = LATER) -> CheckpointCopy | None:
     """A copy of a checkpoint that is the run's own."""
-    return copy_checkpoint(checkpoint, store, now=now, require=lambda: None)
+    return copy_checkpoint(checkpoint, store, now=now, token=1, require=lambda: None)
 
 
 def restored(store: FakeCheckpointFiles, copy: CheckpointCopy) -> dict[str, str | None]:
@@ -273,7 +273,7 @@ def test_a_copy_is_given_up_between_two_files_and_before_it_counts(most: int) ->
 
     store = FakeCheckpointFiles({})
     with pytest.raises(CheckpointError, match="too late"):
-        copy_checkpoint(FakeCheckpointFiles(stateful(9)), store, now=LATER, require=late)
+        copy_checkpoint(FakeCheckpointFiles(stateful(9)), store, now=LATER, token=1, require=late)
     assert (list_copies(store), len(store.texts)) == ((), most)
 
 
@@ -283,7 +283,7 @@ def test_a_run_that_has_lost_its_lease_leaves_no_copy() -> None:
 
     store = FakeCheckpointFiles({})
     with pytest.raises(LeaseLostError):
-        copy_checkpoint(FakeCheckpointFiles(stateful(1)), store, now=LATER, require=lost)
+        copy_checkpoint(FakeCheckpointFiles(stateful(1)), store, now=LATER, token=1, require=lost)
     assert list_copies(store) == ()
 
 

@@ -18,6 +18,7 @@ from sluice.errors import CheckpointError
 from sluice.operations import Refusal
 from sluice.positions.repair_decision import CheckpointRepair, decide_repair
 from sluice.positions.restore_copy import decide_restore, put_copy
+from sluice.publication.chain import MarkPosition
 from sluice.publication.crash_points import CrashPoint, unnoticed
 from sluice.settings import ObjectStoreSettings
 
@@ -44,7 +45,7 @@ def copied(root: Path, contents: Mapping[str, str], *, hours: int = 1) -> Checkp
     """The copy that a stop has made, `hours` after all was written."""
     store = LocalCheckpointFiles(copies_location(root.as_uri()))
     now = WRITTEN_AT + timedelta(hours=hours)
-    copy = copy_checkpoint(FakeCheckpointFiles(dict(contents)), store, now=now, require=lambda: None)
+    copy = copy_checkpoint(FakeCheckpointFiles(dict(contents)), store, now=now, token=1, require=lambda: None)
     assert copy is not None
     return copy
 
@@ -60,6 +61,33 @@ def restore(root: Path, contents: Mapping[str, str], *, visible: int) -> Checkpo
     seen = position(contents, visible=visible, state=True, checkpoint=root.as_uri())
     assert isinstance(decide_repair(seen), Refusal)
     return decide_restore(seen, ObjectStoreSettings())
+
+
+@pytest.mark.parametrize(
+    ("set_back_to", "by", "staged_by", "is_restored"),
+    [
+        (3, 2, None, False),
+        (3, 2, 2, False),
+        (3, 1, 2, False),
+        (3, 2, 1, True),
+        (5, 2, 2, True),
+        (3, 0, 2, True),
+    ],
+)
+def test_a_copy_of_a_batch_that_was_read_again_since_is_not_restored(
+    root: Path, set_back_to: int, by: int, staged_by: int | None, is_restored: bool
+) -> None:
+    """The copy is of run 1. What was staged before is published again after a table was set back, and is the same."""
+    copied(root, STATEFUL)
+    seen = position(LOST, visible=5, state=True, checkpoint=root.as_uri())
+    move = MarkPosition(generation=1, batch=set_back_to, token=by, end_offsets_digest=None)
+    seen = replace(
+        seen,
+        tables=tuple(replace(one, adopted=(move,)) for one in seen.tables),
+        batches={**seen.batches, 5: replace(seen.batches[5], token=staged_by)},
+    )
+
+    assert (decide_restore(seen, ObjectStoreSettings()) is not None) is is_restored
 
 
 def test_a_copy_at_the_batch_of_the_tables_is_put_in_place(root: Path) -> None:
