@@ -218,7 +218,10 @@ A stream with state is copied at each orderly stop. `sluice stream show STREAM` 
 stands and how old it is, and a repair takes it where state is lost. When the tables are further, the next start runs
 the batches between again before it begins, a second or a few for each, and publishes nothing of them. So a stream that
 runs for weeks without a stop has an old copy: `sluice stream restart STREAM` makes a new one, and with
-`state: {{backup_every: 6 hours}}` in its declaration the driver makes one meanwhile.
+`state: {{backup_every: 6 hours}}` in its declaration the driver makes one meanwhile. `sluice checkpoint
+rehearse STREAM` puts the newest copy into a folder of its own and runs the batch at which it stands again, beside the
+stream and without publishing; the DAG `copy_rehearsals` does that every week for streams that declare `backup_every`.
+`sluice stream show` then says how long it took: so long a repair needs at least, besides the batches behind the copy.
 
 A mark that somebody removed from a table's properties is restored by the next start, from the previous metadata of the
 table or from its history. A batch that was only staged, and that the checkpoint forgot, needs nothing either.

@@ -1,6 +1,7 @@
 """Copies of a checkpoint, in a folder beside those of the streams: `.copies/STREAM/GENERATION`.
 
     CLOCK.json       what a copy holds: the path, length, time and SHA-256 of each file; it comes last
+    CLOCK.rehearsed  when it was last put back on trial, and what came of that
     files/SHA256     the content of a file, which several copies may name
 
 Purpose: the state of a stream is in its checkpoint alone. How it works: a file that the copy before holds as it is, is
@@ -30,7 +31,7 @@ from sluice.errors import CheckpointError
 KEPT_COPIES = 2
 """How many copies of a generation are kept: when the newest one cannot be read, there is another."""
 
-_COPIES, _FILES, _INDEX = ".copies", "files", ".json"
+_COPIES, _REHEARSALS, _FILES, _INDEX, _REHEARSED = ".copies", ".rehearsals", "files", ".json", ".rehearsed"
 
 _YOUNG = timedelta(minutes=1)
 """A file that changed so short before the copy is read again by the next one: object stores record seconds, and their
@@ -86,10 +87,60 @@ class CheckpointCopy(BaseModel):
         return self.copied_at.strftime("%Y%m%dT%H%M%S%fZ")
 
 
+class Rehearsal(BaseModel):
+    """What came of putting a copy back on trial.
+
+    batch: the batch that was run again on it. seconds: how long that took, from the first file to the state that was
+    compared. problem: why the copy, or what the batch reads, does not do; empty where the state came out equal.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rehearsed_at: AwareDatetime
+    batch: int
+    seconds: float
+    problem: str = ""
+
+
 def copies_location(checkpoint: str) -> str:
     """Where the copies of the checkpoint of a generation lie: not below it, and not below its stream's folder."""
+    return _beside(checkpoint, _COPIES)
+
+
+def rehearsal_location(checkpoint: str) -> str:
+    """Where a copy of the checkpoint of a generation is put back on trial."""
+    return _beside(checkpoint, _REHEARSALS)
+
+
+def _beside(checkpoint: str, folder: str) -> str:
     root, stream, generation = checkpoint.rstrip("/").rsplit("/", 2)
-    return f"{root}/{_COPIES}/{stream}/{generation}"
+    return f"{root}/{folder}/{stream}/{generation}"
+
+
+def record_rehearsal(store: CheckpointFiles, copy: CheckpointCopy, rehearsal: Rehearsal) -> None:
+    """Keep what came of a rehearsal beside its copy.
+
+    Raises
+    ------
+    CheckpointError: when the storage does not answer.
+    """
+    store.write_text(f"{copy.clock}{_REHEARSED}", rehearsal.model_dump_json())
+
+
+def find_rehearsal(store: CheckpointFiles, copy: CheckpointCopy) -> Rehearsal | None:
+    """The newest rehearsal of a copy; none when there was none, or when what is kept of it cannot be read.
+
+    Raises
+    ------
+    CheckpointError: when the storage does not answer.
+    """
+    path = f"{copy.clock}{_REHEARSED}"
+    try:
+        text = store.read_text(path)
+        return None if text is None else Rehearsal.model_validate_json(text)
+    except ValidationError as error:
+        _log.warning("%s of %s says nothing of a rehearsal: %s", path, store.location, error)
+        return None
 
 
 def list_copies(store: CheckpointFiles) -> tuple[CheckpointCopy, ...]:
@@ -256,7 +307,8 @@ class _Copying:
 def _let_go(store: CheckpointFiles, listed: Sequence[FileObservation], *, copies: Sequence[CheckpointCopy]) -> None:
     """Remove what the newest copies do not need: indexes first, so that no index names a file that is gone."""
     kept = copies[:KEPT_COPIES]
-    needed = {one.kept_at for copy in kept for one in copy.files} | {f"{copy.clock}{_INDEX}" for copy in kept}
+    needed = {one.kept_at for copy in kept for one in copy.files}
+    needed |= {f"{copy.clock}{ending}" for copy in kept for ending in (_INDEX, _REHEARSED)}
     for seen in sorted(listed, key=lambda one: "/" in one.path):
         if seen.path not in needed:
             store.remove(seen.path)

@@ -1,4 +1,4 @@
-"""`sluice checkpoint check`: the checkpoints of streams."""
+"""`sluice checkpoint check` and `rehearse`: the checkpoints of streams, and their copies."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ from typing import Annotated
 
 import typer
 
-from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, AsJson, print_json
+from sluice.checkpoints.checkpoint_copies import Rehearsal
+from sluice.cli.cli_context import open_cli_context
+from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, AsJson, StreamName, print_json
+from sluice.cli.work_requests import have_done
 from sluice.declarations.load_declarations import load_declarations
 from sluice.launching.job_output import json_value
 from sluice.ledger.checkpoint_checks import CheckpointObservation
 from sluice.ledger.connection import open_ledger
 from sluice.positions.check_checkpoints import check_checkpoints
 from sluice.settings import load_settings
+from sluice.work.requests import RehearseCopy
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
@@ -45,6 +49,24 @@ def check(
                 typer.echo(f"{name}: not started yet, so there is no checkpoint")
     if not all(seen.healthy for seen in checks):
         raise typer.Exit(UNHEALTHY_EXIT_CODE)
+
+
+@app.command()
+def rehearse(name: StreamName, as_json: AsJson = False) -> None:
+    """Put the newest copy of a stream's state into a folder of its own, and run a batch on it for its state alone.
+
+    It ends with 1 when the copy does not do. What came of it is kept beside the copy: `sluice stream show` names it.
+    """
+    with open_cli_context() as ctx:
+        ctx.declarations.stream(name)
+        found = Rehearsal.model_validate(have_done(ctx, RehearseCopy(stream=name)))
+    if as_json:
+        print_json(found.model_dump(mode="json"))
+    else:
+        typer.echo(
+            f"The newest copy of the state of {name} was put back and batch {found.batch} run again on it in "
+            f"{found.seconds:.0f} s; the state came out as it was."
+        )
 
 
 def _print(seen: CheckpointObservation) -> None:

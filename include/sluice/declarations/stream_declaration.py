@@ -85,6 +85,7 @@ PLATFORM_DAGS = frozenset(
     {
         "backfill_gaps",
         "checkpoint_health",
+        "copy_rehearsals",
         "data_quality",
         "ledger_upkeep",
         "stream_control",

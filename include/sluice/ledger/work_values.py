@@ -19,6 +19,7 @@ class WorkKind(StrEnum):
     MAINTAIN_TABLE = "maintain_table"
     CHECK_TABLE = "check_table"
     REPLAY = "replay"
+    REHEARSE = "rehearse"
 
 
 def trouble_of(kind: str, subject: str) -> str | None:

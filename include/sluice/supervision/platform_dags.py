@@ -9,6 +9,7 @@ QUALITY_DAG = "data_quality"
 MAINTENANCE_DAG = "table_maintenance"
 CHECKPOINTS_DAG = "checkpoint_health"
 GAPS_DAG = "backfill_gaps"
+REHEARSALS_DAG = "copy_rehearsals"
 LEDGER_DAG = "ledger_upkeep"
 
 MISSED_WHILE_PAUSED: Mapping[str, str] = {
@@ -16,6 +17,7 @@ MISSED_WHILE_PAUSED: Mapping[str, str] = {
     QUALITY_DAG: "No table is checked against its expectations.",
     MAINTENANCE_DAG: "No table is compacted, and no snapshot expires.",
     CHECKPOINTS_DAG: "No checkpoint is checked.",
+    REHEARSALS_DAG: "No copy of a state is put back on trial.",
     GAPS_DAG: "No table is compared with what its sources give.",
     LEDGER_DAG: "The ledger and the logs grow.",
 }

@@ -20,6 +20,7 @@ LANE_WIDTHS = {
     WorkKind.MAINTAIN_TABLE: 2,
     WorkKind.CHECK_TABLE: 1,
     WorkKind.REPLAY: 1,
+    WorkKind.REHEARSE: 1,
 }
 """How many items of a kind an application does at the same time. Of intervals, as many as their stream declares."""
 

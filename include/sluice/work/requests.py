@@ -142,9 +142,26 @@ class ReplayRecords(WorkRequest):
     allows_repeated: str = NO
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RehearseCopy(WorkRequest):
+    """Put the newest copy of a stream's state into a folder of its own, and run a batch on it for its state alone."""
+
+    kind: ClassVar[WorkKind] = WorkKind.REHEARSE
+    stream: str
+
+
 REQUESTS: dict[WorkKind, type[WorkRequest]] = {
     request.kind: request
-    for request in (Increment, ReplaceInterval, RefreshTable, FindGaps, MaintainTable, CheckTable, ReplayRecords)
+    for request in (
+        Increment,
+        ReplaceInterval,
+        RefreshTable,
+        FindGaps,
+        MaintainTable,
+        CheckTable,
+        ReplayRecords,
+        RehearseCopy,
+    )
 }
 """The request of each kind."""
 

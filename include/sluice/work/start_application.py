@@ -20,7 +20,15 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.work_values import NewItem, Pool
 from sluice.settings import Settings
 from sluice.work.pools import EngineProfile, conf_of, pool_of, profile_of
-from sluice.work.requests import FindGaps, Increment, RefreshTable, ReplaceInterval, ReplayRecords, WorkRequest
+from sluice.work.requests import (
+    FindGaps,
+    Increment,
+    RefreshTable,
+    RehearseCopy,
+    ReplaceInterval,
+    ReplayRecords,
+    WorkRequest,
+)
 
 
 def profile_for(request: WorkRequest, pipelines: Path) -> EngineProfile:
@@ -46,7 +54,7 @@ def profile_for(request: WorkRequest, pipelines: Path) -> EngineProfile:
             return profile_of(
                 load_declarations(pipelines, only=request.stream).stream(request.stream), is_increment=True
             )
-        case RefreshTable() | FindGaps() | ReplayRecords():
+        case RefreshTable() | FindGaps() | ReplayRecords() | RehearseCopy():
             return profile_of(load_declarations(pipelines, only=request.stream).stream(request.stream))
         case _:
             return EngineProfile()

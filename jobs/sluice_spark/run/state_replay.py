@@ -17,6 +17,7 @@ planned to exactly its end, and continues behind one batch alone.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
@@ -31,7 +32,6 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.runs import record_replay
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.settings import Settings
-from sluice.supervision.held_lease import HeldLease
 from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.run.stop_request import StopRequest
 from sluice_spark.session.checkpoint_metadata import read_checkpoint
@@ -45,7 +45,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateReplay:
-    """The batches that the state of a checkpoint has to be taken through. run_id, lease: of the run that writes it."""
+    """The batches that the state of a checkpoint has to be taken through. run_id: of the run that writes it.
+    require: raises when another run may have it."""
 
     spark: SparkSession
     settings: Settings
@@ -54,7 +55,7 @@ class StateReplay:
     run_id: str
     generation: int
     checkpoint: str
-    lease: HeldLease
+    require: Callable[[], None]
     stop: StopRequest
     reached: Reached = unnoticed
 
@@ -82,11 +83,11 @@ class StateReplay:
         for number in pending:
             if self.stop.reason is not None:
                 return False
-            self.lease.require()
+            self.require()
             self._take_back(files, number)
             self._plan(files, number)
             self.reached(CrashPoint.PLANNED)
-            if number < pending[-1] and not self._run(number):
+            if number < pending[-1] and not self.run_again(number):
                 return False
             record_replay(self.ledger, self.run_id)
             files.remove(f"{REPLAY}/{number}")
@@ -117,14 +118,21 @@ class StateReplay:
         files.remove(hidden_checksum_path(f"{OFFSETS}/{number}"))
         files.write_text(f"{OFFSETS}/{number}", replayed_entry(entry, before=before, commit=commit))
 
-    def _run(self, number: int) -> bool:
-        """Run a planned batch. Returns whether it is committed, and its state compared."""
+    def run_again(self, number: int) -> bool:
+        """Run a planned batch for its state. Returns whether it is committed, and its state compared.
+
+        Raises
+        ------
+        CheckpointError: when it leads to another state.
+        LeaseLostError: when another run may have the checkpoint.
+        Exception: what made the query fail.
+        """
         _log.info("batch %d of %s is run again for its state alone", number, self.plan.declaration.stream)
         writer = self.plan.writer(checkpoint=self.checkpoint).foreachBatch(swept(_compute))
         query = writer.trigger(once=True).start()
         try:
             while query.isActive and not self.stop.wait(_LOOK_SECONDS):
-                self.lease.require()
+                self.require()
         finally:
             query.stop()
             end_copy_of_query(self.spark, query)

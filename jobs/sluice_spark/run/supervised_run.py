@@ -212,7 +212,7 @@ class SupervisedRun:
             run_id=self.run.run_id,
             generation=start.checkpoint.generation.generation,
             checkpoint=start.checkpoint.location,
-            lease=lease,
+            require=lease.require,
             stop=stop,
             reached=self.reached,
         )

@@ -42,6 +42,7 @@ from sluice.work.requests import (
     Increment,
     MaintainTable,
     RefreshTable,
+    RehearseCopy,
     ReplaceInterval,
     ReplayRecords,
     WorkRequest,
@@ -55,6 +56,7 @@ from sluice_spark.backfill.replay_run import ReplayRun
 from sluice_spark.maintenance.maintenance_run import maintain_table
 from sluice_spark.quality.table_check import check_table
 from sluice_spark.refresh.refresh_run import RefreshRun
+from sluice_spark.run.copy_rehearsal import CopyRehearsal
 from sluice_spark.run.increment_job import run_increment
 from sluice_spark.run.stop_request import StopRequest
 from sluice_spark.session.item_sessions import ItemSessions
@@ -286,6 +288,23 @@ class ItemWork:
                 reached=self._has_reached,
             ).work()
 
+    def _rehearsal(self, request: RehearseCopy) -> Any:
+        with self.opened_when_needed(self._state_of(request.stream), deletes_files=False) as open_session:
+            found = CopyRehearsal(
+                settings=self.settings,
+                ledger=self.ledger,
+                stream=self.declarations.stream(request.stream),
+                open_session=open_session,
+                stop=self.stop,
+                require=self._continue_unless_stopped,
+            ).work()
+        if found.problem:
+            raise UnhealthyError(
+                f"The newest copy of the state of {request.stream} does not do: {found.problem}.",
+                next_step=f"Make a new one, `sluice stream restart {request.stream}`, and rehearse it.",
+            )
+        return found
+
     def _maintenance(self, request: MaintainTable) -> Any:
         with self.opened_when_needed(_AS_TABLES) as open_session:
             run = maintain_table(
@@ -349,4 +368,5 @@ _WORK: dict[type[WorkRequest], Callable[[ItemWork, Any], Any]] = {
     MaintainTable: ItemWork._maintenance,
     CheckTable: ItemWork._check,
     ReplayRecords: ItemWork._replay,
+    RehearseCopy: ItemWork._rehearsal,
 }

@@ -12,7 +12,13 @@ from tests.fixtures.drill import sampled
 from tests.integration.cli.test_operations import Copier, copier, typed
 from tests.integration.positions.test_repair_commands import QUERY, content, filled, killed, read_ends
 
-from sluice.checkpoints.checkpoint_copies import CheckpointCopy, copies_location, copy_checkpoint
+from sluice.checkpoints.checkpoint_copies import (
+    CheckpointCopy,
+    Rehearsal,
+    copies_location,
+    copy_checkpoint,
+    record_rehearsal,
+)
 from sluice.checkpoints.checkpoint_files import LocalCheckpointFiles
 from sluice.declarations.load_declarations import load_declarations
 from sluice.ledger.batches import BatchObservation, PublicationKey, record_batch
@@ -160,6 +166,17 @@ def test_the_newest_copy_is_shown_for_a_stream_with_state(copier: Copier, capsys
     _, shown, errors = typed(words, capsys)
     made = f"made {copy.copied_at:%Y-%m-%d %H:%M:%S} UTC, "
     assert f"the newest copy of its state stands behind batch 1, {made}" in shown, errors
+    assert "1 kept; not rehearsed yet" in shown
     (listed,) = json.loads(typed([*words, "--json"], capsys)[1])["state_copies"]["copies"]
     assert (listed["batch"], listed["files"], listed["bytes"]) == (1, 7, sum(one.size_bytes for one in copy.files))
     assert listed["age_seconds"] >= 0
+    assert listed["rehearsal"] is None
+    store = LocalCheckpointFiles(copies_location(root.as_uri()))
+    for problem, words_of_it in (
+        ("", "rehearsed 0 s ago, in 12 s"),
+        ("files are gone", "it does not do, files are gone"),
+    ):
+        record_rehearsal(store, copy, Rehearsal(rehearsed_at=copy.copied_at, batch=1, seconds=12.2, problem=problem))
+        assert words_of_it in typed(words, capsys)[1]
+        (listed,) = json.loads(typed([*words, "--json"], capsys)[1])["state_copies"]["copies"]
+        assert listed["rehearsal"]["problem"] == problem

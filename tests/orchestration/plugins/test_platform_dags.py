@@ -10,6 +10,7 @@ from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.stream_declaration import PLATFORM_DAGS
 from sluice.supervision.platform_dags import MISSED_WHILE_PAUSED
 from sluice_airflow.dag_builders.backfills import backfill_gaps_dag
+from sluice_airflow.dag_builders.copy_rehearsals import copy_rehearsals_dag
 from sluice_airflow.dag_builders.platform_dags import checkpoint_health_dag, ledger_upkeep_dag, stream_reconciler_dag
 from sluice_airflow.dag_builders.table_jobs import data_quality_dag, table_maintenance_dag
 
@@ -19,7 +20,13 @@ def test_each_runs_on_a_new_deployment_without_being_unpaused(tmp_path: Path) ->
     declarations = load_declarations(tmp_path)
     dags = [
         builder(declarations)
-        for builder in (data_quality_dag, table_maintenance_dag, checkpoint_health_dag, backfill_gaps_dag)
+        for builder in (
+            data_quality_dag,
+            table_maintenance_dag,
+            checkpoint_health_dag,
+            backfill_gaps_dag,
+            copy_rehearsals_dag,
+        )
     ]
     dags += [ledger_upkeep_dag(), stream_reconciler_dag()]
 

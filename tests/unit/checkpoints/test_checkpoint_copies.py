@@ -15,9 +15,12 @@ from sluice.checkpoints.checkpoint_copies import (
     KEPT_COPIES,
     CheckpointCopy,
     CopiedCheckpoint,
+    Rehearsal,
     copies_location,
     copy_checkpoint,
+    find_rehearsal,
     list_copies,
+    record_rehearsal,
 )
 from sluice.checkpoints.checkpoint_files import CheckpointFiles, LocalCheckpointFiles
 from sluice.checkpoints.checkpoint_layout import FileObservation
@@ -182,13 +185,17 @@ def test_the_oldest_copies_go_with_what_only_they_hold() -> None:
     for hours in range(KEPT_COPIES + 2):
         checkpoint.texts.update(stateful(hours + 1))
         checkpoint.texts.pop(f"offsets/{hours - 1}", None)  # Spark removes old entries
-        copied(checkpoint, store, LATER + timedelta(hours=hours))
+        copy = copied(checkpoint, store, LATER + timedelta(hours=hours))
+        assert copy is not None
+        record_rehearsal(store, copy, Rehearsal(rehearsed_at=LATER, batch=hours, seconds=1.5))
 
     copies = list_copies(store)
 
+    found = [find_rehearsal(store, one) for one in copies]
+    assert [one.batch for one in found if one is not None] == [KEPT_COPIES + 1, KEPT_COPIES]
     assert [one.committed for one in copies] == [KEPT_COPIES + 1, KEPT_COPIES]
     assert set(store.texts) == {one.kept_at for copy in copies for one in copy.files} | {
-        f"{copy.clock}.json" for copy in copies
+        f"{copy.clock}{ending}" for copy in copies for ending in (".json", ".rehearsed")
     }
     assert all(restored(store, copy)["metadata"] == "m" for copy in copies)
 
@@ -333,6 +340,15 @@ def test_a_file_of_a_copy_that_is_damaged_is_not_read() -> None:
     del store.texts[kept_at]
     with pytest.raises(CheckpointError, match="is gone"):
         CopiedCheckpoint(store, copy).read_bytes("offsets/0")
+
+
+def test_what_cannot_be_read_of_a_rehearsal_is_none() -> None:
+    store = FakeCheckpointFiles({})
+    copy = copied(FakeCheckpointFiles(stateful(1)), store)
+    assert copy is not None
+    assert find_rehearsal(store, copy) is None
+    store.texts[f"{copy.clock}.rehearsed"] = "{"
+    assert find_rehearsal(store, copy) is None
 
 
 def test_an_index_that_cannot_be_read_is_no_copy() -> None:

@@ -1,0 +1,141 @@
+"""Puts the newest copy of a stream's state back on trial: in a folder of its own, beside the running stream.
+
+    the copy in `.rehearsals` ─► its newest commit goes ─► the query runs that batch again ─► its state is compared
+
+What a copy is worth shows when it is needed: whether its files are whole, whether today's code reads its state, and
+whether the source still has what a batch behind it reads. The rows of the batch go nowhere.
+
+What it does not do: it runs one batch, and a replay may need a thousand. The state is compared by its number of rows.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from sluice.checkpoints.checkpoint_copies import (
+    CopiedCheckpoint,
+    Rehearsal,
+    copies_location,
+    list_copies,
+    record_rehearsal,
+    rehearsal_location,
+)
+from sluice.checkpoints.checkpoint_files import CheckpointFiles, open_checkpoint_files
+from sluice.checkpoints.checkpoint_layout import COMMITS, METADATA, OFFSETS
+from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.errors import CheckpointError, DeclarationError, SchemaError, UsageError
+from sluice.failure_reasons import describe_failure
+from sluice.ledger.batches import PublicationKey, find_batch
+from sluice.ledger.connection import Ledger, database_time
+from sluice.ledger.generations import GenerationObservation, find_generation
+from sluice.positions.restore_copy import put_copy
+from sluice.publication.crash_points import unnoticed
+from sluice.settings import Settings
+from sluice_spark.query.stream_plan import plan_stream
+from sluice_spark.run.job import failure_of_error
+from sluice_spark.run.state_replay import StateReplay
+from sluice_spark.run.stop_request import StopRequest
+from sluice_spark.session.jvm import first_line
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyRehearsal:
+    """One rehearsal. require: raises when it is to end, as when nobody waits for it any more."""
+
+    settings: Settings
+    ledger: Ledger
+    stream: LoadedStream
+    open_session: Callable[[], SparkSession]
+    stop: StopRequest
+    require: Callable[[], None]
+
+    def work(self) -> Rehearsal:
+        """Rehearse the newest copy, and keep beside it what came of that.
+
+        Raises
+        ------
+        UsageError: when the stream has no copy.
+        CheckpointError: when the storage does not answer.
+        WithdrawnError: when it was withdrawn meanwhile; nothing is kept of it.
+        """
+        generation = find_generation(self.ledger, self.stream.name)
+        opened = partial(open_checkpoint_files, object_store=self.settings.object_store)
+        store = None if generation is None else opened(copies_location(generation.checkpoint))
+        copy = None if store is None else next(iter(list_copies(store)), None)
+        if generation is None or store is None or copy is None or copy.committed < 0:
+            raise UsageError(
+                f"Stream {self.stream.name} has no copy of a state with a batch.",
+                next_step="A stream with state is copied at each stop in order, and while it runs where its "
+                "declaration says `state.backup_every`.",
+            )
+        shadow, began = opened(rehearsal_location(generation.checkpoint)), time.monotonic()
+        try:
+            problem = self._problem(generation, CopiedCheckpoint(store, copy), shadow)
+        finally:
+            _empty(shadow)
+        rehearsal = Rehearsal(
+            rehearsed_at=database_time(self.ledger),
+            batch=copy.committed,
+            seconds=round(time.monotonic() - began, 3),
+            problem=problem,
+        )
+        record_rehearsal(store, copy, rehearsal)
+        return rehearsal
+
+    def _problem(self, generation: GenerationObservation, copied: CopiedCheckpoint, shadow: CheckpointFiles) -> str:
+        """Put the copy back and run its newest batch again. Returns why the copy does not do; empty where it does."""
+        number = copied.copy.committed
+        key = PublicationKey(stream=self.stream.name, generation=generation.generation, batch=number)
+        batch = find_batch(self.ledger, key)
+        if batch is None or batch.state_rows is None:
+            return f"the ledger does not know how many rows the state had behind batch {key}, so nothing is compared"
+        try:
+            _put_before_commit(shadow, copied)
+            is_run = self._replay(generation).run_again(number)
+        except (CheckpointError, DeclarationError, SchemaError) as error:
+            return error.message
+        except StreamingQueryException as error:
+            self.require()
+            _log.warning("the copy %s of %s does not do: %s", copied.copy.clock, self.stream.name, first_line(error))
+            return describe_failure(failure_of_error(error))
+        self.require()
+        return "" if is_run else f"batch {key} was planned on the copy and did not run"
+
+    def _replay(self, generation: GenerationObservation) -> StateReplay:
+        spark, checkpoint = self.open_session(), rehearsal_location(generation.checkpoint)
+        self.require()
+        return StateReplay(
+            spark=spark,
+            settings=self.settings,
+            ledger=self.ledger,
+            plan=plan_stream(spark, self.stream, self.settings, checkpoint=checkpoint),
+            run_id="",
+            generation=generation.generation,
+            checkpoint=checkpoint,
+            require=self.require,
+            stop=self.stop,
+        )
+
+
+def _put_before_commit(shadow: CheckpointFiles, copied: CopiedCheckpoint) -> None:
+    """Put a copy into a folder as if its newest batch were planned and not committed yet."""
+    _empty(shadow)
+    put_copy(shadow, copied.store, copied.copy, unnoticed)
+    shadow.write_text(METADATA, copied.read_text(METADATA) or "")
+    shadow.remove(f"{COMMITS}/{copied.copy.committed}")
+    if copied.copy.planned > copied.copy.committed:
+        shadow.remove(f"{OFFSETS}/{copied.copy.planned}")
+
+
+def _empty(folder: CheckpointFiles) -> None:
+    for seen in folder.list_files():
+        folder.remove(seen.path)
