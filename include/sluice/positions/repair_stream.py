@@ -11,7 +11,9 @@ State that is lost comes from a copy that a stop has made (`restore_copy`). Wher
 next run takes it through the batches between (`replay_decision`).
 
 What it does not do: it computes no lost state again, nor what a source keeps in the checkpoint alone.
-A table that was set back or created again has remedies of its own, and they come first.
+Where the checkpoint cannot be written back, a generation that the ledger forgot is all the same: without it no reset is
+possible, and no rewind to an earlier state. A table that was set back or created again has remedies of its own, and
+they come first.
 Known limitation: of a driver whose run a lost ledger has forgotten nothing is known; its next heartbeat ends it.
 """
 
@@ -56,13 +58,14 @@ class Repair:
     """What a repair writes.
 
     generation: the one that the ledger gets; unset when it has it. query_id: its query.
-    checkpoint: unset while it agrees.
+    checkpoint: unset while it agrees. left: why it is left as it is, where only the ledger can be written back.
     """
 
     seen: StreamPosition
     generation: int | None
     query_id: str
     checkpoint: CheckpointRepair | None
+    left: Refusal | None = None
 
     @property
     def evidence(self) -> dict[str, Any]:
@@ -72,6 +75,7 @@ class Repair:
             "generation": self.seen.number,
             "location": self.seen.checkpoint,
             "restores_generation": self.generation is not None,
+            "leaves_checkpoint": self.left.sentence if self.left is not None else None,
             "identities": dict(self.seen.identities) if self.generation is not None else {},
             "stands_at": written.stands_at,
             "runs_again": written.runs_again,
@@ -109,14 +113,18 @@ def plan_repair(
     is_written = any(one.witness is Witness.CHECKPOINT for one in findings)
     decided = decide_write(seen, settings.object_store) if is_written else None
     written = decided if isinstance(decided, CheckpointRepair) and not decided.is_empty else None
+    refused, is_forgotten = _refused(decided), any(one.witness is Witness.LEDGER for one in findings)
     repair = Repair(
         seen=seen,
-        generation=seen.number if any(one.witness is Witness.LEDGER for one in findings) else None,
+        generation=seen.number if is_forgotten else None,
         query_id=query_id_in(written.writes.get(METADATA, "") if written is not None else "") or query_id_of(seen),
         checkpoint=written,
+        left=refused if is_forgotten else None,
     )
     rows = written.rows_read_again if written is not None else 0
-    refusals = [*_refusals(ledger, seen, findings), *([decided] if isinstance(decided, Refusal) else [])]
+    refusals = [*_refusals(ledger, seen, findings)]
+    if refused is not None and not is_forgotten:
+        refusals.append(refused)
     if written is not None and written.replays:
         refusals += _computed_otherwise(ledger, wanted, written.replays, generation=seen.number)
     if written is not None:
@@ -134,6 +142,10 @@ def plan_repair(
         rows=rows,
         evidence=repair.evidence,
     )
+
+
+def _refused(decided: CheckpointRepair | Refusal | None) -> Refusal | None:
+    return decided if isinstance(decided, Refusal) else None
 
 
 def repair_stream(
@@ -312,7 +324,12 @@ def _sentences(repair: Repair, findings: tuple[PositionFinding, ...]) -> Iterato
     if written is not None:
         yield from sentences_of_files(seen, written)
         yield sentence_of_rows(written.rows_read_again)
-    if written is not None or repair.generation is not None:
+    if repair.left is not None:
+        yield (
+            f"{repair.left.sentence} It stays as it is, and the stream does not start from it. Once the ledger has its "
+            f"generation, {repair.left.next_step}"
+        )
+    elif written is not None or repair.generation is not None:
         yield f"Nothing is started. Then: `sluice stream start {seen.stream}`."
 
 

@@ -90,7 +90,8 @@ def plan_rewind(
     refusals = [] if rewind.is_empty else [*refusals_of_rewind(ledger, rewind, now)]
     if not rewind.is_empty:
         refusals += () if leaves_readers else map(refusal_of_reader, passed)
-    if isinstance(decided, Refusal) and all(one.goal is not None for one in tables):
+    is_first = all(one.reason is not RefusalReason.OTHER_REMEDY for one in refusals)
+    if isinstance(decided, Refusal) and is_first and all(one.goal is not None for one in tables):
         refusals.append(_of_checkpoint(settings, now, decided))
     if not rewind.is_empty and not refusals:
         refusals += _of_sources(reach, rewind)

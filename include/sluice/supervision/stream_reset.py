@@ -72,10 +72,14 @@ def plan_reset(
         require_at_rest(ledger, wanted.name)
     left = find_generation(ledger, wanted.name)
     if left is None:
-        raise UsageError(f"Stream {wanted.name} has never been started: it has no generation to leave.")
+        raise UsageError(
+            f"The ledger knows no generation of {wanted.name} that could be left: it has never been started, or the "
+            "ledger is an older copy.",
+            next_step=_forgotten(wanted.name),
+        )
     opens = left.generation + 1
     checkpoint = checkpoint_of(wanted.name, opens, checkpoints_root=settings.checkpoints)
-    is_checked = _require_empty(checkpoint, settings)
+    is_checked = _require_empty(wanted.name, checkpoint, settings)
     batch = newest_batch(ledger, wanted.name, generation=left.generation)
     keeps_state = bool(left.fingerprint.get(STATE_OPERATORS))
     waiting, unknown = _staged(ledger, wanted, settings)
@@ -209,7 +213,11 @@ def _discarding(change: GenerationChange, wanted: LoadedStream) -> str:
     )
 
 
-def _require_empty(checkpoint: str, settings: Settings) -> bool:
+def _forgotten(stream: str) -> str:
+    return f"If it is, write the generation back first: `sluice stream repair {stream} --dry-run`."
+
+
+def _require_empty(stream: str, checkpoint: str, settings: Settings) -> bool:
     """Require that the folder of a checkpoint is empty. Returns whether its storage can be read from this process."""
     try:
         folder = open_checkpoint_files(checkpoint, settings.object_store)
@@ -218,7 +226,7 @@ def _require_empty(checkpoint: str, settings: Settings) -> bool:
     if found := folder.list_files():
         raise CheckpointError(
             f"{checkpoint}, the folder of the new checkpoint, contains {found[0].path} already: it would be taken for "
-            "the stream's own.",
-            next_step="Find out whose it is, and move it away.",
+            "the stream's own. It may be that of a generation that the ledger does not know, as an older copy.",
+            next_step=f"{_forgotten(stream)} Otherwise find out whose it is, and move it away.",
         )
     return True

@@ -243,9 +243,7 @@ def test_a_rewind_without_its_generation_in_the_ledger_is_refused(
     """Nothing is known then of rejected batches and of inputs, and no start would accept what it leaves."""
     published_all(copier)
     before = copier.bench.ids()
-    with copier.ledger.transaction() as connection:
-        for statement in ("DELETE FROM batches WHERE stream = :s", "DELETE FROM generations WHERE stream = :s"):
-            connection.execute(sql(statement), {"s": copier.stream})
+    forgotten(copier)
 
     code, shown, errors = rewound(copier, capsys, "--yes", to=1)
 
@@ -314,3 +312,41 @@ def test_a_lost_checkpoint_is_repaired_before_its_stream_continues_past_a_gap(
     code, _, errors = typed(["stream", "continue", copier.stream, "--dry-run"], capsys)
 
     assert (code, f"`sluice stream repair {copier.stream} --dry-run`" in errors) == (2, True), errors
+
+
+def forgotten(copier: Copier) -> None:
+    """An older copy of the ledger knows neither the batches nor the generation."""
+    with copier.ledger.transaction() as connection:
+        for statement in ("DELETE FROM batches WHERE stream = :s", "DELETE FROM generations WHERE stream = :s"):
+            connection.execute(sql(statement), {"s": copier.stream})
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_forgotten_generation_is_written_back_also_where_the_state_is_lost(
+    copier: Copier, is_kept: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without it every other command is refused. is_kept: whether an earlier state is there, to which it can go back;
+    otherwise a reset is what is left."""
+    published_all(copier)
+    states = folder(copier) / "state/0/0"
+    for version in (3, 4) if is_kept else (1, 2, 3, 4):
+        (states / f"{version}.delta").unlink()
+    forgotten(copier)
+    _, _, errors = rewound(copier, capsys, "--yes", to=1)
+    assert f"`sluice stream repair {copier.stream} --dry-run`" in errors, errors
+    assert "reset" not in errors
+    code, _, errors = typed(["stream", "reset", copier.stream, "--dry-run"], capsys)
+    assert (code, f"`sluice stream repair {copier.stream} --dry-run`" in errors) == (2, True), errors
+
+    code, said, errors = typed(["stream", "repair", copier.stream, "--yes"], capsys)
+
+    assert (code, "Write generation 1 into the ledger" in said) == (0, True), said + errors
+    assert f"The checkpoint of {copier.stream} cannot be written back: its state is" in said
+    assert f"`sluice stream reset {copier.stream} --dry-run`" in said
+    assert f"Then: `sluice stream start {copier.stream}`" not in said
+    code, _, errors = rewound(copier, capsys, "--yes", to=1)
+    assert (code == 0, may_start(copier)) == (is_kept, is_kept), errors
+    if not is_kept:
+        assert f"`sluice stream reset {copier.stream} --dry-run`" in errors
+        code, said, errors = typed(["stream", "reset", copier.stream, "--yes"], capsys)
+        assert code == 0, said + errors
