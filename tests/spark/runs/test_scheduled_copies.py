@@ -50,7 +50,7 @@ def test_a_killed_stream_is_put_back_from_a_copy_that_was_made_within_a_batch(
     def copy_within_the_third(point: CrashPoint) -> None:
         passed.append(point)
         if passed.count(CrashPoint.STAGED) == 3 and not kept:
-            await_condition(lambda: any(one.committed == 1 for one in list_copies(copies)))
+            await_condition(lambda: any((one.committed, one.planned) == (1, 2) for one in list_copies(copies)))
             kept.update(contents(copies))
 
     subject.run(reached=copy_within_the_third)
