@@ -55,6 +55,8 @@ class Rewind:
     def rows_lost(self) -> int | None:
         """The rows that were read, and that the inputs do not have any more; unset when their number is unknown."""
         rows = [one.rows for one in self.losses if one.is_lost]
+        if self.checkpoint is not None and self.checkpoint.reads_until is None:
+            return None
         return None if None in rows else sum(one or 0 for one in rows)
 
     @property

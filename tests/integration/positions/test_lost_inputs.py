@@ -9,14 +9,16 @@ from pathlib import Path
 
 import pytest
 import yaml
+from sqlalchemy import text
 from tests.fixtures.publication import COLUMNS, Workbench
 from tests.integration.cli.test_operations import Copier, copier, typed
 from tests.integration.maintenance.conftest import offset
 from tests.integration.positions.test_adoption_dangers import copier_ends, head, set_back
 from tests.integration.positions.test_repair_commands import HEADER, filled, folder
 from tests.integration.positions.test_rewind_dangers import refused
-from tests.integration.positions.test_rewinds import record, rewound
+from tests.integration.positions.test_rewinds import killed, record, rewound
 
+from sluice.publication.crash_points import CrashPoint
 from sluice.publication.staged_batch import canonical_offsets
 from sluice.settings import load_settings
 
@@ -77,6 +79,23 @@ def test_how_much_is_lost_is_unknown_once_what_was_withdrawn_is_expired(
     _, shown, _ = rewound(reading.copier, capsys, "--dry-run")
 
     assert "An unknown number of rows are read again, an unknown number are lost" in shown
+
+
+def test_how_much_is_lost_is_unknown_where_nothing_shows_how_far_was_read(
+    reading: Reading, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A first try has taken the table back, an older copy of the ledger does not know the batches, and the checkpoint
+    has lost the newest entry of its log."""
+    copier = reading.copier
+    set_back(reading.source, reading.ends[1])
+    with copier.ledger.transaction() as connection:
+        connection.execute(text("DELETE FROM batches WHERE stream = :s AND batch > 0"), {"s": copier.stream})
+    killed(copier, CrashPoint.COMMITTED, 2)
+    (folder(copier) / "offsets/2").unlink()
+
+    _, shown, errors = rewound(copier, capsys, "--dry-run")
+
+    assert "An unknown number of rows are read again, an unknown number are lost" in shown, shown + errors
 
 
 def test_what_is_read_again_counts_also_where_the_checkpoint_stands_there_already(
