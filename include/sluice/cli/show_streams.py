@@ -13,7 +13,6 @@ from rich.table import Table
 
 from sluice.cli.cli_context import CliContext, open_cli_context
 from sluice.cli.event_verbs import events_table
-from sluice.cli.state_copies import observe_state_copies
 from sluice.cli.stream_rendering import (
     batches_table,
     fields_table,
@@ -36,6 +35,7 @@ from sluice.ledger.run_values import RunObservation
 from sluice.ledger.runs import find_run, newest_runs, recent_runs
 from sluice.ledger.source_schemas import source_schemas
 from sluice.ledger.undeclared_fields import undeclared_fields
+from sluice.positions.state_copies import observe_state_copies
 from sluice.quality.schema_patch import patches_of
 from sluice.supervision.orphaned_runs import find_orphaned_runs
 from sluice.supervision.platform_troubles import (
@@ -132,7 +132,7 @@ def show(
         return
     _print_summary(stream, row, generation)
     if copies is not None:
-        typer.echo(copies.sentence(now=now))
+        typer.echo(copies.sentence(newest_batch=batches[0].key.batch if batches else None))
     _print_history(row, runs, batches, events)
     for table in [schemas_table(schemas)] * bool(schemas) + [fields_table(fields)] * bool(fields):
         typer.echo("")

@@ -21,6 +21,7 @@ class CheckpointProperty(StrEnum):
 
     POSITION: tables, ledger, checkpoint and sources agree where the stream stands.
     PUBLISHED_FILES: those of the published files that were looked for exist.
+    COPIES: nothing shows that the newest copy of the state could not be put back.
     """
 
     EXISTS = "exists"
@@ -35,6 +36,7 @@ class CheckpointProperty(StrEnum):
     PROGRESS = "progress"
     POSITION = "position"
     PUBLISHED_FILES = "published_files"
+    COPIES = "copies"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ from sluice.ledger.connection import Ledger, database_time
 from sluice.positions.judge_position import disagreeing, judge_position
 from sluice.positions.observe_position import observe_position
 from sluice.positions.published_files import look_for_files
+from sluice.positions.state_copies import observe_state_copies
 from sluice.positions.stream_position import Agreement, StreamPosition, Witness
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
@@ -73,7 +74,7 @@ def _check(
     if not seen.number:
         return None
     judged = seen.health or _unread(seen, now)
-    return replace(judged, findings=(*judged.findings, *_beside(catalog, seen)))
+    return replace(judged, findings=(*judged.findings, *_beside(catalog, seen, settings)))
 
 
 def _unread(seen: StreamPosition, now: datetime) -> CheckpointObservation:
@@ -90,7 +91,7 @@ def _unread(seen: StreamPosition, now: datetime) -> CheckpointObservation:
     )
 
 
-def _beside(catalog: Catalog | None, seen: StreamPosition) -> Iterator[CheckpointFinding]:
+def _beside(catalog: Catalog | None, seen: StreamPosition, settings: Settings) -> Iterator[CheckpointFinding]:
     # What of the checkpoint alone is damaged or unknown has its findings already.
     known = {(Witness.CHECKPOINT, Agreement.DAMAGED), (Witness.CHECKPOINT, Agreement.UNKNOWN)}
     findings = judge_position(seen)
@@ -105,4 +106,10 @@ def _beside(catalog: Catalog | None, seen: StreamPosition) -> Iterator[Checkpoin
         name=CheckpointProperty.PUBLISHED_FILES,
         healthy=not problem,
         message=problem or f"{looked} of the published files were looked for",
+    )
+    copies = observe_state_copies(seen.generation, settings.object_store)
+    yield CheckpointFinding(
+        name=CheckpointProperty.COPIES,
+        healthy=copies is None or copies.is_usable,
+        message="it has no state that needs a copy" if copies is None else copies.sentence(newest_batch=seen.committed),
     )

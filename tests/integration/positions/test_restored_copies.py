@@ -22,11 +22,13 @@ from sluice.checkpoints.checkpoint_copies import (
 from sluice.checkpoints.checkpoint_files import LocalCheckpointFiles
 from sluice.declarations.load_declarations import load_declarations
 from sluice.ledger.batches import BatchObservation, PublicationKey, record_batch
+from sluice.ledger.checkpoint_checks import CheckpointFinding, CheckpointProperty
 from sluice.ledger.connection import database_time
 from sluice.ledger.events import EventSubject, recent_events
 from sluice.ledger.generations import find_generation
 from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import admit_run, record_end
+from sluice.positions.check_checkpoints import check_checkpoints
 from sluice.publication.crash_points import CrashPoint
 from sluice.settings import load_settings
 
@@ -164,19 +166,36 @@ def test_the_newest_copy_is_shown_for_a_stream_with_state(copier: Copier, capsys
     copy = copied(copier, root)
 
     _, shown, errors = typed(words, capsys)
-    made = f"made {copy.copied_at:%Y-%m-%d %H:%M:%S} UTC, "
-    assert f"the newest copy of its state stands behind batch 1, {made}" in shown, errors
-    assert "1 kept; not rehearsed yet" in shown
+    made = f"made {copy.copied_at:%Y-%m-%d %H:%M:%S} UTC; 1 kept; not rehearsed yet"
+    assert f"the newest copy of its state stands behind batch 1, 0 before the newest one, {made}" in shown, errors
     (listed,) = json.loads(typed([*words, "--json"], capsys)[1])["state_copies"]["copies"]
     assert (listed["batch"], listed["files"], listed["bytes"]) == (1, 7, sum(one.size_bytes for one in copy.files))
     assert listed["age_seconds"] >= 0
     assert listed["rehearsal"] is None
     store = LocalCheckpointFiles(copies_location(root.as_uri()))
     for problem, words_of_it in (
-        ("", "rehearsed 0 s ago, in 12 s"),
+        ("", " UTC, in 12 s"),
         ("files are gone", "it does not do, files are gone"),
     ):
         record_rehearsal(store, copy, Rehearsal(rehearsed_at=copy.copied_at, batch=1, seconds=12.2, problem=problem))
         assert words_of_it in typed(words, capsys)[1]
         (listed,) = json.loads(typed([*words, "--json"], capsys)[1])["state_copies"]["copies"]
         assert listed["rehearsal"]["problem"] == problem
+
+
+def test_a_check_says_what_the_copies_are_worth(copier: Copier) -> None:
+    root = filled(copier, batches=2)
+
+    def found() -> CheckpointFinding:
+        (seen,) = check_checkpoints(
+            copier.ledger, load_declarations(load_settings().pipelines), load_settings(), streams=[copier.stream]
+        )
+        return next(one for one in seen.findings if one.name is CheckpointProperty.COPIES)
+
+    assert (found().healthy, found().message) == (True, "its state has no copy yet: the next orderly stop makes one")
+    copy = copied(copier, root)
+    assert (found().healthy, "0 before the newest one" in found().message) == (True, True)
+    store = LocalCheckpointFiles(copies_location(root.as_uri()))
+    record_rehearsal(store, copy, Rehearsal(rehearsed_at=copy.copied_at, batch=1, seconds=1, problem="files are gone"))
+
+    assert (found().healthy, "it does not do, files are gone" in found().message) == (False, True)

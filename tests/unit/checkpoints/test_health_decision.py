@@ -72,7 +72,7 @@ def test_a_valid_checkpoint_has_no_problem() -> None:
     seen = check(contents(sound()))
 
     assert seen.problems == ()
-    beside = {CheckpointProperty.POSITION, CheckpointProperty.PUBLISHED_FILES}  # other witnesses show these
+    beside = {CheckpointProperty.POSITION, CheckpointProperty.PUBLISHED_FILES, CheckpointProperty.COPIES}
     assert [finding.name for finding in seen.findings] == [one for one in CheckpointProperty if one not in beside]
     assert (seen.newest_batch, seen.newest_commit_age_seconds) == (5, 2.0)
 

@@ -1,4 +1,4 @@
-"""The copies of a stream's state, as `sluice stream show` lists them: from where a lost state can be put back."""
+"""The copies of a stream's state, as its checks and `sluice stream show` list them: a lost one is put back from one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from sluice.checkpoints.checkpoint_copies import (
 )
 from sluice.checkpoints.checkpoint_files import open_checkpoint_files
 from sluice.checkpoints.compatibility import STATE_MEANING, STATE_OPERATORS
-from sluice.cli.stream_rendering import age_text
 from sluice.errors import CheckpointError
 from sluice.ledger.generations import GenerationObservation
 from sluice.settings import ObjectStoreSettings
@@ -31,24 +30,30 @@ class StateCopies:
     rehearsals: Mapping[str, Rehearsal] = field(default_factory=dict, hash=False)
     problem: str = ""
 
-    def sentence(self, *, now: datetime) -> str:
-        """The newest one, for a person."""
+    @property
+    def is_usable(self) -> bool:
+        """Whether nothing shows that a lost state could not be put back."""
+        found = self.rehearsals.get(self.copies[0].clock) if self.copies else None
+        return not self.problem and (found is None or not found.problem)
+
+    def sentence(self, *, newest_batch: int | None) -> str:
+        """The newest one, for a person. newest_batch: that is committed; it says how far the copy is behind."""
         if self.problem:
             return f"the copies of its state are unknown: {self.problem}"
         if not self.copies:
             return "its state has no copy yet: the next orderly stop makes one"
         newest = self.copies[0]
-        made = f"made {newest.copied_at:%Y-%m-%d %H:%M:%S} UTC, {age_text(now - newest.copied_at)} ago"
+        behind = 0 if newest_batch is None else max(0, newest_batch - newest.committed)
         return (
-            f"the newest copy of its state stands behind batch {newest.committed}, {made}; {len(self.copies)} kept; "
-            f"{self._rehearsed(newest, now=now)}"
+            f"the newest copy of its state stands behind batch {newest.committed}, {behind} before the newest one, "
+            f"made {newest.copied_at:%Y-%m-%d %H:%M:%S} UTC; {len(self.copies)} kept; {self._rehearsed(newest)}"
         )
 
-    def _rehearsed(self, copy: CheckpointCopy, *, now: datetime) -> str:
+    def _rehearsed(self, copy: CheckpointCopy) -> str:
         if (found := self.rehearsals.get(copy.clock)) is None:
             return "not rehearsed yet"
-        ago = f"rehearsed {age_text(now - found.rehearsed_at)} ago"
-        return f"{ago}: it does not do, {found.problem}" if found.problem else f"{ago}, in {found.seconds:.0f} s"
+        at = f"rehearsed {found.rehearsed_at:%Y-%m-%d %H:%M:%S} UTC"
+        return f"{at}: it does not do, {found.problem}" if found.problem else f"{at}, in {found.seconds:.0f} s"
 
     def document(self, *, now: datetime) -> Mapping[str, Any]:
         """All of them, for a program."""
