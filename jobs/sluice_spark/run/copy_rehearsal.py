@@ -49,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyRehearsal:
-    """One rehearsal. require: raises when it is to end, as when nobody waits for it any more."""
+    """One rehearsal. require: raises when it is to end, as when it was withdrawn."""
 
     settings: Settings
     ledger: Ledger

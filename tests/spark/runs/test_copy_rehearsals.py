@@ -156,7 +156,7 @@ def test_a_rehearsal_that_is_withdrawn_says_nothing_of_its_copy(workshop: Worksh
     copies, trial = folders(subject)
 
     def withdrawn() -> None:
-        raise WithdrawnError("nobody waits")
+        raise WithdrawnError("withdrawn")
 
     with pytest.raises(WithdrawnError):
         rehearsed(subject, require=withdrawn)
