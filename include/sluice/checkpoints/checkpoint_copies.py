@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from hashlib import sha256
@@ -25,13 +25,24 @@ from hashlib import sha256
 from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
 
 from sluice.checkpoints.checkpoint_files import STATE, CheckpointFiles
-from sluice.checkpoints.checkpoint_layout import COMMITS, OFFSETS, FileObservation, is_hidden, log_files, state_stores
+from sluice.checkpoints.checkpoint_layout import (
+    CHECKSUM_SUFFIX,
+    COMMITS,
+    OFFSETS,
+    FileObservation,
+    is_hidden,
+    log_files,
+    state_stores,
+)
 from sluice.errors import CheckpointError
 
 KEPT_COPIES = 2
 """How many copies of a generation are kept: when the newest one cannot be read, there is another."""
 
-_COPIES, _REHEARSALS, _FILES, _INDEX, _REHEARSED = ".copies", ".rehearsals", "files", ".json", ".rehearsed"
+REHEARSED = ".rehearsed"
+"""The ending of what is kept of a rehearsal (`sluice.checkpoints.copy_rehearsals`)."""
+
+_COPIES, _FILES, _INDEX = ".copies", "files", ".json"
 
 _YOUNG = timedelta(minutes=1)
 """A file that changed so short before the copy is read again by the next one: object stores record seconds, and their
@@ -44,7 +55,6 @@ LARGE_BYTES = 32 * 1024 * 1024
 """A file from here on is read alone: it is in memory while it is copied, and a driver has little of it."""
 
 _STATE_FOLDER = f"{STATE}/"
-_REMOVED_WHEN_OLD = (f"{OFFSETS}/", f"{COMMITS}/", _STATE_FOLDER)
 
 _log = logging.getLogger(__name__)
 
@@ -87,60 +97,15 @@ class CheckpointCopy(BaseModel):
         return self.copied_at.strftime("%Y%m%dT%H%M%S%fZ")
 
 
-class Rehearsal(BaseModel):
-    """What came of putting a copy back on trial.
-
-    batch: the batch that was run again on it. seconds: how long that took, from the first file to the state that was
-    compared. problem: why the copy, or what the batch reads, does not do; empty where the state came out equal.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    rehearsed_at: AwareDatetime
-    batch: int
-    seconds: float
-    problem: str = ""
-
-
 def copies_location(checkpoint: str) -> str:
     """Where the copies of the checkpoint of a generation lie: not below it, and not below its stream's folder."""
-    return _beside(checkpoint, _COPIES)
+    return folder_beside(checkpoint, _COPIES)
 
 
-def rehearsal_location(checkpoint: str) -> str:
-    """Where a copy of the checkpoint of a generation is put back on trial."""
-    return _beside(checkpoint, _REHEARSALS)
-
-
-def _beside(checkpoint: str, folder: str) -> str:
+def folder_beside(checkpoint: str, folder: str) -> str:
+    """The folder of the checkpoint of a generation below another one beside those of the streams."""
     root, stream, generation = checkpoint.rstrip("/").rsplit("/", 2)
     return f"{root}/{folder}/{stream}/{generation}"
-
-
-def record_rehearsal(store: CheckpointFiles, copy: CheckpointCopy, rehearsal: Rehearsal) -> None:
-    """Keep what came of a rehearsal beside its copy.
-
-    Raises
-    ------
-    CheckpointError: when the storage does not answer.
-    """
-    store.write_text(f"{copy.clock}{_REHEARSED}", rehearsal.model_dump_json())
-
-
-def find_rehearsal(store: CheckpointFiles, copy: CheckpointCopy) -> Rehearsal | None:
-    """The newest rehearsal of a copy; none when there was none, or when what is kept of it cannot be read.
-
-    Raises
-    ------
-    CheckpointError: when the storage does not answer.
-    """
-    path = f"{copy.clock}{_REHEARSED}"
-    try:
-        text = store.read_text(path)
-        return None if text is None else Rehearsal.model_validate_json(text)
-    except ValidationError as error:
-        _log.warning("%s of %s says nothing of a rehearsal: %s", path, store.location, error)
-        return None
 
 
 def list_copies(store: CheckpointFiles) -> tuple[CheckpointCopy, ...]:
@@ -234,12 +199,21 @@ def _as_of_now(checkpoint: CheckpointFiles) -> tuple[FileObservation, ...]:
     entries of the logs and versions of the state of which these looks know nothing are left out of the last one."""
     commits = log_files(checkpoint.list_files(COMMITS), COMMITS)
     offsets = log_files(checkpoint.list_files(OFFSETS), OFFSETS)
-    known = {seen.path for seen in (*commits.values(), *checkpoint.list_files(STATE))}
-    known |= {seen.path for number, seen in offsets.items() if number <= max(commits, default=-1) + 1}
+    states = [one for store in state_stores(checkpoint.list_files(STATE)).values() for one in store]
+    planned = max(commits, default=-1) + 1
+    known = {seen.path for seen in commits.values()} | {one.file.path for one in states if one.version <= planned + 1}
+    known |= {seen.path for number, seen in offsets.items() if number <= planned}
     files = checkpoint.list_files()
     later = {seen.path for log in (COMMITS, OFFSETS) for seen in log_files(files, log).values()}
     later |= {found.file.path for store in state_stores(files).values() for found in store}
     return tuple(seen for seen in files if not is_hidden(seen.path) and (seen.path in known or seen.path not in later))
+
+
+def _is_removed_when_old(seen: FileObservation) -> bool:
+    """Whether Spark removes a file by its age, and what is left shows what it is of. A file to which a state of RocksDB
+    refers does not: which of the states needs it stands in these alone."""
+    of_state = replace(seen, path=seen.path.removesuffix(CHECKSUM_SUFFIX))
+    return seen.path.startswith((f"{OFFSETS}/", f"{COMMITS}/")) or bool(state_stores([of_state]))
 
 
 _Identity = tuple[str, int, datetime]
@@ -289,7 +263,7 @@ class _Copying:
         if (known := self.before.get(_identity(seen))) is not None:
             return known
         content = self.checkpoint.read_bytes(seen.path)
-        if content is None and seen.path.startswith(_REMOVED_WHEN_OLD):
+        if content is None and _is_removed_when_old(seen):
             return None
         if content is None:
             raise CheckpointError(
@@ -308,7 +282,7 @@ def _let_go(store: CheckpointFiles, listed: Sequence[FileObservation], *, copies
     """Remove what the newest copies do not need: indexes first, so that no index names a file that is gone."""
     kept = copies[:KEPT_COPIES]
     needed = {one.kept_at for copy in kept for one in copy.files}
-    needed |= {f"{copy.clock}{ending}" for copy in kept for ending in (_INDEX, _REHEARSED)}
+    needed |= {f"{copy.clock}{ending}" for copy in kept for ending in (_INDEX, REHEARSED)}
     for seen in sorted(listed, key=lambda one: "/" in one.path):
         if seen.path not in needed:
             store.remove(seen.path)

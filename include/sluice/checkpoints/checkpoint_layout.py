@@ -54,7 +54,7 @@ TEXTS_OF_A_LOG = 3
 
 _STATE_FILE = re.compile(r"(?P<version>\d+)(_[0-9a-f-]+)?\.(?P<kind>delta|changelog|snapshot|zip)")
 
-_CHECKSUM_SUFFIX = ".crc"
+CHECKSUM_SUFFIX = ".crc"
 
 _FULL_KINDS = frozenset({"snapshot", "zip"})
 
@@ -105,13 +105,13 @@ def needed_state_files(store: Sequence[StateFile], version: int) -> tuple[StateF
 
 def checksum_path(path: str) -> str:
     """The path of the checksum that Spark 4.1 writes for a state file."""
-    return f"{path}{_CHECKSUM_SUFFIX}"
+    return f"{path}{CHECKSUM_SUFFIX}"
 
 
 def hidden_checksum_path(path: str) -> str:
     """The path of the checksums that Hadoop writes beside a file on a local disk."""
     folder, slash, name = path.rpartition("/")
-    return f"{folder}{slash}.{name}{_CHECKSUM_SUFFIX}"
+    return f"{folder}{slash}.{name}{CHECKSUM_SUFFIX}"
 
 
 def paths_to_compare(files: Sequence[FileObservation], *, is_whole: bool = False) -> tuple[str, ...]:

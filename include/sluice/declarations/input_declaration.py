@@ -150,6 +150,11 @@ class InputDeclaration(Declared):
                 raise wrong(f"does not belong to a {kind} input", kind, declared.kind, key)
 
     @property
+    def puts_files_away(self) -> bool:
+        """Whether files are deleted or archived once the batch behind theirs begins."""
+        return self.stream is not None and self.stream.files is not None and self.stream.files.afterwards != "keep"
+
+    @property
     def is_stream(self) -> bool:
         """Whether rows arrive through this input."""
         return self.stream is not None

@@ -124,6 +124,7 @@ def observe_position(
         is_live=run is not None and run.is_live and run.run_id != own_run_id and not is_vacated(run),
         has_other_outputs=any(one.iceberg is None or one.iceberg.is_direct for one in declaration.outputs.values()),
         own_memory=tuple(_with_own_memory(declaration)),
+        puts_files_away=any(one.puts_files_away for one in declaration.inputs.values()),
         has_static_inputs=not all(one.is_stream for one in declaration.inputs.values()),
     )
     if generation is None or generation.generation < seen.number:

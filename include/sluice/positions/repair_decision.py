@@ -34,6 +34,9 @@ from sluice.positions.judge_position import HARMLESS
 from sluice.positions.log_offsets import canonical_end, source_lines
 from sluice.positions.stream_position import StreamPosition
 
+_STATIC = "static"
+"""The folder with the copies of tables of databases, below it by input: `BATCH-…` is read from that batch on."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRepair:
@@ -94,6 +97,22 @@ def _refusal(seen: StreamPosition, problem: str) -> Refusal:
     )
 
 
+def lost_input(seen: StreamPosition, contents: CheckpointContents, batch: int) -> str:
+    """What a batch has read that is gone once the next one has begun, for half a sentence; empty where nothing is.
+    Spark reads a file that is gone as an empty one, and a table of a database as it is now."""
+    if seen.puts_files_away:
+        return "the files that it has read are put away once the next batch begins"
+    copies: dict[str, list[int]] = {}
+    for one in contents.files:
+        folder, _, rest = one.path.partition("/")
+        table, _, made_for = rest.partition("/")
+        number = made_for.partition("-")[0]
+        if folder == _STATIC and number.isdecimal():
+            copies.setdefault(table, []).append(int(number))
+    gone = [table for table, numbers in sorted(copies.items()) if min(numbers) > batch]
+    return f"the copy of {gone[0]} that it has read is gone" if gone else ""
+
+
 @dataclass(frozen=True, slots=True)
 class _Checkpoint:
     """A checkpoint beside the position that it has to take."""
@@ -112,6 +131,8 @@ class _Checkpoint:
         removes = tuple(self._removes(stands, planned, written=logs))
         if removes or logs:
             self._require_memory(stands, is_first_again=stands < 0 <= done)
+            if stands < done != self.seen.planned and (lost := lost_input(self.seen, self.contents, done)):
+                raise _UnprovableError(f"batch {done} has to be run again, and {lost}")
         newest = max(self.seen.committed, done, -1 if self.seen.back_from is None else self.seen.back_from)
         return CheckpointRepair(
             stands_at=stands,

@@ -130,6 +130,7 @@ class StreamPosition:
     is_live: whether a driver runs: then the witnesses move while they are read.
     has_other_outputs: whether something is delivered that no mark shows.
     own_memory: the inputs whose sources keep in the checkpoint what they have read, beside the offsets.
+    puts_files_away: whether files of an input are deleted or archived once the batch behind theirs begins.
     has_static_inputs: whether it reads inputs as they are at each batch.
     has_copies: whether copies of the checkpoint are there, which only a query with state has. They are looked for where
         the ledger does not know the generation.
@@ -151,6 +152,7 @@ class StreamPosition:
     is_live: bool = False
     has_other_outputs: bool = False
     own_memory: tuple[str, ...] = ()
+    puts_files_away: bool = False
     has_static_inputs: bool = False
     has_copies: bool = False
     back_from: int | None = None

@@ -14,21 +14,14 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from sluice.checkpoints.checkpoint_copies import (
-    CopiedCheckpoint,
-    Rehearsal,
-    copies_location,
-    list_copies,
-    record_rehearsal,
-    rehearsal_location,
-)
+from sluice.checkpoints.checkpoint_copies import CheckpointCopy, CopiedCheckpoint, copies_location, list_copies
 from sluice.checkpoints.checkpoint_files import CheckpointFiles, open_checkpoint_files
 from sluice.checkpoints.checkpoint_layout import COMMITS, METADATA, OFFSETS
+from sluice.checkpoints.copy_rehearsals import Rehearsal, record_rehearsal, rehearsal_location, why_not_rehearsed
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import CheckpointError, DeclarationError, SchemaError, UsageError
 from sluice.failure_reasons import describe_failure
@@ -47,6 +40,9 @@ from sluice_spark.session.jvm import first_line
 _log = logging.getLogger(__name__)
 
 
+_TRIES = 3
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyRehearsal:
     """One rehearsal. require: raises when it is to end, as when it was withdrawn."""
@@ -63,13 +59,42 @@ class CopyRehearsal:
 
         Raises
         ------
-        UsageError: when the stream has no copy.
-        CheckpointError: when the storage does not answer.
+        UsageError: when the stream has no copy, or no batch of it can be run again.
+        CheckpointError: when the storage does not answer, or copies are replaced faster than they are rehearsed.
         WithdrawnError: when it was withdrawn meanwhile; nothing is kept of it.
         """
+        if because := why_not_rehearsed(self.stream.declaration):
+            raise UsageError(
+                f"No copy of {self.stream.name} can be rehearsed: {because}, so a batch that is run again has another "
+                "state.",
+                next_step="`sluice stream show` lists its copies; a repair takes one that stands where the tables do.",
+            )
+        for _ in range(_TRIES):
+            store, copy, generation = self._newest()
+            began = time.monotonic()
+            shadow = self._opened(rehearsal_location(generation.checkpoint))
+            try:
+                problem = self._problem(generation, CopiedCheckpoint(store, copy), shadow)
+            finally:
+                _empty(shadow)
+            if copy in list_copies(store):
+                rehearsal = Rehearsal(
+                    rehearsed_at=database_time(self.ledger),
+                    batch=copy.committed,
+                    seconds=round(time.monotonic() - began, 3),
+                    problem=problem,
+                )
+                record_rehearsal(store, copy, rehearsal)
+                return rehearsal
+            _log.info("the copy %s was replaced while it was rehearsed", copy.clock)
+        raise CheckpointError(
+            f"The copies of {self.stream.name} are replaced faster than one can be rehearsed.",
+            next_step="Copy it less often: `state.backup_every` in its declaration.",
+        )
+
+    def _newest(self) -> tuple[CheckpointFiles, CheckpointCopy, GenerationObservation]:
         generation = find_generation(self.ledger, self.stream.name)
-        opened = partial(open_checkpoint_files, object_store=self.settings.object_store)
-        store = None if generation is None else opened(copies_location(generation.checkpoint))
+        store = None if generation is None else self._opened(copies_location(generation.checkpoint))
         copy = None if store is None else next(iter(list_copies(store)), None)
         if generation is None or store is None or copy is None or copy.committed < 0:
             raise UsageError(
@@ -77,19 +102,10 @@ class CopyRehearsal:
                 next_step="A stream with state is copied at each stop in order, and while it runs where its "
                 "declaration says `state.backup_every`.",
             )
-        shadow, began = opened(rehearsal_location(generation.checkpoint)), time.monotonic()
-        try:
-            problem = self._problem(generation, CopiedCheckpoint(store, copy), shadow)
-        finally:
-            _empty(shadow)
-        rehearsal = Rehearsal(
-            rehearsed_at=database_time(self.ledger),
-            batch=copy.committed,
-            seconds=round(time.monotonic() - began, 3),
-            problem=problem,
-        )
-        record_rehearsal(store, copy, rehearsal)
-        return rehearsal
+        return store, copy, generation
+
+    def _opened(self, location: str) -> CheckpointFiles:
+        return open_checkpoint_files(location, self.settings.object_store)
 
     def _problem(self, generation: GenerationObservation, copied: CopiedCheckpoint, shadow: CheckpointFiles) -> str:
         """Put the copy back and run its newest batch again. Returns why the copy does not do; empty where it does."""

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, CronTriggerTimetable
 
+from sluice.checkpoints.copy_rehearsals import why_not_rehearsed
 from sluice.declarations.loaded_declarations import Declarations
 from sluice.supervision.platform_dags import REHEARSALS_DAG
 from sluice.work.requests import RehearseCopy
@@ -15,8 +16,10 @@ _PAGE = """\
 # copy_rehearsals
 Puts the newest copy of the state of every stream that declares `state.backup_every` into a folder of its own, runs the
 batch at which it stands again, and compares the state with what the ledger knows. Nothing is published, and the stream
-continues beside it. What a copy is worth shows here and not on the day on which the checkpoint is lost: `sluice stream
-show NAME` says when it was rehearsed, and how long that took.
+continues beside it. Streams of which no batch can be run again (files that are put away, static inputs) have no task.
+
+What a copy is worth shows here and not on the day on which the checkpoint is lost: `sluice stream show NAME` says when
+it was rehearsed, and how long that took.
 
 ## How to operate it
 - It runs every Sunday night. The same from the command line, for every stream with copies: `sluice checkpoint rehearse
@@ -44,7 +47,7 @@ def copy_rehearsals_dag(declarations: Declarations) -> DAG:
         auto_register=False,
     ) as dag:
         for name, stream in sorted(declarations.streams.items()):
-            if stream.declaration.state.backup_every is not None:
+            if stream.declaration.state.backup_every is not None and not why_not_rehearsed(stream.declaration):
                 WorkOperator(
                     task_id=name,
                     request=RehearseCopy(stream=name),

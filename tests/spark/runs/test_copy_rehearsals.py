@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 
 import pytest
@@ -19,15 +20,9 @@ from tests.fixtures.stack import Stack
 from tests.fixtures.work import serve
 from tests.fixtures.workshop import Workshop
 
-from sluice.checkpoints.checkpoint_copies import (
-    CheckpointCopy,
-    Rehearsal,
-    copies_location,
-    find_rehearsal,
-    list_copies,
-    rehearsal_location,
-)
+from sluice.checkpoints.checkpoint_copies import CheckpointCopy, copies_location, list_copies
 from sluice.checkpoints.checkpoint_files import CheckpointFiles, open_checkpoint_files
+from sluice.checkpoints.copy_rehearsals import Rehearsal, find_rehearsal, rehearsal_location
 from sluice.declarations.load_declarations import load_declarations
 from sluice.errors import UsageError, WithdrawnError
 from sluice.ledger.generations import current_generation
@@ -149,6 +144,26 @@ def test_a_copy_that_does_not_do_is_named(
     assert find_rehearsal(copies, copy) == found
     assert not trial.list_files()
     assert subject.content() == before
+
+
+def test_a_copy_that_is_replaced_meanwhile_is_not_judged(workshop: Workshop) -> None:
+    subject = stopped(workshop, Kind.G)
+    copies, _ = folders(subject)
+    (first,) = list_copies(copies)
+
+    def replaced() -> None:
+        if first in list_copies(copies):
+            copies.write_text(
+                f"{(first.copied_at + timedelta(hours=1)):%Y%m%dT%H%M%S%fZ}.json",
+                first.model_copy(update={"copied_at": first.copied_at + timedelta(hours=1)}).model_dump_json(),
+            )
+            copies.remove(f"{first.clock}.json")
+
+    found = rehearsed(subject, require=replaced)
+
+    (second,) = list_copies(copies)
+    assert (found.problem, find_rehearsal(copies, second)) == ("", found)
+    assert find_rehearsal(copies, first) is None
 
 
 def test_a_rehearsal_that_is_withdrawn_says_nothing_of_its_copy(workshop: Workshop) -> None:
