@@ -34,6 +34,7 @@ class OperationVerb(StrEnum):
     REPAIR = "repair"
     ADOPT = "adopt"
     REWIND = "rewind"
+    CLEAN = "clean"
     REJECT_BATCH = "reject-batch"
     RELEASE_BATCH = "release-batch"
     SEPARATE_BATCH = "separate-batch"

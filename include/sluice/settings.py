@@ -193,6 +193,13 @@ class Settings(BaseSettings):
         description="after how many days the ledger archives ended runs; the newest of each stream stay",
     )
     events_kept_days: int = Field(365, gt=0, le=_MOST_DAYS, description="how many days the ledger keeps events")
+    leftovers_kept_days: int = Field(
+        30,
+        gt=0,
+        le=_MOST_DAYS,
+        description="how many days a stream's leftovers are kept once nothing needs them: checkpoints of closed "
+        "generations with their copies, and tables of refreshes and backfills that died",
+    )
     driver_logs_kept_days: int = Field(
         30,
         gt=0,

@@ -109,6 +109,14 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "sluice.supervision",
         "sluice.maintenance",
     ),
+    "sluice.leftovers": (
+        "sluice.settings",
+        *_VALUES,
+        "sluice.tables",
+        "sluice.checkpoints",
+        "sluice.publication",
+        "sluice.backfill",
+    ),
     "sluice.pages": (
         "sluice.settings",
         *_VALUES,

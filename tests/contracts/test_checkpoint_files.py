@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 import pytest
 from tests.fakes.checkpoint_files import FakeCheckpointFiles
 from tests.fixtures.stack import Stack
 
-from sluice.checkpoints.checkpoint_files import CheckpointFiles, open_checkpoint_files
+from sluice.checkpoints.checkpoint_files import (
+    CheckpointFiles,
+    LocalCheckpointFiles,
+    open_checkpoint_files,
+    require_below,
+)
 from sluice.checkpoints.s3_checkpoint_files import s3_client
 from sluice.errors import CheckpointError
 from sluice.settings import ObjectStoreSettings
@@ -163,3 +169,34 @@ def test_a_removed_file_is_gone_and_may_be_removed_again(made: Made) -> None:
     files.remove("commits/0")
 
     assert [seen.path for seen in files.list_files("offsets")] == ["offsets/0", "offsets/9"]
+
+
+def test_folders_without_files_are_removed_and_those_with_some_stay(made: Made) -> None:
+    checkpoint = made(FILES)
+    checkpoint.remove_folders()
+    assert len(checkpoint.list_files()) == len(FILES)
+    for seen in checkpoint.list_files():
+        checkpoint.remove(seen.path)
+    checkpoint.remove_folders()
+    checkpoint.remove_folders()
+    assert list(checkpoint.list_files()) == []
+    if isinstance(checkpoint, LocalCheckpointFiles):
+        assert not Path(unquote(urlsplit(checkpoint.location).path)).exists()
+
+
+@pytest.mark.parametrize(
+    ("location", "path"),
+    [
+        ("file:///ck/flights/1", "flights/2"),
+        ("file:///ck/../other/1", "../other/1"),
+        ("file:///ck/flights//1", "flights//1"),
+        ("file:///other/flights/1", "flights/1"),
+        ("s3a://bucket/other/flights/1", "flights/1"),
+        ("file:///ck/", ""),
+    ],
+)
+def test_a_folder_that_lies_elsewhere_is_not_taken_for_that_of_a_checkpoint(location: str, path: str) -> None:
+    root = "file:///ck" if location.startswith("file") else "s3a://bucket/ck"
+    require_below(f"{root}/flights/1", root, path="flights/1")
+    with pytest.raises(CheckpointError, match="is not the folder"):
+        require_below(location, root, path=path)

@@ -45,3 +45,6 @@ class FakeCheckpointFiles:
     def remove(self, path: str) -> None:
         """Remove one file; nothing happens when it does not exist."""
         self.texts.pop(path, None)
+
+    def remove_folders(self) -> None:
+        """Nothing happens: it has no folders."""

@@ -74,6 +74,20 @@ def of_publication_key(key: str) -> tuple[str, Interval]:
     return stream, Interval(start=start, end=end)
 
 
+def name_part(interval: Interval) -> str:
+    """The interval as a part of a table's name."""
+    return str(interval).replace("-", "_").lower()
+
+
+def of_name_part(text: str) -> Interval | None:
+    """The interval of such a part; none when the text is none."""
+    try:
+        start, end = (datetime.strptime(time, _FORM).replace(tzinfo=UTC) for time in text.upper().split("_"))
+    except ValueError:
+        return None
+    return Interval(start=start, end=end)
+
+
 def parse_interval(start: str, end: str) -> Interval:
     """Read an interval from two times in ISO 8601; a time without an offset is UTC.
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Protocol
@@ -95,6 +96,35 @@ class CheckpointFiles(ReadableCheckpoint, Protocol):
         """
         ...
 
+    def remove_folders(self) -> None:
+        """Remove the folder and those below it that hold no file any more; one that holds some stays.
+
+        Raises
+        ------
+        CheckpointError: when the storage does not answer.
+        """
+        ...
+
+
+def require_below(location: str, root: str, *, path: str) -> None:
+    """Require that a folder is the one at a path below the root of the checkpoints, with every link followed: what is
+    removed must not be another folder.
+
+    Raises
+    ------
+    CheckpointError: when it is another one.
+    """
+    places = [(location, f"{root.rstrip('/')}/{path}")]
+    if urlsplit(location).scheme == "file" and urlsplit(root).scheme == "file":
+        folder, top = (Path(unquote(urlsplit(one).path)) for one in (location, root))
+        places.append((str(folder.resolve()), str(top.resolve() / path)))
+    is_plain = all(part not in ("", ".", "..") for part in path.split("/"))
+    if not is_plain or any(found != wanted for found, wanted in places):
+        raise CheckpointError(
+            f"{location} is not the folder {path} of {root}: it lies elsewhere, or is a link.",
+            next_step="It stays. Remove it by hand, when it is known what it is.",
+        )
+
 
 def open_checkpoint_files(location: str, object_store: ObjectStoreSettings) -> CheckpointFiles:
     """The files of the checkpoint folder at a URI.
@@ -173,6 +203,12 @@ class LocalCheckpointFiles:
             (self._root / path).unlink(missing_ok=True)
         except OSError as error:
             raise self._problem(f"changed ({path})", error) from error
+
+    def remove_folders(self) -> None:
+        """Remove the empty folders."""
+        for parent, _, _ in os.walk(self._root, topdown=False):
+            with suppress(OSError):  # it holds something, or another process has removed it
+                Path(parent).rmdir()
 
     def _observe(self, path: Path) -> FileObservation | None:
         try:

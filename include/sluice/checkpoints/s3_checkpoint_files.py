@@ -73,6 +73,15 @@ class S3CheckpointFiles:
         with self._sentences(f"changed ({path})"):
             self._client.delete_object(Bucket=self._bucket, Key=self._key(path))
 
+    def remove_folders(self) -> None:
+        """Remove the empty objects by which Hadoop marks folders."""
+        pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=f"{self._prefix}/")
+        with self._sentences("changed"):
+            found = [one["Key"] for page in pages for one in page.get("Contents", [])]
+            for key in found:
+                if key.endswith("/") and not any(one.startswith(key) and not one.endswith("/") for one in found):
+                    self._client.delete_object(Bucket=self._bucket, Key=key)
+
     def _key(self, path: str) -> str:
         return "/".join(part for part in (self._prefix, path) if part)
 

@@ -114,6 +114,8 @@ FAMILIES = (
             "continue": "position_verbs:continue_past_gap",
             "repair": "position_verbs:repair",
             "rewind": "position_verbs:rewind",
+            "leftovers": "leftover_verbs:leftovers",
+            "clean": "leftover_verbs:clean",
             "logs": "show_streams:logs",
             "gaps": "backfill:gaps",
             "events": "event_verbs:stream_events",

@@ -168,6 +168,19 @@ def recent_attempts(ledger: Ledger, stream: str, *, limit: int) -> tuple[Backfil
     return tuple(record_of(BackfillAttemptObservation, row) for row in rows)
 
 
+def newest_attempt(ledger: Ledger, stream: str, start: datetime, end: datetime) -> BackfillAttemptObservation | None:
+    """The newest attempt at an interval; none before the first."""
+    is_it = (
+        BackfillAttempt.stream == stream,
+        BackfillAttempt.interval_start == start,
+        BackfillAttempt.interval_end == end,
+    )
+    newest = select(*BackfillAttempt.columns()).where(*is_it).order_by(BackfillAttempt.attempt.desc()).limit(1)
+    with ledger.transaction() as connection:
+        row = connection.execute(newest).one_or_none()
+    return None if row is None else record_of(BackfillAttemptObservation, row)
+
+
 def attempts_launched_by(ledger: Ledger, launched_by: str) -> tuple[BackfillAttemptObservation, ...]:
     """The attempts of one launcher, such as a run of a DAG, oldest first."""
     found = (

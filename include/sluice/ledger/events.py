@@ -53,6 +53,7 @@ class EventAction(StrEnum):
     RESET = "reset"
     CONTINUE = "continue"
     REPAIR = "repair"
+    REMOVE_LEFTOVER = "remove_leftover"
     REWIND = "rewind"
     REFRESH = "refresh"
     TAKE_BACK = "take_back"

@@ -84,6 +84,15 @@ def find_numbered_generation(ledger: Ledger, stream: str, number: int) -> Genera
     return None if row is None else record_of(GenerationObservation, row)
 
 
+def all_generations(ledger: Ledger) -> tuple[GenerationObservation, ...]:
+    """Every generation of every stream and shadow, by stream, oldest first: a row for each reset."""
+    with ledger.transaction() as connection:
+        rows = connection.execute(
+            select(*Generation.columns()).order_by(Generation.stream, Generation.generation)
+        ).all()
+    return tuple(record_of(GenerationObservation, row) for row in rows)
+
+
 def checkpoint_of(stream: str, generation: int, *, checkpoints_root: str) -> str:
     """The URI at which the checkpoint of a generation is placed when it opens."""
     return f"{checkpoints_root.rstrip('/')}/{stream}/{generation}"

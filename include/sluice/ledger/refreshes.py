@@ -133,6 +133,13 @@ def newest_refresh(ledger: Ledger, stream: str) -> RefreshObservation | None:
     return None if row is None else record_of(RefreshObservation, row)
 
 
+def all_refreshes(ledger: Ledger) -> tuple[RefreshObservation, ...]:
+    """Every refresh of every stream, oldest first."""
+    with ledger.transaction() as connection:
+        rows = connection.execute(select(*Refresh.columns()).order_by(Refresh.number)).all()
+    return tuple(record_of(RefreshObservation, row) for row in rows)
+
+
 def unsettled_refresh(ledger: Ledger, stream: str) -> RefreshObservation | None:
     """The refresh of a stream whose commit may have landed without a record; none when there is none."""
     newest = newest_refresh(ledger, stream)

@@ -318,6 +318,13 @@ def live_streams(ledger: Ledger) -> frozenset[str]:
         return frozenset(connection.execute(select(Run.stream).where(_IS_LIVE)).scalars())
 
 
+def live_generations(ledger: Ledger) -> frozenset[tuple[str, int]]:
+    """Stream and generation of each live run, of the runs of refreshes too."""
+    with ledger.transaction() as connection:
+        rows = connection.execute(select(Run.stream, Run.generation).where(_IS_LIVE)).all()
+    return frozenset((row.stream, row.generation) for row in rows)
+
+
 def starting_on(ledger: Ledger, host: str, *, within: timedelta) -> int:
     """How many live runs were launched so lately on a host, those that are not bound to a process yet included."""
     is_there = or_(Run.process_host.is_(None), Run.process_host == host)

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from sluice.backfill.backfill_plan import BackfillObservation
 from sluice.backfill.balance import RowCounts, RowTotals, require_balance, require_removed, require_taken
 from sluice.backfill.interval_gaps import Fingerprint
-from sluice.backfill.intervals import Interval, publication_key
+from sluice.backfill.intervals import Interval, name_part, publication_key
 from sluice.backfill.observe_backfill import backfill_of, interval_of_table, replaces_rows
 from sluice.backfill.present_source import PresentSource
 from sluice.backfill.read_bounds import InputBound, TableBound
@@ -298,8 +298,7 @@ class IntervalReplacing:
 
     def staging_of(self, output: str) -> str:
         """The staging table of an output, of this interval only: parallel runs have different ones."""
-        interval = str(self.seen.interval).replace("-", "_").lower()
-        return f"{BACKFILL_NAMESPACE}.{self.seen.output.stream}__{output}__{interval}"
+        return f"{BACKFILL_NAMESPACE}.{self.seen.output.stream}__{output}__{name_part(self.seen.interval)}"
 
     def drop_staging(self) -> None:
         """Drop the staging tables of the interval, without their files."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 
 TIDY_TASK = "tidy"
+LEFTOVERS_TASK = "leftovers"
 
 _LEDGER_PAGE = """\
 # ledger_upkeep
@@ -33,6 +34,10 @@ newest batch of every generation, at whose offsets a rebuilt checkpoint starts. 
 `SLUICE_RUNS_KEPT_DAYS` ago go into the ledger's archive, all but the newest of each stream. Events older than
 `SLUICE_EVENTS_KEPT_DAYS` are deleted. Logs of drivers older than `SLUICE_DRIVER_LOGS_KEPT_DAYS` are deleted on the host
 where the task runs, but not that of a stream's newest run.
+
+The task `leftovers` removes what streams left behind `SLUICE_LEFTOVERS_KEPT_DAYS` after nothing needs it any more: the
+checkpoints of closed generations with their copies, and tables of refreshes and backfills that died. See
+`sluice stream leftovers`; the same from the command line is `sluice stream clean`.
 
 So are logs of Sluice's own tasks older than `SLUICE_AIRFLOW_LOGS_KEPT_DAYS`, but not those of streams.
 
@@ -53,7 +58,7 @@ down), then clear the task.
 
 
 def ledger_upkeep_dag() -> DAG:
-    """Build the DAG with its one task."""
+    """Build the DAG with its two tasks, neither of which waits for the other."""
     with DAG(
         LEDGER_DAG,
         description="Keeps the ledger and the logs small",
@@ -74,7 +79,15 @@ def ledger_upkeep_dag() -> DAG:
 
             tidy_ledger(dags=SHORT_DAGS)
 
+        @task(task_id=LEFTOVERS_TASK, retries=2, retry_delay=timedelta(minutes=5))
+        def leftovers() -> None:
+            """Remove checkpoints, copies and tables that nothing needs any more."""
+            from sluice_airflow.tasks.upkeep_task import remove_leftovers
+
+            remove_leftovers()
+
         tidy()
+        leftovers()
     return dag
 
 

@@ -13,6 +13,7 @@ from uuid import uuid4
 import pytest
 import yaml
 from sqlalchemy import func, update
+from tests.fixtures.left_behind import age, reset
 from tests.fixtures.publication import COLUMNS, CatalogPlace, Workbench
 from tests.fixtures.stack import Stack
 from tests.integration.maintenance.conftest import Place, offset, place
@@ -214,6 +215,14 @@ def of_a_batch_behind(request: Any) -> Scene:
     return Scene(subject=copier.stream, words=words, ledger=copier.ledger)
 
 
+def of_a_closed_generation(request: Any) -> Scene:
+    """Removing what a reset has left behind."""
+    copier: Copier = request.getfixturevalue("copier")
+    reset(copier.ledger, copier.stream, load_settings())
+    age(copier.ledger, copier.stream, days=40)
+    return of_the_copier("stream", "clean", "")(request)
+
+
 def of_a_table(verb: str) -> Callable[[Any], Scene]:
     """A command over a table with nothing to do."""
 
@@ -236,6 +245,7 @@ SCENES: dict[OperationVerb, tuple[Stake, Callable[[Any], Scene]]] = {
     OperationVerb.REPAIR: (Stake.NOTHING, of_the_copier("stream", "repair", "")),
     OperationVerb.ADOPT: (Stake.ROWS, of_a_rolled_back_table),
     OperationVerb.REWIND: (Stake.ROWS, of_a_batch_behind),
+    OperationVerb.CLEAN: (Stake.CHECKPOINT, of_a_closed_generation),
     OperationVerb.REJECT_BATCH: (Stake.ROWS, of_staged_batches("reject", "0")),
     OperationVerb.RELEASE_BATCH: (Stake.ROWS, of_a_held_batch),
     OperationVerb.SEPARATE_BATCH: (Stake.ROWS, of_a_held_batch_with_a_rule),

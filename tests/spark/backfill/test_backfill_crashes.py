@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from tests.fixtures.backfills import (
     DAY_5,
@@ -20,6 +22,8 @@ from tests.fixtures.work import applications_of, ask_for, await_killed, start, w
 from tests.fixtures.workshop import Workshop
 
 from sluice.ledger.backfill_attempts import BackfillState, recent_attempts
+from sluice.ledger.connection import database_time
+from sluice.leftovers.observe_leftovers import Leftovers
 from sluice.publication.crash_points import CrashPoint
 from sluice.work.requests import ReplaceInterval
 
@@ -39,6 +43,11 @@ def test_a_killed_backfill_is_completed_by_the_next(step: CrashPoint, workshop: 
     with waited_for(workshop, [item]), applications_of(workshop, services.environment(), dies_at=dies_at) as launcher:
         await_killed(workshop, start(workshop, item, request, launcher))
     assert ids_by_duckdb(workshop) == (IDS if step in VISIBLE_FROM else OTHER_IDS)
+    now = database_time(workshop.ledger) + timedelta(days=40)
+    left = Leftovers(
+        catalog=workshop.catalog, ledger=workshop.ledger, settings=workshop.settings, now=now, stream=stream
+    )
+    assert [one.place.partition(".")[2] for one in left.due] == staging_tables(workshop, stream)
 
     result = backfill(workshop, stream)
 

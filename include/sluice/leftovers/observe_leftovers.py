@@ -1,0 +1,233 @@
+"""Looks for what is left of closed checkpoints, ended refreshes and given up backfills, in their storages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from functools import cached_property
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchNamespaceError
+
+from sluice.backfill.intervals import Interval, of_name_part
+from sluice.checkpoints.checkpoint_copies import copies_location
+from sluice.checkpoints.checkpoint_files import open_checkpoint_files, require_below
+from sluice.checkpoints.checkpoint_layout import FileObservation
+from sluice.checkpoints.copy_rehearsals import rehearsal_location
+from sluice.declarations.stream_declaration import QUARANTINE_NAMESPACE
+from sluice.errors import CheckpointError
+from sluice.ledger.backfill_attempts import BackfillState, newest_attempt
+from sluice.ledger.batches import newest_batch
+from sluice.ledger.connection import Ledger
+from sluice.ledger.generations import OUTPUT_TABLE, GenerationObservation, all_generations
+from sluice.ledger.refreshes import OPEN_STATES, RefreshObservation, all_refreshes
+from sluice.ledger.runs import live_generations
+from sluice.leftovers.closed_checkpoints import (
+    ClosedCheckpoint,
+    KnownCheckpoints,
+    closed_checkpoints,
+    newest_generations,
+)
+from sluice.publication.marks import marked_outputs, read_mark
+from sluice.publication.staged_batch import STAGING_NAMESPACE
+from sluice.publication.staging_layout import BACKFILL_NAMESPACE, REFRESH_NAMESPACE
+from sluice.settings import Settings
+from sluice.tables.catalog import catalog_refusals
+from sluice.tables.declared_tables import load_table
+
+
+class LeftoverKind(StrEnum):
+    """What is left. CHECKPOINT: of a closed generation, or of the shadow of an abandoned refresh. COPIES: its copies,
+    and what a rehearsal of one has left that was killed. SHADOW: a table of a refresh that ended without being cleared.
+    STAGING: that of an interval whose backfill died."""
+
+    CHECKPOINT = "checkpoint"
+    COPIES = "copies"
+    SHADOW = "shadow"
+    STAGING = "staging"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leftover:
+    """One thing that is left.
+
+    of: what of the stream it was. place: the URI of the folder, or the name of the table.
+    path: of the folder, below the root of the checkpoints.
+    since: since when it is not needed: nothing can go back to it, and nothing was written there any more.
+    goes_at: when it may be removed. files, size_bytes: of a folder. The files of a table are not removed with it.
+    problem: why it is never removed; empty otherwise.
+    refresh, interval: of a table.
+    """
+
+    kind: LeftoverKind
+    stream: str
+    of: str
+    place: str
+    since: datetime
+    goes_at: datetime
+    files: int | None = None
+    size_bytes: int | None = None
+    problem: str = ""
+    path: str = ""
+    refresh: int | None = None
+    interval: Interval | None = None
+
+    def is_due(self, now: datetime) -> bool:
+        """Whether it may be removed at a time."""
+        return not self.problem and now >= self.goes_at
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leftovers:
+    """What is left at one time, by the clock of the ledger. stream: of this one alone; empty for all."""
+
+    catalog: Catalog
+    ledger: Ledger
+    settings: Settings
+    now: datetime
+    stream: str = ""
+
+    @cached_property
+    def found(self) -> tuple[Leftover, ...]:
+        """All of them, by stream.
+
+        Raises
+        ------
+        CheckpointError, LakehouseError, LedgerError: when a storage, the catalog or the ledger does not answer.
+        """
+        found = (*self._of_checkpoints(), *self._of_refreshes(), *self._of_backfills())
+        return tuple(sorted(found, key=lambda one: (one.stream, one.since, one.place)))
+
+    @property
+    def due(self) -> tuple[Leftover, ...]:
+        """Those that may be removed."""
+        return tuple(one for one in self.found if one.is_due(self.now))
+
+    @property
+    def _grace(self) -> timedelta:
+        return timedelta(days=self.settings.leftovers_kept_days)
+
+    def _is_asked(self, stream: str) -> bool:
+        return self.stream in ("", stream)
+
+    @cached_property
+    def _refreshes(self) -> tuple[RefreshObservation, ...]:
+        return all_refreshes(self.ledger)
+
+    @cached_property
+    def _live(self) -> frozenset[tuple[str, int]]:
+        return live_generations(self.ledger)
+
+    def _of_checkpoints(self) -> Iterator[Leftover]:
+        generations = all_generations(self.ledger)
+        newest = newest_generations(generations)
+        closable = {one.stream for one in generations if one.generation < newest[one.stream].generation}
+        begun = {one for one in closable if self._is_asked(one) and self._has_begun(newest[one])}
+        known = KnownCheckpoints(generations=generations, refreshes=self._refreshes, live=self._live, begun=begun)
+        for closed in closed_checkpoints(known):
+            if self._is_asked(closed.stream) and closed.closed_at <= self.now:
+                yield from self._left_of(closed)
+
+    def _has_begun(self, newest: GenerationObservation) -> bool:
+        """Whether the ledger has a batch of the newest generation of a stream, and no table a later generation: a
+        ledger that was restored takes the checkpoint of the present for one of the past."""
+        if newest_batch(self.ledger, newest.stream, generation=newest.generation) is None:
+            return False
+        names = (name.removeprefix(OUTPUT_TABLE) for name in newest.identities if name.startswith(OUTPUT_TABLE))
+        tables = (table for name in names if (table := load_table(self.catalog, name)) is not None)
+        marks = (
+            read_mark(table, stream=one.stream, output=one.output)
+            for table in tables
+            for one in marked_outputs(table)
+            if one.stream == newest.stream
+        )
+        return all(mark is None or mark.generation <= newest.generation for mark in marks)
+
+    def _left_of(self, closed: ClosedCheckpoint) -> Iterator[Leftover]:
+        """The folder of a checkpoint and those of its copies. One that was written later was closed later."""
+        folders = (
+            (LeftoverKind.CHECKPOINT, closed.checkpoint, closed.path),
+            (LeftoverKind.COPIES, copies_location(closed.checkpoint), f".copies/{closed.path}"),
+            (LeftoverKind.COPIES, rehearsal_location(closed.checkpoint), f".rehearsals/{closed.path}"),
+        )
+        listed = [(folder, *self._listed(folder[1], folder[2])) for folder in folders]
+        changes = [seen.modified_at for _, files, _ in listed for seen in files]
+        since = max([closed.closed_at, *changes])
+        for (kind, place, path), files, problem in listed:
+            if files or (problem and place != rehearsal_location(closed.checkpoint)):
+                yield Leftover(
+                    kind=kind,
+                    stream=closed.stream,
+                    of=closed.of,
+                    place=place,
+                    path=path,
+                    since=since,
+                    goes_at=since + self._grace,
+                    files=None if problem else len(files),
+                    size_bytes=None if problem else sum(seen.size_bytes for seen in files),
+                    problem=problem,
+                )
+
+    def _listed(self, place: str, path: str) -> tuple[tuple[FileObservation, ...], str]:
+        """The files of a folder, or why it is not one of those that may be removed."""
+        try:
+            require_below(place, self.settings.checkpoints, path=path)
+        except CheckpointError as error:
+            return (), error.message
+        return tuple(open_checkpoint_files(place, self.settings.object_store).list_files()), ""
+
+    def _of_refreshes(self) -> Iterator[Leftover]:
+        """The tables of refreshes whose last step, which drops them, was never done, nor can be taken back."""
+        ended = (one for one in self._refreshes if one.ended_at is None and one.state not in OPEN_STATES)
+        streams = {stream for stream, _ in self._live}
+        for refresh in ended:
+            since = max(refresh.began_at, refresh.keeps_until or refresh.began_at)
+            if since <= self.now and self._is_asked(refresh.stream) and refresh.shadow not in streams:
+                for place in self._tables_of(refresh.shadow):
+                    yield Leftover(
+                        kind=LeftoverKind.SHADOW,
+                        stream=refresh.stream,
+                        of=f"refresh {refresh.number}, {refresh.state}",
+                        place=place,
+                        since=since,
+                        goes_at=since + self._grace,
+                        refresh=refresh.number,
+                    )
+
+    def _tables_of(self, shadow: str) -> Iterator[str]:
+        for namespace in (REFRESH_NAMESPACE, QUARANTINE_NAMESPACE, STAGING_NAMESPACE):
+            for table in self._tables_in(namespace):
+                if table == shadow or table.startswith(f"{shadow}__"):
+                    yield f"{namespace}.{table}"
+
+    def _of_backfills(self) -> Iterator[Leftover]:
+        """The staging tables of intervals whose backfill died, and was not repeated since."""
+        for table in self._tables_in(BACKFILL_NAMESPACE):
+            stream, _, part = table.partition("__")
+            interval = of_name_part(part.rpartition("__")[2])
+            if interval is None or not self._is_asked(stream):
+                continue
+            attempt = newest_attempt(self.ledger, stream, interval.start, interval.end)
+            if attempt is None:
+                continue
+            since = attempt.ended_at or attempt.started_at
+            is_running = attempt.state is BackfillState.RUNNING and self.now < since + self._grace
+            if not is_running:  # one that has run for longer has died: its removal takes the lock of the interval
+                yield Leftover(
+                    kind=LeftoverKind.STAGING,
+                    stream=stream,
+                    of=f"backfill of {interval.spoken}, {attempt.state}",
+                    place=f"{BACKFILL_NAMESPACE}.{table}",
+                    since=since,
+                    goes_at=since + self._grace,
+                    interval=interval,
+                )
+
+    def _tables_in(self, namespace: str) -> list[str]:
+        with catalog_refusals(f"list the tables of {namespace}"):
+            try:
+                return sorted(name[-1] for name in self.catalog.list_tables(namespace))
+            except NoSuchNamespaceError:
+                return []
