@@ -293,9 +293,10 @@ a terminal the command asks; elsewhere it needs `--yes`. It is refused while a r
 is `running`. In Airflow, choose the verb `reset` in the DAG `stream_control`: its task `approve` shows the plan and
 waits under *Required Actions* for a person, a day at most; without an approval nothing is changed.
 
-The old checkpoint is kept, and so are the records of its batches in the ledger, which differ by their generation
-(`sluice batch list STREAM`). The next start abandons batches that are still staged, and logs it; the plan shows their
-number beforehand. There is no command to go back: the old checkpoint is at the path that the plan shows.
+The old checkpoint is kept for `SLUICE_LEFTOVERS_KEPT_DAYS` (`sluice stream leftovers`), and the records of its batches
+stay in the ledger, where they differ by their generation (`sluice batch list STREAM`). The next start abandons batches
+that are still staged, and logs it; the plan shows their number beforehand. There is no command to go back: the old
+checkpoint is at the path that the plan shows.
 """
 
 

@@ -85,7 +85,7 @@ def plan_reset(
     waiting, unknown = _staged(ledger, wanted, settings)
     change = _change(left.generation, checkpoint, batch, waiting)
     sentences = (
-        _leaving(left, batch, keeps_state=keeps_state, is_there=_is_there(left.checkpoint, settings)),
+        _leaving(left, batch, settings, keeps_state=keeps_state),
         unknown or _discarding(change, wanted),
         _opening(opens, checkpoint, is_checked=is_checked),
         *describe_inputs(wanted.declaration, observe_starts(wanted.declaration, settings, now=database_time(ledger))),
@@ -174,14 +174,15 @@ def _is_there(checkpoint: str, settings: Settings) -> bool | None:
 
 
 def _leaving(
-    left: GenerationObservation, batch: BatchObservation | None, *, keeps_state: bool, is_there: bool | None
+    left: GenerationObservation, batch: BatchObservation | None, settings: Settings, *, keeps_state: bool
 ) -> str:
     what = "its offsets and its state" if keeps_state else "its offsets"
     ends = "It has no recorded batch."
     if batch is not None:
         offsets = json.dumps(dict(batch.end_offsets), sort_keys=True)
         ends = f"Its newest batch is {batch.key.batch}, which ends at {offsets}; recorded batches stay recorded."
-    kept = "is not there any more" if is_there is False else "is kept"
+    is_gone = _is_there(left.checkpoint, settings) is False
+    kept = "is not there any more" if is_gone else f"is kept for {settings.leftovers_kept_days} days"
     return f"Leave generation {left.generation}, {what}. {ends} Its checkpoint {left.checkpoint} {kept}."
 
 

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import pytest
 from pyiceberg.catalog import Catalog
-from sqlalchemy import update
+from sqlalchemy import func, update
 from tests.fixtures.left_behind import CHECKPOINT, COPIES, age, contents, fill, reset
 from tests.fixtures.publication import COLUMNS
 from tests.fixtures.stack import Stack
@@ -28,9 +28,10 @@ from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.events import Actor, EventAction, EventSubject, recent_events
 from sluice.ledger.generations import Generation, current_generation, record_identities
 from sluice.ledger.locks import LockedInterval, interval_lock
-from sluice.ledger.refreshes import RefreshObservation, abandon_refresh
+from sluice.ledger.refreshes import Refresh, RefreshObservation, RefreshState, abandon_refresh, newest_refresh
 from sluice.ledger.run_table import Run
-from sluice.ledger.runs import admit_run
+from sluice.ledger.run_values import RunState
+from sluice.ledger.runs import admit_run, record_end
 from sluice.leftovers.observe_leftovers import LeftoverKind, Leftovers
 from sluice.leftovers.remove_leftovers import clean, plan_cleaning
 from sluice.publication.crash_points import CrashPoint
@@ -206,7 +207,12 @@ def test_a_removal_that_was_killed_is_completed_by_the_next_one(yard: Yard, step
     argv += ["--occurrence", str(step[1]), "--cleans-at", (datetime.now(UTC) + LATER).isoformat()]
     ended = subprocess.run(argv, capture_output=True, text=True, check=False)  # noqa: S603  # our own
     assert ended.returncode == -9, ended.stderr
-    assert {name: yard.contents()[name] for name in ("2", "copies of 2")} == {"2": 4, "copies of 2": 2}
+    left = yard.contents()
+    assert (left["2"], left["copies of 2"]) == (4, 2)
+    for name, count, top in (("1", len(CHECKPOINT), "metadata"), (".copies/1", len(COPIES), COPIES[0])):
+        folder = f"{yard.settings.checkpoints}/{name.replace('1', f'{yard.stream}/1')}"
+        paths = [seen.path for seen in open_checkpoint_files(folder, yard.settings.object_store).list_files()]
+        assert len(paths) in (0, count) or top not in paths, "half a checkpoint is none"
 
     clean(yard.left(), actor=ANN)
 
@@ -309,9 +315,30 @@ def test_the_tables_and_the_checkpoint_of_an_abandoned_refresh_go(copier: Copier
     kinds = sorted(one.kind for one in left_of(copier).due)
     assert kinds == [LeftoverKind.CHECKPOINT, LeftoverKind.COPIES, LeftoverKind.SHADOW, LeftoverKind.SHADOW]
     assert {one.of for one in left_of(copier).found} == {f"refresh {refresh.number}, abandoned"}
+    run = admit_run(
+        copier.ledger, stream=refresh.shadow, mode="incremental", declaration_digest="d", launched_by="a test"
+    )
+    assert left_of(copier).found == (), "its driver lives"
+    record_end(copier.ledger, run.run_id, state=RunState.FAILED, exit_code=1, reason="x")
 
     clean(left_of(copier), actor=ANN)
 
     assert left_of(copier).found == ()
     assert (tables(copier, REFRESH_NAMESPACE), tables(copier, "staging")) == ([], [f"{copier.stream}__copies"])
     assert dict(contents(refresh.shadow, load_settings(), generations=1)) == {"1": 0, "copies of 1": 0}
+    newest = newest_refresh(copier.ledger, copier.stream)
+    assert newest is not None
+    assert newest.ended_at is not None, "what the command had left to do is done"
+
+
+def test_the_tables_of_a_refresh_stay_while_it_can_be_taken_back(copier: Copier) -> None:
+    """Its command compares them with what readers see, and then drops them."""
+    begun = copier.refresh()
+    staged(copier, f"{REFRESH_NAMESPACE}.{begun.shadow}")
+    values = {"state": RefreshState.SWAPPED, "keeps_until": func.now() + timedelta(days=7)}
+    with copier.ledger.transaction() as connection:
+        connection.execute(update(Refresh).where(Refresh.number == begun.number).values(**values))
+    assert left_of(copier, later=timedelta(days=6)).found == ()
+    assert [one.kind for one in left_of(copier, later=timedelta(days=8)).found] == [LeftoverKind.SHADOW]
+    assert left_of(copier, later=timedelta(days=36)).due == ()
+    assert len(left_of(copier, later=timedelta(days=38)).due) == 1

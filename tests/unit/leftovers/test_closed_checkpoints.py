@@ -88,6 +88,8 @@ def test_nothing_is_closed_while_a_refresh_of_the_stream_is_open(state: RefreshS
 def test_what_a_refresh_can_go_back_to_is_needed_until_then_and_its_shadow_is_that_of_the_stream() -> None:
     known = swapped(RefreshState.SWAPPED)
     assert found(known) == {"flights/1": 20}
+    alone = replace(known, generations=[known.generations[-1]])
+    assert found(alone) == {}, "the stream is to have it, and the ledger does not say so"
     assert found(swapped(RefreshState.SWAPPED, generation(3))) == {"flights/1": 20, f"{SHADOW}/1": 3}
 
 
