@@ -131,8 +131,11 @@ class Leftovers:
                 yield from self._left_of(closed)
 
     def _has_begun(self, newest: GenerationObservation) -> bool:
-        """Whether the ledger has a batch of the newest generation of a stream, and no table a later generation: a
-        ledger that was restored takes the checkpoint of the present for one of the past."""
+        """Whether the ledger has a batch of the newest generation of a stream, and the tables stand in it, too.
+
+        A ledger that was restored takes the checkpoint of the present for one of the past, and tables that were
+        restored may have to be continued from one of the past.
+        """
         if newest_batch(self.ledger, newest.stream, generation=newest.generation) is None:
             return False
         names = (name.removeprefix(OUTPUT_TABLE) for name in newest.identities if name.startswith(OUTPUT_TABLE))
@@ -143,7 +146,7 @@ class Leftovers:
             for one in marked_outputs(table)
             if one.stream == newest.stream
         )
-        return all(mark is None or mark.generation <= newest.generation for mark in marks)
+        return all(mark is None or mark.generation == newest.generation for mark in marks)
 
     def _left_of(self, closed: ClosedCheckpoint) -> Iterator[Leftover]:
         """The folder of a checkpoint and those of its copies. One that was written later was closed later."""
@@ -174,9 +177,10 @@ class Leftovers:
         """The files of a folder, or why it is not one of those that may be removed."""
         try:
             require_below(place, self.settings.checkpoints, path=path)
-        except CheckpointError as error:
+            files = open_checkpoint_files(place, self.settings.object_store)
+        except CheckpointError as error:  # it lies elsewhere, or where only Spark can look
             return (), error.message
-        return tuple(open_checkpoint_files(place, self.settings.object_store).list_files()), ""
+        return tuple(files.list_files()), ""
 
     def _of_refreshes(self) -> Iterator[Leftover]:
         """The tables of refreshes whose last step, which drops them, was never done, nor can be taken back."""

@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 from pyiceberg.catalog import Catalog
 from sqlalchemy import func, update
-from tests.fixtures.left_behind import CHECKPOINT, COPIES, age, contents, fill, reset
+from tests.fixtures.left_behind import CHECKPOINT, COPIES, a_batch, age, contents, fill, reset
 from tests.fixtures.publication import COLUMNS
 from tests.fixtures.stack import Stack
 from tests.integration.cli.test_operations import Copier, copier, typed
@@ -24,13 +24,16 @@ from sluice.checkpoints.checkpoint_files import open_checkpoint_files
 from sluice.checkpoints.s3_checkpoint_files import s3_client
 from sluice.errors import UnhealthyError, UsageError
 from sluice.ledger.backfill_attempts import BackfillState, begin_attempt, end_attempt
+from sluice.ledger.batches import record_batch
 from sluice.ledger.connection import Ledger, open_ledger
+from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.events import Actor, EventAction, EventSubject, recent_events
 from sluice.ledger.generations import Generation, current_generation, record_identities
 from sluice.ledger.locks import LockedInterval, interval_lock
+from sluice.ledger.next_generation import open_next_generation
 from sluice.ledger.refreshes import Refresh, RefreshObservation, RefreshState, abandon_refresh, newest_refresh
 from sluice.ledger.run_table import Run
-from sluice.ledger.run_values import RunState
+from sluice.ledger.run_values import DesiredState, RunState
 from sluice.ledger.runs import admit_run, record_end
 from sluice.leftovers.observe_leftovers import LeftoverKind, Leftovers
 from sluice.leftovers.remove_leftovers import clean, plan_cleaning
@@ -152,23 +155,34 @@ def test_a_run_that_lives_in_a_closed_generation_keeps_it(yard: Yard) -> None:
     assert yard.left().found == ()
 
 
-def test_a_ledger_that_is_older_than_the_tables_removes_nothing(
-    copier: Copier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It takes a checkpoint that a later generation continues for a closed one."""
-    settings = load_settings()
+def test_a_ledger_or_a_table_that_was_restored_keeps_everything(copier: Copier) -> None:
+    """An older ledger takes a checkpoint that a later generation continues for a closed one."""
+    settings, mark = load_settings(), copier.bench.output.mark_property
     reset(copier.ledger, copier.stream, settings)
-    age(copier.ledger, copier.stream, days=40)
-    target = copier.bench.output.target
-    record_identities(copier.ledger, copier.stream, 2, {output_table_name(target): "uuid"})
-    yard = Yard(stream=copier.stream, settings=settings, catalog=copier.bench.catalog, ledger=copier.ledger)
-    assert len(yard.left(later=timedelta(0)).due) == 2
-    table = copier.bench.target()
-    mark = copier.bench.output.mark_property
-    later = json.loads(table.properties[mark]) | {"generation": 3}
-    with table.transaction() as changed:
-        changed.set_properties({mark: json.dumps(later)})
-    assert yard.left().found == ()
+    record_identities(copier.ledger, copier.stream, 2, {output_table_name(copier.bench.output.target): "uuid"})
+    due = {}
+    for generation in (1, 2, 3):
+        table = copier.bench.target()
+        moved = json.dumps(json.loads(table.properties[mark]) | {"generation": generation})
+        with table.transaction() as changed:
+            changed.set_properties({mark: moved})
+        due[generation] = len(left_of(copier).found)
+    assert due == {1: 0, 2: 2, 3: 0}
+
+
+def test_what_only_spark_can_read_is_named_and_stays(
+    services_environment: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICE_CHECKPOINTS", "hdfs://namenode/checkpoints")
+    settings, name = load_settings(), f"s{uuid4().hex[:12]}"
+    with open_ledger(settings.ledger_url) as ledger:
+        current_generation(ledger, name, checkpoints_root=settings.checkpoints)
+        set_desired_state(ledger, name, DesiredState.STOPPED, requested_by="ann")
+        open_next_generation(ledger, name, leaving=1, checkpoints_root=settings.checkpoints, opened_by="ann")
+        record_batch(ledger, a_batch(name, 2))
+        yard = Yard(stream=name, settings=settings, catalog=open_catalog(settings), ledger=ledger)
+        assert ["has the scheme hdfs" in one.problem for one in yard.left().found] == [True, True]
+        assert clean(yard.left(), actor=ANN) == ()
 
 
 def test_what_lies_elsewhere_is_named_and_never_touched(yard: Yard) -> None:
