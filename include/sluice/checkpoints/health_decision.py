@@ -8,7 +8,7 @@ judged at the newest commit, from which a start loads it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -48,7 +48,7 @@ def judge_state(seen: CheckpointContents, *, committed_batch: int | None, is_kep
     if committed_batch is None or not stores:
         return CheckpointFinding(name=CheckpointProperty.STATE_COMPLETE, healthy=True, message="no state is kept yet")
     version = committed_batch + 1
-    problems = _missing_partitions(stores)
+    problems = _missing_stores(stores)
     for folder, store in stores.items():
         problems += [f"{folder}: {problem}" for problem in _problems_of(store, version, seen)]
     message = f"{len(stores)} stores are whole at version {version}"
@@ -58,18 +58,23 @@ def judge_state(seen: CheckpointContents, *, committed_batch: int | None, is_kep
     return CheckpointFinding(name=CheckpointProperty.STATE_COMPLETE, healthy=not problems, message=message)
 
 
-def _missing_partitions(stores: Mapping[str, object]) -> list[str]:
-    """Partitions are numbered from 0 without a gap, so every missing folder but the last one is noticed."""
-    partitions: dict[str, set[int]] = {}
+def _missing_stores(stores: Collection[str]) -> list[str]:
+    """Partitions are numbered from 0 without a gap, and each has the same stores, a join several; so every missing
+    folder is noticed, but not that of the last partition."""
+    partitions: dict[str, int] = {}
+    names: dict[str, set[str]] = {}
     for folder in stores:
-        _, operator, partition, *_ = folder.split("/")
+        _, operator, partition, *name = folder.split("/")
         if partition.isdecimal():
-            partitions.setdefault(operator, set()).add(int(partition))
-    return [
-        f"state/{operator}/{missing}: the folder is gone or empty"
-        for operator, numbers in partitions.items()
-        for missing in sorted(set(range(max(numbers))) - numbers)
-    ]
+            partitions[operator] = max(int(partition), partitions.get(operator, 0))
+            names.setdefault(operator, set()).add("".join(f"/{one}" for one in name))
+    expected = (
+        f"state/{operator}/{partition}{name}"
+        for operator, last in partitions.items()
+        for partition in range(last + 1)
+        for name in sorted(names[operator])
+    )
+    return [f"{folder}: the folder is gone or empty" for folder in expected if folder not in stores]
 
 
 def _problems_of(store: Sequence[StateFile], version: int, seen: CheckpointContents) -> list[str]:

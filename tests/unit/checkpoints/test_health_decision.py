@@ -146,6 +146,16 @@ def test_a_partition_of_the_state_that_is_gone_is_found() -> None:
     assert [finding.name for finding in check(contents(gone)).problems] == [CheckpointProperty.STATE_COMPLETE]
 
 
+def test_a_store_of_a_join_that_is_gone_in_one_partition_is_found() -> None:
+    folders = [f"state/1/{part}/{side}-keyToNumValues" for part in (0, 1) for side in ("left", "right")]
+    joined = sound() | {f"{folder}/6.zip": "whole" for folder in folders}
+    gone = {path: text for path, text in joined.items() if not path.startswith("state/1/1/left")}
+
+    assert not check(contents(joined)).problems
+    (problem,) = check(contents(gone)).problems
+    assert problem.message == "state/1/1/left-keyToNumValues: the folder is gone or empty"
+
+
 def test_changes_from_the_beginning_are_needed_while_no_whole_state_exists() -> None:
     young = {path: text for path, text in sound().items() if not path.endswith(".zip")}
 
