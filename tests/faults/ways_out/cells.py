@@ -7,6 +7,7 @@ of a twin that was never damaged, by another engine.
 
 from __future__ import annotations
 
+import resource
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -17,6 +18,7 @@ from tests.faults.ways_out.kinds import Kind, Subject
 from tests.fixtures.workshop import Workshop
 
 from sluice.declarations.load_declarations import load_declarations
+from sluice.errors import CheckpointError, SluiceError
 from sluice.ledger.connection import database_time
 from sluice.positions.adopt_table import adopt_table
 from sluice.positions.adoption import AdoptionWay
@@ -25,8 +27,11 @@ from sluice.positions.observe_position import observe_position
 from sluice.positions.repair_stream import RepairPlan, plan_repair, repair_stream
 from sluice.positions.rewind_plan import RewindPlan
 from sluice.positions.rewind_stream import rewind_stream
+from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 
 BEFORE, AFTER = (0, 1, 2, 3), (4, 5)
+_BYTES_LEFT = 5
+"""On a full disk: fewer than any file of a checkpoint has that is written in one piece."""
 
 
 class Way(StrEnum):
@@ -49,7 +54,8 @@ class Cell:
     damage: of the stopped stream. around: what is kept before the last two of the four files, and put back afterwards.
     generation: the one that the four files are read in. found: how each witness that disagrees is judged.
     adopts: what becomes of the tables before the repair. lost: how many rows that leaves out, as its plan says.
-    rewinds_to: the batch to which a person takes the stream back.
+    rewinds_to: the batch to which a person takes the stream back. is_disk_full: whether the disk is while the repair
+    writes, at one place after another. says: of what is refused, what would be lost.
     """
 
     number: str
@@ -63,6 +69,8 @@ class Cell:
     adopts: AdoptionWay | None = None
     lost: int = 0
     rewinds_to: int | None = None
+    is_disk_full: bool = False
+    says: str = ""
 
     def __str__(self) -> str:
         return f"{self.number}-{self.kind}-{self.name.replace(' ', '_')}"
@@ -91,6 +99,16 @@ class Outcome:
         return f"{self.cell!s:45} {', '.join(self.found) or 'all agree':25} {self.way:10} {end}"
 
 
+def totals(outcomes: Sequence[Outcome]) -> Counter[str]:
+    """How many cells ended equal or were refused; how many rows were doubled, or lost beyond what a plan counts."""
+    return Counter(
+        equal=sum(one.is_equal for one in outcomes),
+        refused=sum(one.way is Way.REFUSED for one in outcomes),
+        lost=sum(max(0, one.lost - one.cell.lost) for one in outcomes),
+        doubled=sum(one.doubled for one in outcomes),
+    )
+
+
 @contextmanager
 def _nothing(_: Subject) -> Iterator[None]:
     yield
@@ -117,7 +135,7 @@ def outcome_of(cell: Cell, subject: Subject) -> Outcome:
     sentences = tuple(plan.sentences())
     if plan.is_refused:
         return Outcome(cell=cell, found=found, way=Way.REFUSED, plan=sentences)
-    done = repaired(subject, plan)
+    done = repaired_in_spite(subject) if cell.is_disk_full else repaired(subject, plan)
     subject.feed(AFTER)
     subject.run()
     wanted, got = Counter(undamaged(subject.workshop, cell.kind)), Counter(subject.content())
@@ -185,12 +203,61 @@ def adopted(subject: Subject, way: AdoptionWay) -> Iterator[int]:
             yield plan.evidence["rows_taken_out"] or 0
 
 
-def repaired(subject: Subject, plan: RepairPlan) -> RepairPlan:
+def repaired(subject: Subject, plan: RepairPlan, *, reached: Reached = unnoticed) -> RepairPlan:
     """The repair as it was shown, carried out."""
-    workshop, stream = subject.workshop, subject.workshop.stream(subject.stream)
+    workshop = subject.workshop
     return repair_stream(
-        workshop.ledger, workshop.catalog, stream, workshop.settings, planned=plan.digest, asked_by="a drill"
+        workshop.ledger,
+        workshop.catalog,
+        workshop.stream(subject.stream),
+        workshop.settings,
+        planned=plan.digest,
+        asked_by="a drill",
+        reached=reached,
     )
+
+
+def repaired_in_spite(subject: Subject) -> RepairPlan:
+    """The repair while the disk is full from its first change on, from its second, its fourth, and so on, until one is
+    done: what each leaves behind is refused at a start, and completed by the same command."""
+    before, places = subject.content(), 0
+    while True:
+        try:
+            with _disk_full_after(places) as reached:
+                done = repaired(subject, planned(subject), reached=reached)
+        except CheckpointError as problem:
+            if "cannot be written" not in str(problem):
+                raise
+        else:
+            assert places, "the disk was not full"
+            return done
+        _require_refused(subject)
+        assert subject.content() == before
+        places = 2 * places or 1
+
+
+@contextmanager
+def _disk_full_after(changes: int) -> Iterator[Reached]:
+    """What a repair reaches; after so many changes a file keeps only its first bytes in this process."""
+    limits, passed = resource.getrlimit(resource.RLIMIT_FSIZE), list[CrashPoint]()
+
+    def fill(point: CrashPoint) -> None:
+        passed.append(point)
+        if passed.count(CrashPoint.FILE_CHANGED) >= changes:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (_BYTES_LEFT, limits[1]))
+
+    try:
+        yield fill
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def _require_refused(subject: Subject) -> None:
+    try:
+        subject.run()
+    except SluiceError:
+        return
+    raise AssertionError("a run started from what a repair has left half written")
 
 
 _twins: dict[Kind, Sequence[tuple[object, ...]]] = {}

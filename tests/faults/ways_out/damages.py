@@ -28,12 +28,17 @@ def newest(folder: Path, log: str) -> Path:
 
 
 def newest_states(folder: Path) -> list[Path]:
-    """The newest file of each state store that has more than its first ones."""
-    found = []
-    for store in sorted(path for path in folder.glob("state/*/*") if path.is_dir() and path.name.isdigit()):
-        files = [file for file in store.iterdir() if file.name.partition(".")[0].isdigit() and file.suffix != ".crc"]
-        found += [max(files, key=lambda file: int(file.name.partition(".")[0]))]
-    return found
+    """The newest file of each state store, of a join's too, which has several in one folder."""
+    newest: dict[Path, Path] = {}
+    for file in folder.glob("state/*/*/**/*"):
+        if file.is_file() and file.suffix in (".delta", ".changelog", ".zip", ".snapshot"):
+            version = _version(newest[file.parent]) if file.parent in newest else -1
+            newest[file.parent] = file if _version(file) > version else newest[file.parent]
+    return [newest[store] for store in sorted(newest)]
+
+
+def _version(file: Path) -> int:
+    return int(file.name.partition(".")[0].partition("_")[0])
 
 
 def unlink(file: Path) -> None:
