@@ -100,8 +100,13 @@ def _is_of_tables(restored: StreamPosition, texts: Mapping[str, str], decided: C
     ends = known[stands].ends if stands in known else known[stands + 1].starts if stands + 1 in known else None
     if ends is None or of_copy is None or query_id_in(texts.get(METADATA, "")) != query_id_of(restored):
         return False
-    sources = restored.sources or tuple(json.loads(ends))
-    return canonical_end(offsets_of(of_copy), sources) == ends
+    if restored.sources:
+        return canonical_end(offsets_of(of_copy), restored.sources) == ends
+    return _values(canonical_end(offsets_of(of_copy), ())) == _values(ends)  # in which order only the ledger knew
+
+
+def _values(ends: str) -> list[str]:
+    return sorted(map(json.dumps, json.loads(ends).values()))
 
 
 def put_copy(files: CheckpointFiles, store: CheckpointFiles, copy: CheckpointCopy, reached: Reached) -> None:
