@@ -52,6 +52,9 @@ COMMITS = "commits"
 TEXTS_OF_A_LOG = 3
 """How many of the newest files of a log are read: a restart reads the last two, and one more shows that they agree."""
 
+_OPERATOR = re.compile(r"state/(?P<operator>\d+)/_metadata/(metadata|v2/(?P<batch>\d+))")
+"""What Spark notes of each operator with state: at its first batch, and where its state has a schema, again later."""
+
 _STATE_FILE = re.compile(r"(?P<version>\d+)(_[0-9a-f-]+)?\.(?P<kind>delta|changelog|snapshot|zip)")
 
 CHECKSUM_SUFFIX = ".crc"
@@ -96,6 +99,17 @@ def state_stores(files: Iterable[FileObservation]) -> Mapping[str, Sequence[Stat
     return dict(sorted(stores.items()))
 
 
+def operator_files(files: Iterable[FileObservation]) -> Mapping[str, FileObservation]:
+    """The newest file with what Spark notes of each operator with state, by the operator's number."""
+    found: dict[str, tuple[int, FileObservation]] = {}
+    for seen in files:
+        if (match := _OPERATOR.fullmatch(seen.path)) is not None:
+            batch = int(match["batch"] or 0)
+            if match["operator"] not in found or batch >= found[match["operator"]][0]:
+                found[match["operator"]] = (batch, seen)
+    return {operator: seen for operator, (_, seen) in found.items()}
+
+
 def needed_state_files(store: Sequence[StateFile], version: int) -> tuple[StateFile, ...]:
     """The files that are read to load a store at `version`: the newest full state up to it, and all later changes."""
     upto = [found for found in store if found.version <= version]
@@ -135,7 +149,8 @@ def paths_to_read(files: Sequence[FileObservation], *, is_whole: bool = False) -
     listed = {seen.path for seen in files}
     compared = paths_to_compare(files, is_whole=is_whole)
     state = (checksum_path(path) for path in compared if path.startswith("state/"))
-    return tuple(name for name in (*_log_paths(files, is_whole=is_whole), *state) if name in listed)
+    operators = (seen.path for seen in operator_files(files).values())
+    return tuple(name for name in (*_log_paths(files, is_whole=is_whole), *state, *operators) if name in listed)
 
 
 def _log_paths(files: Sequence[FileObservation], *, is_whole: bool) -> list[str]:

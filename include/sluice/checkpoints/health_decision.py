@@ -23,6 +23,7 @@ from sluice.checkpoints.checkpoint_layout import (
     is_hidden,
     log_files,
     needed_state_files,
+    operator_files,
     state_stores,
 )
 from sluice.ledger.checkpoint_checks import CheckpointFinding, CheckpointObservation, CheckpointProperty
@@ -48,7 +49,7 @@ def judge_state(seen: CheckpointContents, *, committed_batch: int | None, is_kep
     if committed_batch is None or not stores:
         return CheckpointFinding(name=CheckpointProperty.STATE_COMPLETE, healthy=True, message="no state is kept yet")
     version = committed_batch + 1
-    problems = _missing_stores(stores)
+    problems = _missing_stores(stores, seen)
     for folder, store in stores.items():
         problems += [f"{folder}: {problem}" for problem in _problems_of(store, version, seen)]
     message = f"{len(stores)} stores are whole at version {version}"
@@ -58,23 +59,35 @@ def judge_state(seen: CheckpointContents, *, committed_batch: int | None, is_kep
     return CheckpointFinding(name=CheckpointProperty.STATE_COMPLETE, healthy=not problems, message=message)
 
 
-def _missing_stores(stores: Collection[str]) -> list[str]:
-    """Partitions are numbered from 0 without a gap, and each has the same stores, a join several; so every missing
-    folder is noticed, but not that of the last partition."""
-    partitions: dict[str, int] = {}
+def _missing_stores(stores: Collection[str], seen: CheckpointContents) -> list[str]:
+    """Each operator has as many partitions as Spark has noted, and each of them the same stores, a join several. Where
+    that note cannot be read, partitions have numbers from 0 without a gap."""
+    partitions = _noted_partitions(seen)
     names: dict[str, set[str]] = {}
     for folder in stores:
         _, operator, partition, *name = folder.split("/")
         if partition.isdecimal():
-            partitions[operator] = max(int(partition), partitions.get(operator, 0))
+            partitions[operator] = max(int(partition) + 1, partitions.get(operator, 0))
             names.setdefault(operator, set()).add("".join(f"/{one}" for one in name))
     expected = (
         f"state/{operator}/{partition}{name}"
-        for operator, last in partitions.items()
-        for partition in range(last + 1)
-        for name in sorted(names[operator])
+        for operator, known in names.items()
+        for partition in range(partitions[operator])
+        for name in sorted(known)
     )
     return [f"{folder}: the folder is gone or empty" for folder in expected if folder not in stores]
+
+
+def _noted_partitions(seen: CheckpointContents) -> dict[str, int]:
+    """How many partitions each operator with state has. Source: `OperatorStateMetadata` of Spark 4.1."""
+    found: dict[str, int] = {}
+    for operator, file in operator_files(seen.files).items():
+        try:
+            noted = json.loads((seen.texts.get(file.path) or "").partition("\n")[2])
+            found[operator] = max(int(store["numPartitions"]) for store in noted["stateStoreInfo"])
+        except (ValueError, LookupError, TypeError):  # another version of the note
+            continue
+    return found
 
 
 def _problems_of(store: Sequence[StateFile], version: int, seen: CheckpointContents) -> list[str]:

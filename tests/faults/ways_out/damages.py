@@ -114,6 +114,11 @@ def store_gone(subject: Subject) -> None:
     shutil.rmtree(newest_states(subject.checkpoint)[0].parent)
 
 
+def last_partition_gone(subject: Subject) -> None:
+    """The last partition of the state is gone."""
+    shutil.rmtree(newest_states(subject.checkpoint)[-1].parent)
+
+
 def state_gone(subject: Subject) -> None:
     """The whole state is gone."""
     shutil.rmtree(subject.checkpoint / "state")

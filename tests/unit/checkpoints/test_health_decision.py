@@ -146,6 +146,22 @@ def test_a_partition_of_the_state_that_is_gone_is_found() -> None:
     assert [finding.name for finding in check(contents(gone)).problems] == [CheckpointProperty.STATE_COMPLETE]
 
 
+@pytest.mark.parametrize("path", ["state/0/_metadata/metadata", "state/0/_metadata/v2/4"])
+@pytest.mark.parametrize(("noted", "is_found"), [("numPartitions", True), ("partitions", False)])
+def test_the_last_partition_of_the_state_is_missed_where_spark_has_noted_their_number(
+    path: str, noted: str, is_found: bool
+) -> None:
+    note = {"operatorInfo": {"operatorId": 0}, "stateStoreInfo": [{"storeName": "default", noted: 2}]}
+    known = sound() | {path: f"v1\n{json.dumps(note)}"}
+    if path.endswith("/v2/4"):
+        known["state/0/_metadata/v2/3"] = "an older one"
+    gone = {path: text for path, text in known.items() if not path.startswith("state/0/1/")}
+
+    assert not check(contents(known)).problems
+    messages = [problem.message for problem in check(contents(gone)).problems]
+    assert messages == (["state/0/1: the folder is gone or empty"] if is_found else [])
+
+
 def test_a_store_of_a_join_that_is_gone_in_one_partition_is_found() -> None:
     folders = [f"state/1/{part}/{side}-keyToNumValues" for part in (0, 1) for side in ("left", "right")]
     joined = sound() | {f"{folder}/6.zip": "whole" for folder in folders}
