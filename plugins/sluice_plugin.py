@@ -12,6 +12,7 @@ import sluice.declarations.load_declarations
 import sluice.settings  # noqa: F401  # it and what follows are used by the children alone
 import sluice_airflow.dag_builders.backfills
 import sluice_airflow.dag_builders.broken_declarations
+import sluice_airflow.dag_builders.copy_rehearsals
 import sluice_airflow.dag_builders.increments
 import sluice_airflow.dag_builders.platform_dags
 import sluice_airflow.dag_builders.stream_control
