@@ -60,15 +60,21 @@ def judge_state(seen: CheckpointContents, *, committed_batch: int | None, is_kep
 
 
 def _missing_stores(stores: Collection[str], seen: CheckpointContents) -> list[str]:
-    """Each operator has as many partitions as Spark has noted, and each of them the same stores, a join several. Where
-    that note cannot be read, partitions have numbers from 0 without a gap."""
-    partitions = _noted_partitions(seen)
+    """Each operator has as many partitions as Spark has noted, and each of them the same stores, a join several.
+
+    The note says nothing where the first partition is alone: an aggregation without keys has no other one whatever is
+    noted, and which operators have not shows nowhere. There, and without a note, partitions have numbers from 0 without
+    a gap.
+    """
+    partitions: dict[str, int] = {}
     names: dict[str, set[str]] = {}
     for folder in stores:
         _, operator, partition, *name = folder.split("/")
         if partition.isdecimal():
             partitions[operator] = max(int(partition) + 1, partitions.get(operator, 0))
             names.setdefault(operator, set()).add("".join(f"/{one}" for one in name))
+    noted = _noted_partitions(seen)
+    partitions |= {operator: max(last, noted.get(operator, 0)) for operator, last in partitions.items() if last > 1}
     expected = (
         f"state/{operator}/{partition}{name}"
         for operator, known in names.items()

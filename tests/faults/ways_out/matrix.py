@@ -72,7 +72,6 @@ def _cells() -> Iterator[Cell]:
     for name, damage in _STATE.items():
         yield from _each(STATEFUL, "6", f"newest state {name}", damages.states(damage))
     yield from _each(STATEFUL, "6", "a state store gone", damages.store_gone)
-    yield from _each([Kind.W, Kind.H, Kind.P], "6", "the last partition gone", damages.last_partition_gone)
     yield from _each(STATEFUL, "6", "all state gone", damages.state_gone)
     yield from _each(PLAIN, "7", "older copy", found=BEHIND, around=damages.older_copy_afterwards)
     yield from _each([Kind.T], "8", "one table of yesterday", found=AHEAD, around=_one_table, says=APART, **refused)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from dataclasses import replace
 
 import pytest
+from tests.faults.ways_out import damages
 from tests.faults.ways_out.cells import AFTER, BEFORE, planned, repaired, undamaged, witnesses
 from tests.faults.ways_out.kinds import Kind, Subject
 from tests.fixtures.streams_of_tables import COLUMNS, reading, writing
@@ -94,3 +96,39 @@ def test_a_published_file_that_is_gone_is_found_by_the_check(workshop: Workshop)
     assert problem.name is CheckpointProperty.PUBLISHED_FILES
     assert f"1 of 1 files of {subject.targets[0]}" in problem.message
     assert f"with 4 rows, of the batches {subject.stream}:1:0: {task.file.file_path}" in problem.message
+
+
+@pytest.mark.parametrize("kind", [Kind.W, pytest.param(Kind.H, marks=pytest.mark.full)])
+def test_the_last_partition_of_a_state_is_missed_and_taken_one_step_back(workshop: Workshop, kind: Kind) -> None:
+    subject = Subject(workshop=workshop, kind=kind, state={"shuffle_partitions": 3})
+    subject.declare()
+    subject.feed(BEFORE)
+    subject.run()
+    damages.last_partition_gone(subject)
+    assert witnesses(subject) == ("checkpoint damaged",)
+
+    repaired(subject, planned(subject))
+    subject.feed(AFTER)
+    subject.run()
+
+    assert Counter(subject.content()) == Counter(undamaged(workshop, kind))
+
+
+@pytest.mark.parametrize("provider", ["rocksdb", "hdfs"])
+def test_an_aggregation_without_keys_is_whole_with_its_one_partition(workshop: Workshop, provider: str) -> None:
+    """Spark notes the partitions that the query is declared with."""
+    columns = {"n": "long", "word": "string"}
+    source, target = workshop.declare_table("source", {"id": "long"}), workshop.declare_table("target", columns)
+    workshop.declare_stream(
+        f"s{workshop.namespace}",
+        sql="SELECT 'all' word, n FROM (SELECT count(*) n FROM r)",
+        inputs={"r": {"stream": {"iceberg": {"table": source}}}},
+        outputs={"main": {"iceberg": {"table": target, "mode": "merge", "keys": ["word"]}}},
+        state={"provider": provider, "shuffle_partitions": 3},
+    )
+    for number in range(2):
+        workshop.append("source", [{"id": number}])
+        workshop.run(f"s{workshop.namespace}", is_recorded=True)
+
+    assert witnesses(Subject(workshop=workshop, kind=Kind.I)) == ()
+    assert workshop.rows("target") == [{"n": 2, "word": "all"}]

@@ -151,15 +151,22 @@ def test_a_partition_of_the_state_that_is_gone_is_found() -> None:
 def test_the_last_partition_of_the_state_is_missed_where_spark_has_noted_their_number(
     path: str, noted: str, is_found: bool
 ) -> None:
-    note = {"operatorInfo": {"operatorId": 0}, "stateStoreInfo": [{"storeName": "default", noted: 2}]}
-    known = sound() | {path: f"v1\n{json.dumps(note)}"}
+    note = {"operatorInfo": {"operatorId": 0}, "stateStoreInfo": [{"storeName": "default", noted: 3}]}
+    gone = sound() | {path: f"v1\n{json.dumps(note)}"}
     if path.endswith("/v2/4"):
-        known["state/0/_metadata/v2/3"] = "an older one"
-    gone = {path: text for path, text in known.items() if not path.startswith("state/0/1/")}
+        gone["state/0/_metadata/v2/3"] = "an older one"
+    known = gone | {file.replace("state/0/1", "state/0/2"): text for file, text in gone.items()}
 
     assert not check(contents(known)).problems
     messages = [problem.message for problem in check(contents(gone)).problems]
-    assert messages == (["state/0/1: the folder is gone or empty"] if is_found else [])
+    assert messages == (["state/0/2: the folder is gone or empty"] if is_found else [])
+
+
+def test_an_aggregation_without_keys_has_one_partition_whatever_is_noted() -> None:
+    note = {"operatorInfo": {"operatorId": 0}, "stateStoreInfo": [{"storeName": "default", "numPartitions": 3}]}
+    alone = {path: text for path, text in sound().items() if not path.startswith("state/0/1/")}
+
+    assert not check(contents(alone | {"state/0/_metadata/metadata": f"v1\n{json.dumps(note)}"})).problems
 
 
 def test_a_store_of_a_join_that_is_gone_in_one_partition_is_found() -> None:
