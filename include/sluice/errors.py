@@ -40,12 +40,12 @@ SluiceError
 ├── InputGapError                   snapshots of an input were expired before a stream read them
 ├── InputReplacedError              an input was rolled back, or created again under its name
 ├── CheckpointError                 a checkpoint is damaged, or belongs to another stream
+│   └── CheckpointStorageError      the storage of a checkpoint does not answer, or refuses
 ├── DemonstrationError              a step of the demo failed or took too long
 ├── VerificationError               counted figures are inconsistent
 └── UnhealthyError                  the command succeeded and found something unhealthy
 
-A message says what went wrong, where, what was found and what is allowed; `next_step` says the one thing to do. Each
-class carries the reason under which its failure is recorded (`sluice.failure_reasons`).
+Each class carries the reason under which its failure is recorded (`sluice.failure_reasons`).
 """
 
 from __future__ import annotations
@@ -91,8 +91,7 @@ class SluiceError(Exception):
 class UsageError(SluiceError):
     """The command was called wrongly."""
 
-    exit_code = 2
-    failure_reason = FailureReason.DECLARATION_REFUSED
+    exit_code, failure_reason = 2, FailureReason.DECLARATION_REFUSED
 
 
 class SettingsError(SluiceError):
@@ -110,8 +109,7 @@ class DeclarationError(SluiceError):
     location: the file and line of the key that is wrong.
     """
 
-    exit_code = 2
-    fallback_reason = FailureReason.DECLARATION_REFUSED
+    exit_code, fallback_reason = 2, FailureReason.DECLARATION_REFUSED
 
     def __init__(self, message: str, *, location: Location, next_step: str = "") -> None:
         message = one_line(message)
@@ -149,10 +147,8 @@ class LedgerUnreachableError(LedgerError):
 
 
 class UnknownRunError(LedgerError):
-    """The ledger answers and has no such run: it never had, or a copy from before the run has replaced it.
-
-    A driver with such a run has lost its lease, unlike one whose ledger does not answer. run_id: the run.
-    """
+    """The ledger answers and has no such run, as when an older copy has replaced it: its driver has lost its lease.
+    run_id: the run."""
 
     failure_reason = FailureReason.LEASE_LOST
 
@@ -380,6 +376,10 @@ class CheckpointError(SluiceError):
     """A checkpoint is damaged, or belongs to another stream."""
 
     fallback_reason = FailureReason.CHECKPOINT_DAMAGED
+
+
+class CheckpointStorageError(CheckpointError):
+    """The storage of a checkpoint does not answer, or refuses, which says nothing about the checkpoint."""
 
 
 class DemonstrationError(SluiceError):

@@ -22,7 +22,7 @@ from urllib.parse import unquote, urlsplit
 
 from sluice.checkpoints.checkpoint_layout import FileObservation, checksum_path, is_hidden, state_stores
 from sluice.checkpoints.s3_checkpoint_files import S3CheckpointFiles
-from sluice.errors import CheckpointError
+from sluice.errors import CheckpointError, CheckpointStorageError
 from sluice.settings import ObjectStoreSettings
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -222,8 +222,8 @@ class LocalCheckpointFiles:
             modified_at=_EPOCH + timedelta(microseconds=status.st_mtime_ns // 1000),
         )
 
-    def _problem(self, done: str, error: OSError) -> CheckpointError:
-        return CheckpointError(
+    def _problem(self, done: str, error: OSError) -> CheckpointStorageError:
+        return CheckpointStorageError(
             f"The folder {self.location} cannot be {done}: {error.strerror or error}.",
             next_step="Check that the folder's disk is mounted and that this user may read it.",
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from sluice.checkpoints.checkpoint_layout import FileObservation
-from sluice.errors import CheckpointError
+from sluice.errors import CheckpointStorageError
 from sluice.settings import ObjectStoreSettings
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class S3CheckpointFiles:
         try:
             yield
         except (BotoCoreError, ClientError) as error:
-            raise CheckpointError(
+            raise CheckpointStorageError(
                 f"The folder {self.location} cannot be {done}: {error}.",
                 next_step="Check that the object store runs and that SLUICE_OBJECT_STORE__* describe it.",
             ) from error

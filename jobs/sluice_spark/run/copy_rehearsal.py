@@ -23,7 +23,7 @@ from sluice.checkpoints.checkpoint_files import CheckpointFiles, open_checkpoint
 from sluice.checkpoints.checkpoint_layout import COMMITS, METADATA, OFFSETS
 from sluice.checkpoints.copy_rehearsals import Rehearsal, record_rehearsal, rehearsal_location, why_not_rehearsed
 from sluice.declarations.loaded_declarations import LoadedStream
-from sluice.errors import CheckpointError, DeclarationError, SchemaError, UsageError
+from sluice.errors import CheckpointError, CheckpointStorageError, DeclarationError, SchemaError, UsageError
 from sluice.failure_reasons import describe_failure
 from sluice.ledger.batches import PublicationKey, find_batch
 from sluice.ledger.connection import Ledger, database_time
@@ -39,8 +39,8 @@ from sluice_spark.session.jvm import first_line
 
 _log = logging.getLogger(__name__)
 
-
 _TRIES = 3
+"""How often a copy that was replaced meanwhile is left for the newest one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,8 +117,10 @@ class CopyRehearsal:
         try:
             _put_before_commit(shadow, copied)
             is_run = self._replay(generation).run_again(number)
+        except CheckpointStorageError:  # it says nothing about the copy
+            raise
         except (CheckpointError, DeclarationError, SchemaError) as error:
-            return error.message
+            return error.message.rstrip(".")
         except StreamingQueryException as error:
             self.require()
             _log.warning("the copy %s of %s does not do: %s", copied.copy.clock, self.stream.name, first_line(error))

@@ -67,7 +67,10 @@ class RunCopies:
                 )
 
         while not ended.wait(period.total_seconds()):
-            self._copy(require)
+            try:
+                self._copy(require)
+            except Exception:  # noqa: BLE001  # a thread that ended here would make no copy for as long as the run lives
+                _log.exception("a copy of the checkpoint %s failed; the next one follows", self.checkpoint)
 
     def _copy(self, require: Callable[[], None]) -> None:
         try:

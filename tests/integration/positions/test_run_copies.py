@@ -89,6 +89,26 @@ def test_copies_are_made_on_schedule_while_the_query_runs(copier: Copier) -> Non
     assert not [thread for thread in threading.enumerate() if thread.name == "checkpoint-copies"]
 
 
+def test_a_copy_that_fails_in_an_unforeseen_way_is_followed_by_the_next_one(
+    copier: Copier, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = filled(copier, batches=2).as_uri()
+    store, read = LocalCheckpointFiles(copies_location(checkpoint)), LocalCheckpointFiles.read_bytes
+    failed: list[str] = []
+
+    def fail_once(files: LocalCheckpointFiles, path: str) -> bytes | None:
+        if not failed:
+            failed.append(path)
+            raise ValueError("unforeseen")
+        return read(files, path)
+
+    monkeypatch.setattr(LocalCheckpointFiles, "read_bytes", fail_once)
+    with run_copies(copier, checkpoint, lease=held(), stop=StopRequest()).made_every(timedelta(milliseconds=1)):
+        await_condition(lambda: bool(list_copies(store)))
+
+    assert "failed; the next one follows" in caplog.text
+
+
 def test_no_copy_is_made_on_schedule_without_the_lease(copier: Copier, caplog: pytest.LogCaptureFixture) -> None:
     checkpoint = filled(copier, batches=2).as_uri()
 

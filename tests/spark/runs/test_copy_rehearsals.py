@@ -21,10 +21,10 @@ from tests.fixtures.work import serve
 from tests.fixtures.workshop import Workshop
 
 from sluice.checkpoints.checkpoint_copies import CheckpointCopy, copies_location, list_copies
-from sluice.checkpoints.checkpoint_files import CheckpointFiles, open_checkpoint_files
+from sluice.checkpoints.checkpoint_files import CheckpointFiles, LocalCheckpointFiles, open_checkpoint_files
 from sluice.checkpoints.copy_rehearsals import Rehearsal, find_rehearsal, rehearsal_location
 from sluice.declarations.load_declarations import load_declarations
-from sluice.errors import UsageError, WithdrawnError
+from sluice.errors import CheckpointStorageError, UsageError, WithdrawnError
 from sluice.ledger.generations import current_generation
 from sluice.work.start_application import WorkQueue
 from sluice_airflow.dag_builders.copy_rehearsals import copy_rehearsals_dag
@@ -141,6 +141,7 @@ def test_a_copy_that_does_not_do_is_named(
     found = rehearsed(subject)
 
     assert problem in found.problem
+    assert not found.problem.endswith(".")
     assert find_rehearsal(copies, copy) == found
     assert not trial.list_files()
     assert subject.content() == before
@@ -164,6 +165,27 @@ def test_a_copy_that_is_replaced_meanwhile_is_not_judged(workshop: Workshop) -> 
     (second,) = list_copies(copies)
     assert (found.problem, find_rehearsal(copies, second)) == ("", found)
     assert find_rehearsal(copies, first) is None
+
+
+def test_a_storage_that_does_not_answer_says_nothing_of_a_copy(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = stopped(workshop, Kind.G)
+    copies, trial = folders(subject)
+    read = LocalCheckpointFiles.read_bytes
+
+    def refuse(files: LocalCheckpointFiles, path: str) -> bytes | None:
+        if path.startswith("files/"):
+            raise CheckpointStorageError("no answer")
+        return read(files, path)
+
+    with monkeypatch.context() as away:
+        away.setattr(LocalCheckpointFiles, "read_bytes", refuse)
+        with pytest.raises(CheckpointStorageError):
+            rehearsed(subject)
+
+    assert find_rehearsal(copies, list_copies(copies)[0]) is None
+    assert not trial.list_files()
 
 
 def test_a_rehearsal_that_is_withdrawn_says_nothing_of_its_copy(workshop: Workshop) -> None:
