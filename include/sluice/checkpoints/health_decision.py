@@ -43,13 +43,13 @@ def judge_state(seen: CheckpointContents, *, committed_batch: int | None, is_kep
     ----------
     is_kept: whether the query is known to keep state.
     """
-    stores = state_stores(seen.files)
-    if is_kept and not stores and committed_batch is not None:
+    stores, noted = state_stores(seen.files), _noted_stores(seen)
+    if (is_kept or noted) and not stores and committed_batch is not None:
         return CheckpointFinding(name=CheckpointProperty.STATE_COMPLETE, healthy=False, message="the state is gone")
     if committed_batch is None or not stores:
         return CheckpointFinding(name=CheckpointProperty.STATE_COMPLETE, healthy=True, message="no state is kept yet")
     version = committed_batch + 1
-    problems = _missing_stores(stores, seen)
+    problems = _missing_stores(stores, noted)
     for folder, store in stores.items():
         problems += [f"{folder}: {problem}" for problem in _problems_of(store, version, seen)]
     message = f"{len(stores)} stores are whole at version {version}"
@@ -59,12 +59,12 @@ def judge_state(seen: CheckpointContents, *, committed_batch: int | None, is_kep
     return CheckpointFinding(name=CheckpointProperty.STATE_COMPLETE, healthy=not problems, message=message)
 
 
-def _missing_stores(stores: Collection[str], seen: CheckpointContents) -> list[str]:
+def _missing_stores(stores: Collection[str], noted: Mapping[str, _NotedStores]) -> list[str]:
     """Each operator has as many partitions as Spark has noted, and each of them the same stores, a join several.
 
-    The note says nothing where the first partition is alone: an aggregation without keys has no other one whatever is
-    noted, and which operators have not shows nowhere. There, and without a note, partitions have numbers from 0 without
-    a gap.
+    The number says nothing where one store of the first partition is alone: an aggregation without keys has no other
+    one whatever is noted, and which operators have not shows nowhere. There, and without a note, partitions have
+    numbers from 0 without a gap. The names say nothing where folders have others: a join may keep all in one store.
     """
     partitions: dict[str, int] = {}
     names: dict[str, set[str]] = {}
@@ -73,27 +73,48 @@ def _missing_stores(stores: Collection[str], seen: CheckpointContents) -> list[s
         if partition.isdecimal():
             partitions[operator] = max(int(partition) + 1, partitions.get(operator, 0))
             names.setdefault(operator, set()).add("".join(f"/{one}" for one in name))
-    noted = _noted_partitions(seen)
-    partitions |= {operator: max(last, noted.get(operator, 0)) for operator, last in partitions.items() if last > 1}
+    for operator in noted.keys() & names.keys():
+        if partitions[operator] > 1 or len(noted[operator].names) > 1:
+            partitions[operator] = max(partitions[operator], noted[operator].partitions)
+        if names[operator] < noted[operator].names:
+            names[operator] |= noted[operator].names
     expected = (
         f"state/{operator}/{partition}{name}"
         for operator, known in names.items()
         for partition in range(partitions[operator])
         for name in sorted(known)
     )
-    return [f"{folder}: the folder is gone or empty" for folder in expected if folder not in stores]
+    return [
+        *(f"state/{operator}: the folder is gone or empty" for operator in sorted(noted.keys() - names.keys())),
+        *(f"{folder}: the folder is gone or empty" for folder in expected if folder not in stores),
+    ]
 
 
-def _noted_partitions(seen: CheckpointContents) -> dict[str, int]:
-    """How many partitions each operator with state has. Source: `OperatorStateMetadata` of Spark 4.1."""
-    found: dict[str, int] = {}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _NotedStores:
+    """How many partitions an operator with state has, and the names of the stores of each as the ends of folders."""
+
+    partitions: int
+    names: frozenset[str]
+
+
+def _noted_stores(seen: CheckpointContents) -> dict[str, _NotedStores]:
+    """What Spark has noted of each operator with state. Source: `OperatorStateMetadata` of Spark 4.1."""
+    found: dict[str, _NotedStores] = {}
     for operator, file in operator_files(seen.files).items():
         try:
-            noted = json.loads((seen.texts.get(file.path) or "").partition("\n")[2])
-            found[operator] = max(int(store["numPartitions"]) for store in noted["stateStoreInfo"])
+            noted = json.loads((seen.texts.get(file.path) or "").partition("\n")[2])["stateStoreInfo"]
+            found[operator] = _NotedStores(
+                partitions=max(int(store["numPartitions"]) for store in noted),
+                names=frozenset(_folder_end(store["storeName"]) for store in noted),
+            )
         except (ValueError, LookupError, TypeError):  # another version of the note
             continue
     return found
+
+
+def _folder_end(store: str) -> str:
+    return "" if store == "default" else f"/{store}"
 
 
 def _problems_of(store: Sequence[StateFile], version: int, seen: CheckpointContents) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -177,6 +178,45 @@ def test_a_store_of_a_join_that_is_gone_in_one_partition_is_found() -> None:
     assert not check(contents(joined)).problems
     (problem,) = check(contents(gone)).problems
     assert problem.message == "state/1/1/left-keyToNumValues: the folder is gone or empty"
+
+
+STORES = ("left-keyToNumValues", "right-keyToNumValues")
+
+
+def joined(*, noted: tuple[str, ...] = STORES, stores: tuple[str, ...] = STORES) -> Files:
+    """A query with an aggregation before a join, as Spark notes both."""
+    folders = [f"state/1/{part}/{store}".rstrip("/") for part in (0, 1) for store in stores]
+    notes = {
+        operator: {"stateStoreInfo": [{"storeName": store, "numPartitions": 2} for store in names]}
+        for operator, names in (("0", ("default",)), ("1", noted))
+    }
+    return (
+        sound()
+        | {f"{folder}/6.zip": "whole" for folder in folders}
+        | {f"state/{one}/_metadata/metadata": f"v1\n{json.dumps(note)}" for one, note in notes.items()}
+    )
+
+
+@pytest.mark.parametrize(
+    ("gone", "found"),
+    [
+        ("state/0/[01]/", "state/0: the folder is gone or empty"),
+        ("state/1/[01]/", "state/1: the folder is gone or empty"),
+        ("state/1/[01]/left", "state/1/0/left-keyToNumValues: the folder is gone or empty; state/1/1/left"),
+        ("state/1/1/", "state/1/1/left-keyToNumValues: the folder is gone or empty; state/1/1/right"),
+        ("state/[01]/[01]/", "the state is gone"),
+    ],
+)
+def test_stores_that_are_gone_everywhere_are_found_by_what_spark_has_noted(gone: str, found: str) -> None:
+    left = {path: text for path, text in joined().items() if re.match(gone, path) is None}
+
+    assert not check(contents(joined())).problems
+    (problem,) = check(contents(left)).problems
+    assert problem.message.startswith(found)
+
+
+def test_a_join_that_keeps_all_in_one_store_is_whole() -> None:
+    assert not check(contents(joined(stores=("",)))).problems
 
 
 def test_changes_from_the_beginning_are_needed_while_no_whole_state_exists() -> None:
