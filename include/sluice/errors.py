@@ -147,8 +147,7 @@ class LedgerUnreachableError(LedgerError):
 
 
 class UnknownRunError(LedgerError):
-    """The ledger answers and has no such run, as when an older copy has replaced it: its driver has lost its lease.
-    run_id: the run."""
+    """The ledger answers and has no such run, as when an older copy has replaced it: its driver has lost its lease."""
 
     failure_reason = FailureReason.LEASE_LOST
 
@@ -355,8 +354,7 @@ class SchemaError(DeliveryError):
     failure_reason = FailureReason.SCHEMA_DIFFERS
 
     def __init__(self, message: str, *, differences: tuple[ColumnDifference, ...], next_step: str) -> None:
-        listed = "; ".join(str(difference) for difference in differences)
-        super().__init__(f"{message} {listed}.", next_step=next_step)
+        super().__init__(f"{message} {'; '.join(map(str, differences))}.", next_step=next_step)
         self.differences = differences
 
 
@@ -380,6 +378,8 @@ class CheckpointError(SluiceError):
 
 class CheckpointStorageError(CheckpointError):
     """The storage of a checkpoint does not answer, or refuses, which says nothing about the checkpoint."""
+
+    fallback_reason = FailureReason.OBJECT_STORE_UNREACHABLE
 
 
 class DemonstrationError(SluiceError):

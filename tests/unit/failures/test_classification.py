@@ -72,6 +72,7 @@ OWN_REASONS = {
 }
 FALLBACK_REASONS = {
     "CheckpointError": Reason.CHECKPOINT_DAMAGED,
+    "CheckpointStorageError": Reason.OBJECT_STORE_UNREACHABLE,
     "DeclarationError": Reason.DECLARATION_REFUSED,
     "NotYetError": Reason.DECLARATION_REFUSED,
     "LedgerError": Reason.SETTINGS_REFUSED,
