@@ -73,6 +73,6 @@ def _table(left: Leftovers) -> Table:
             "" if one.files is None else f"{one.files:,}",
             "" if one.size_bytes is None else f"{one.size_bytes:,}",
         )
-        goes = "never: " + one.problem if one.problem else "due" if one.is_due(left.now) else f"{one.goes_at:%Y-%m-%d}"
+        goes = "stays: " + one.problem if one.problem else "due" if one.is_due(left.now) else f"{one.goes_at:%Y-%m-%d}"
         table.add_row(one.stream, one.kind, one.of, f"{one.since:%Y-%m-%d %H:%M}", *counts, goes, one.place)
     return table

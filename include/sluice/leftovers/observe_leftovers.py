@@ -17,7 +17,7 @@ from sluice.checkpoints.checkpoint_files import open_checkpoint_files, require_b
 from sluice.checkpoints.checkpoint_layout import FileObservation
 from sluice.checkpoints.copy_rehearsals import rehearsal_location
 from sluice.declarations.stream_declaration import QUARANTINE_NAMESPACE
-from sluice.errors import CheckpointError
+from sluice.errors import CheckpointError, CheckpointStorageError, MarkError
 from sluice.ledger.backfill_attempts import BackfillState, newest_attempt
 from sluice.ledger.batches import newest_batch
 from sluice.ledger.connection import Ledger
@@ -57,8 +57,8 @@ class Leftover:
     path: of the folder, below the root of the checkpoints.
     since: since when it is not needed: nothing can go back to it, and nothing was written there any more.
     goes_at: when it may be removed. files, size_bytes: of a folder. The files of a table are not removed with it.
-    problem: why it is never removed; empty otherwise.
-    refresh, interval: of a table.
+    problem: why it stays; empty otherwise. is_unanswered: whether its storage did not answer, and may another time.
+    interval: of a table of a backfill.
     """
 
     kind: LeftoverKind
@@ -70,8 +70,8 @@ class Leftover:
     files: int | None = None
     size_bytes: int | None = None
     problem: str = ""
+    is_unanswered: bool = False
     path: str = ""
-    refresh: int | None = None
     interval: Interval | None = None
 
     def is_due(self, now: datetime) -> bool:
@@ -95,7 +95,7 @@ class Leftovers:
 
         Raises
         ------
-        CheckpointError, LakehouseError, LedgerError: when a storage, the catalog or the ledger does not answer.
+        LakehouseError, LedgerError: when the catalog or the ledger does not answer.
         """
         found = (*self._of_checkpoints(), *self._of_refreshes(), *self._of_backfills())
         return tuple(sorted(found, key=lambda one: (one.stream, one.since, one.place)))
@@ -146,7 +146,10 @@ class Leftovers:
             for one in marked_outputs(table)
             if one.stream == newest.stream
         )
-        return all(mark is None or mark.generation == newest.generation for mark in marks)
+        try:
+            return all(mark is None or mark.generation == newest.generation for mark in marks)
+        except MarkError:  # the checks name it; until a person has repaired it, nothing of this stream goes
+            return False
 
     def _left_of(self, closed: ClosedCheckpoint) -> Iterator[Leftover]:
         """The folder of a checkpoint and those of its copies. One that was written later was closed later."""
@@ -158,8 +161,8 @@ class Leftovers:
         listed = [(folder, *self._listed(folder[1], folder[2])) for folder in folders]
         changes = [seen.modified_at for _, files, _ in listed for seen in files]
         since = max([closed.closed_at, *changes])
-        for (kind, place, path), files, problem in listed:
-            if files or (problem and place != rehearsal_location(closed.checkpoint)):
+        for (kind, place, path), files, error in listed:
+            if files or (error is not None and place != rehearsal_location(closed.checkpoint)):
                 yield Leftover(
                     kind=kind,
                     stream=closed.stream,
@@ -168,37 +171,52 @@ class Leftovers:
                     path=path,
                     since=since,
                     goes_at=since + self._grace,
-                    files=None if problem else len(files),
-                    size_bytes=None if problem else sum(seen.size_bytes for seen in files),
-                    problem=problem,
+                    files=len(files) if error is None else None,
+                    size_bytes=sum(seen.size_bytes for seen in files) if error is None else None,
+                    problem="" if error is None else error.message,
+                    is_unanswered=isinstance(error, CheckpointStorageError),
                 )
 
-    def _listed(self, place: str, path: str) -> tuple[tuple[FileObservation, ...], str]:
+    def _listed(self, place: str, path: str) -> tuple[tuple[FileObservation, ...], CheckpointError | None]:
         """The files of a folder, or why it is not one of those that may be removed."""
         try:
             require_below(place, self.settings.checkpoints, path=path)
-            files = open_checkpoint_files(place, self.settings.object_store)
-        except CheckpointError as error:  # it lies elsewhere, or where only Spark can look
-            return (), error.message
-        return tuple(files.list_files()), ""
+            return tuple(open_checkpoint_files(place, self.settings.object_store).list_files()), None
+        except CheckpointError as error:  # it lies elsewhere, or where only Spark can look, or its storage is away
+            return (), error
 
     def _of_refreshes(self) -> Iterator[Leftover]:
         """The tables of refreshes whose last step, which drops them, was never done, nor can be taken back."""
-        ended = (one for one in self._refreshes if one.ended_at is None and one.state not in OPEN_STATES)
+        for refresh, since in self._ended_refreshes():
+            for place in self._tables_of(refresh.shadow):
+                yield Leftover(
+                    kind=LeftoverKind.SHADOW,
+                    stream=refresh.stream,
+                    of=f"refresh {refresh.number}, {refresh.state}",
+                    place=place,
+                    since=since,
+                    goes_at=since + self._grace,
+                )
+
+    def cleared_refreshes(self) -> Iterator[int]:
+        """The refreshes that have no table any more, and whose end is not noted though their grace is over.
+
+        Raises
+        ------
+        LakehouseError, LedgerError: when the catalog or the ledger does not answer.
+        """
+        for refresh, since in self._ended_refreshes():
+            if self.now >= since + self._grace and not any(self._tables_of(refresh.shadow)):
+                yield refresh.number
+
+    def _ended_refreshes(self) -> Iterator[tuple[RefreshObservation, datetime]]:
+        """The refreshes that no command continues and whose end is not noted, each with the time of its last state."""
         streams = {stream for stream, _ in self._live}
-        for refresh in ended:
+        for refresh in self._refreshes:
             since = max(refresh.began_at, refresh.keeps_until or refresh.began_at)
-            if since <= self.now and self._is_asked(refresh.stream) and refresh.shadow not in streams:
-                for place in self._tables_of(refresh.shadow):
-                    yield Leftover(
-                        kind=LeftoverKind.SHADOW,
-                        stream=refresh.stream,
-                        of=f"refresh {refresh.number}, {refresh.state}",
-                        place=place,
-                        since=since,
-                        goes_at=since + self._grace,
-                        refresh=refresh.number,
-                    )
+            is_over = refresh.ended_at is None and refresh.state not in OPEN_STATES and since <= self.now
+            if is_over and self._is_asked(refresh.stream) and refresh.shadow not in streams:
+                yield refresh, since
 
     def _tables_of(self, shadow: str) -> Iterator[str]:
         for namespace in (REFRESH_NAMESPACE, QUARANTINE_NAMESPACE, STAGING_NAMESPACE):

@@ -9,7 +9,6 @@ What is removed is looked for again each time, so that a removal that was interr
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 
@@ -33,7 +32,7 @@ def plan_cleaning(left: Leftovers) -> CleaningPlan:
 
     Raises
     ------
-    CheckpointError, LakehouseError, LedgerError: as `Leftovers.found`.
+    LakehouseError, LedgerError: as `Leftovers.found`.
     """
     return OperationPlan(
         verb=OperationVerb.CLEAN,
@@ -62,20 +61,23 @@ def clean(
     ------
     UsageError: when it is not what was planned.
     UnhealthyError: with what was not removed, after all others were.
-    CheckpointError, LakehouseError, LedgerError: as `Leftovers.found`.
+    LakehouseError, LedgerError: as `Leftovers.found`.
     """
     plan_cleaning(left).require_same(planned)
-    failed = []
+    unanswered = [one for one in left.found if one.is_unanswered]
+    failed = [f"{one.place}: {one.problem}" for one in unanswered]
     for one in left.due:
         try:
             _remove(left, one, actor, reached)
         except SluiceError as error:
             _log.error("leftover=%s %s", one.place, error)
             failed.append(f"{one.place}: {error.message}")
-    _end_cleared_refreshes(left, left.due if not failed else ())
+    for number in left.cleared_refreshes():
+        end_refresh(left.ledger, number)
     if failed:
+        count = len(left.due) + len(unanswered)
         raise UnhealthyError(
-            f"{len(failed)} of {len(left.due)} leftovers were not removed: {' '.join(failed)}",
+            f"{len(failed)} of {count} leftovers were not removed: {' '.join(failed)}",
             next_step="The others are gone. `sluice stream clean` again continues with the rest.",
         )
     return left.due
@@ -108,11 +110,6 @@ def _remove_folder(left: Leftovers, one: Leftover, reached: Reached) -> None:
         reached(CrashPoint.FILE_CHANGED)
     files.remove_folders()
     reached(CrashPoint.CLEARED)
-
-
-def _end_cleared_refreshes(left: Leftovers, removed: Sequence[Leftover]) -> None:
-    for number in {one.refresh for one in removed if one.refresh is not None}:
-        end_refresh(left.ledger, number)
 
 
 def _sentence(one: Leftover) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,36 +13,30 @@ from uuid import uuid4
 
 import pytest
 from pyiceberg.catalog import Catalog
-from sqlalchemy import func, update
+from sqlalchemy import update
 from tests.fixtures.left_behind import CHECKPOINT, COPIES, a_batch, age, contents, fill, reset
 from tests.fixtures.publication import COLUMNS
 from tests.fixtures.stack import Stack
 from tests.integration.cli.test_operations import Copier, copier, typed
 
-from sluice.backfill.intervals import Interval, name_part
-from sluice.checkpoints.checkpoint_files import open_checkpoint_files
+from sluice.checkpoints.checkpoint_files import LocalCheckpointFiles, open_checkpoint_files
+from sluice.checkpoints.checkpoint_layout import FileObservation
 from sluice.checkpoints.s3_checkpoint_files import s3_client
-from sluice.errors import UnhealthyError, UsageError
-from sluice.ledger.backfill_attempts import BackfillState, begin_attempt, end_attempt
+from sluice.errors import CheckpointStorageError, UnhealthyError, UsageError
 from sluice.ledger.batches import record_batch
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.desired_states import set_desired_state
-from sluice.ledger.events import Actor, EventAction, EventSubject, recent_events
+from sluice.ledger.events import Actor, EventSubject, recent_events
 from sluice.ledger.generations import Generation, current_generation, record_identities
-from sluice.ledger.locks import LockedInterval, interval_lock
 from sluice.ledger.next_generation import open_next_generation
-from sluice.ledger.refreshes import Refresh, RefreshObservation, RefreshState, abandon_refresh, newest_refresh
 from sluice.ledger.run_table import Run
 from sluice.ledger.run_values import DesiredState, RunState
 from sluice.ledger.runs import admit_run, record_end
 from sluice.leftovers.observe_leftovers import LeftoverKind, Leftovers
 from sluice.leftovers.remove_leftovers import clean, plan_cleaning
 from sluice.publication.crash_points import CrashPoint
-from sluice.publication.staging_layout import BACKFILL_NAMESPACE, REFRESH_NAMESPACE, create_staging_copy
-from sluice.publication.write_folders import Writer, WriterKind
 from sluice.settings import Settings, load_settings
 from sluice.sources.source_identities import output_table_name
-from sluice.supervision.supervision_events import command_event
 from sluice.tables.catalog import open_catalog
 
 __all__ = ["COLUMNS", "copier"]
@@ -118,6 +112,31 @@ def test_a_closed_generation_and_its_copies_are_listed_kept_for_the_grace_and_re
     assert len(yard.events()) == 2
 
 
+@pytest.mark.parametrize("empty_yard", ["folder"], indirect=True)
+def test_what_a_storage_does_not_list_keeps_no_other_from_being_removed(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = LocalCheckpointFiles.list_files
+
+    def refused(files: LocalCheckpointFiles, folder: str = "") -> Sequence[FileObservation]:
+        if "/.copies/" in files.location:
+            raise CheckpointStorageError("The folder cannot be listed: Input/output error.")
+        return listed(files, folder)
+
+    with monkeypatch.context() as away:
+        away.setattr(LocalCheckpointFiles, "list_files", refused)
+        assert [(one.kind, one.problem[:29]) for one in yard.left().found] == [
+            (LeftoverKind.COPIES, "The folder cannot be listed: "),
+            (LeftoverKind.CHECKPOINT, ""),
+        ]
+        with pytest.raises(UnhealthyError, match=r"1 of 2 leftovers were not removed: .*Input/output error"):
+            clean(yard.left(), actor=ANN)
+
+    assert yard.contents() == UNTOUCHED | {"1": 0}
+    clean(yard.left(), actor=ANN)
+    assert yard.contents() == CLEANED
+
+
 def test_no_folder_and_no_mark_of_one_is_left(yard: Yard) -> None:
     checkpoint = f"{yard.settings.checkpoints}/{yard.stream}/1"
     if checkpoint.startswith("s3a"):
@@ -170,6 +189,14 @@ def test_a_ledger_or_a_table_that_was_restored_keeps_everything(copier: Copier) 
             changed.set_properties({mark: moved})
         due[generation] = len(left_of(copier).found)
     assert due == {1: 0, 2: 2, 3: 0}
+
+
+def test_a_stream_whose_mark_cannot_be_read_keeps_everything_and_stops_no_other(copier: Copier) -> None:
+    reset(copier.ledger, copier.stream, load_settings())
+    record_identities(copier.ledger, copier.stream, 2, {output_table_name(copier.bench.output.target): "uuid"})
+    with copier.bench.target().transaction() as changed:
+        changed.set_properties({copier.bench.output.mark_property: "no mark"})
+    assert left_of(copier).found == ()
 
 
 def test_what_only_spark_can_read_is_named_and_stays(
@@ -266,95 +293,9 @@ def test_the_commands(copier: Copier, capsys: pytest.CaptureFixture[str]) -> Non
     assert typed(["stream", "leftovers", "no_such_stream"], capsys)[0] != 0
 
 
-DAY = Interval(start=datetime(2013, 1, 5, tzinfo=UTC), end=datetime(2013, 1, 6, tzinfo=UTC))
-
-
-def tables(copier: Copier, namespace: str) -> list[str]:
-    """The tables of a namespace that have the name of the stream in theirs."""
-    return [name[-1] for name in copier.bench.catalog.list_tables(namespace) if copier.stream in name[-1]]
-
-
 def left_of(copier: Copier, *, later: timedelta = LATER) -> Leftovers:
     """What is left of the copier."""
     settings, now = load_settings(), datetime.now(UTC) + later
     return Leftovers(
         catalog=copier.bench.catalog, ledger=copier.ledger, settings=settings, now=now, stream=copier.stream
     )
-
-
-def staged(copier: Copier, name: str) -> str:
-    """A staging table of the copier's target."""
-    writer = Writer(kind=WriterKind.REFRESH, identity=uuid4().hex)
-    return create_staging_copy(copier.bench.catalog, name, target=copier.bench.output.target, writer=writer)
-
-
-def test_the_staging_table_of_a_backfill_that_died_goes_unless_another_one_works_on_the_interval(
-    copier: Copier,
-) -> None:
-    table = staged(copier, f"{BACKFILL_NAMESPACE}.{copier.stream}__copies__{name_part(DAY)}")
-    assert left_of(copier).found == (), "the ledger knows no attempt of it"
-    key = begin_attempt(copier.ledger, copier.stream, start=DAY.start, end=DAY.end, launched_by="ann")
-    assert left_of(copier, later=timedelta(days=1)).found == (), "it may be running"
-    (one,) = left_of(copier).found
-    assert (one.kind, one.place, one.of) == (
-        LeftoverKind.STAGING,
-        table,
-        "backfill of 2013-01-05 00:00 to 2013-01-06 00:00 UTC, running",
-    )
-    locked = LockedInterval(stream=copier.stream, start=DAY.start, end=DAY.end)
-    with interval_lock(copier.ledger, locked), pytest.raises(UnhealthyError, match="1 of 1 leftovers were not"):
-        clean(left_of(copier), actor=ANN)
-    assert tables(copier, BACKFILL_NAMESPACE) == [table.partition(".")[2]]
-
-    clean(left_of(copier), actor=ANN)
-
-    assert (tables(copier, BACKFILL_NAMESPACE), left_of(copier).found) == ([], ())
-    table = staged(copier, table)
-    end_attempt(copier.ledger, key, BackfillState.FAILED, reason="x")
-    assert [one.is_due(left_of(copier).now) for one in left_of(copier, later=timedelta(days=1)).found] == [True]
-
-
-def abandoned(copier: Copier) -> RefreshObservation:
-    """A refresh that was given up by a command that died before it dropped the shadow."""
-    begun = copier.refresh()
-    event = command_event(EventAction.ABANDON_REFRESH, copier.stream, by="a test")
-    staged(copier, f"{REFRESH_NAMESPACE}.{begun.shadow}")
-    staged(copier, f"staging.{begun.shadow}__copies")
-    shadow = current_generation(copier.ledger, begun.shadow, checkpoints_root=load_settings().checkpoints)
-    fill(shadow.checkpoint, load_settings())
-    assert left_of(copier).found == (), "it is being built"
-    return abandon_refresh(copier.ledger, begun.number, event=event)
-
-
-def test_the_tables_and_the_checkpoint_of_an_abandoned_refresh_go(copier: Copier) -> None:
-    refresh = abandoned(copier)
-    kinds = sorted(one.kind for one in left_of(copier).due)
-    assert kinds == [LeftoverKind.CHECKPOINT, LeftoverKind.COPIES, LeftoverKind.SHADOW, LeftoverKind.SHADOW]
-    assert {one.of for one in left_of(copier).found} == {f"refresh {refresh.number}, abandoned"}
-    run = admit_run(
-        copier.ledger, stream=refresh.shadow, mode="incremental", declaration_digest="d", launched_by="a test"
-    )
-    assert left_of(copier).found == (), "its driver lives"
-    record_end(copier.ledger, run.run_id, state=RunState.FAILED, exit_code=1, reason="x")
-
-    clean(left_of(copier), actor=ANN)
-
-    assert left_of(copier).found == ()
-    assert (tables(copier, REFRESH_NAMESPACE), tables(copier, "staging")) == ([], [f"{copier.stream}__copies"])
-    assert dict(contents(refresh.shadow, load_settings(), generations=1)) == {"1": 0, "copies of 1": 0}
-    newest = newest_refresh(copier.ledger, copier.stream)
-    assert newest is not None
-    assert newest.ended_at is not None, "what the command had left to do is done"
-
-
-def test_the_tables_of_a_refresh_stay_while_it_can_be_taken_back(copier: Copier) -> None:
-    """Its command compares them with what readers see, and then drops them."""
-    begun = copier.refresh()
-    staged(copier, f"{REFRESH_NAMESPACE}.{begun.shadow}")
-    values = {"state": RefreshState.SWAPPED, "keeps_until": func.now() + timedelta(days=7)}
-    with copier.ledger.transaction() as connection:
-        connection.execute(update(Refresh).where(Refresh.number == begun.number).values(**values))
-    assert left_of(copier, later=timedelta(days=6)).found == ()
-    assert [one.kind for one in left_of(copier, later=timedelta(days=8)).found] == [LeftoverKind.SHADOW]
-    assert left_of(copier, later=timedelta(days=36)).due == ()
-    assert len(left_of(copier, later=timedelta(days=38)).due) == 1
