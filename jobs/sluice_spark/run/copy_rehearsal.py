@@ -10,10 +10,12 @@ What it does not do: it runs one batch, and a replay may need a thousand. The st
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from uuid import uuid4
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
@@ -24,7 +26,7 @@ from sluice.checkpoints.checkpoint_layout import COMMITS, METADATA, OFFSETS
 from sluice.checkpoints.copy_rehearsals import Rehearsal, record_rehearsal, rehearsal_location, why_not_rehearsed
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import CheckpointError, CheckpointStorageError, DeclarationError, SchemaError, UsageError
-from sluice.failure_reasons import describe_failure
+from sluice.failure_reasons import FailureClass, describe_failure
 from sluice.ledger.batches import PublicationKey, find_batch
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.generations import GenerationObservation, find_generation
@@ -38,6 +40,9 @@ from sluice_spark.run.stop_request import StopRequest
 from sluice_spark.session.jvm import first_line
 
 _log = logging.getLogger(__name__)
+
+_OF_OTHERS = frozenset({FailureClass.TRANSIENT, FailureClass.INFRASTRUCTURE})
+"""What a source, a storage or the machine has done says nothing about the copy."""
 
 _TRIES = 3
 """How often a copy that was replaced meanwhile is left for the newest one."""
@@ -123,8 +128,11 @@ class CopyRehearsal:
             return error.message.rstrip(".")
         except StreamingQueryException as error:
             self.require()
+            failure = failure_of_error(error)
+            if failure.failure_class in _OF_OTHERS:
+                raise
             _log.warning("the copy %s of %s does not do: %s", copied.copy.clock, self.stream.name, first_line(error))
-            return describe_failure(failure_of_error(error))
+            return describe_failure(failure)
         self.require()
         return "" if is_run else f"batch {key} was planned on the copy and did not run"
 
@@ -145,10 +153,11 @@ class CopyRehearsal:
 
 
 def _put_before_commit(shadow: CheckpointFiles, copied: CopiedCheckpoint) -> None:
-    """Put a copy into a folder as if its newest batch were planned and not committed yet."""
+    """Put a copy into a folder as if its newest batch were planned and not committed yet. The query has an id of its
+    own there: Spark stops the running one when another with its id begins, in whichever session."""
     _empty(shadow)
     put_copy(shadow, copied.store, copied.copy, unnoticed)
-    shadow.write_text(METADATA, copied.read_text(METADATA) or "")
+    shadow.write_text(METADATA, json.dumps({"id": str(uuid4())}))
     shadow.remove(f"{COMMITS}/{copied.copy.committed}")
     if copied.copy.planned > copied.copy.committed:
         shadow.remove(f"{OFFSETS}/{copied.copy.planned}")

@@ -8,11 +8,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 
 import pytest
 import tests.fixtures.airflow_home  # noqa: F401  # before Airflow is imported
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+from pyspark.errors import StreamingQueryException
 from sqlalchemy import text
 from tests.faults.ways_out.cells import AFTER, BEFORE, undamaged
 from tests.faults.ways_out.kinds import Kind, Subject
@@ -25,11 +27,13 @@ from sluice.checkpoints.checkpoint_files import CheckpointFiles, LocalCheckpoint
 from sluice.checkpoints.copy_rehearsals import Rehearsal, find_rehearsal, rehearsal_location
 from sluice.declarations.load_declarations import load_declarations
 from sluice.errors import CheckpointStorageError, UsageError, WithdrawnError
-from sluice.ledger.generations import current_generation
+from sluice.failure_reasons import FailureClass
+from sluice.ledger.generations import current_generation, find_generation
 from sluice.work.start_application import WorkQueue
 from sluice_airflow.dag_builders.copy_rehearsals import copy_rehearsals_dag
 from sluice_airflow.operators.work_operator import WorkOperator
 from sluice_spark.run.copy_rehearsal import CopyRehearsal
+from sluice_spark.run.job import failure_of_error
 from sluice_spark.run.stop_request import StopRequest
 
 _KINDS = [
@@ -184,6 +188,40 @@ def test_a_storage_that_does_not_answer_says_nothing_of_a_copy(
         with pytest.raises(CheckpointStorageError):
             rehearsed(subject)
 
+    assert find_rehearsal(copies, list_copies(copies)[0]) is None
+    assert not trial.list_files()
+
+
+def test_a_query_of_the_stream_that_runs_beside_a_rehearsal_is_not_stopped(workshop: Workshop, tmp_path: Path) -> None:
+    """An increment and a rehearsal of one stream may share an application, and Spark looks at the ids of all."""
+    subject = stopped(workshop, Kind.G)
+    generation = find_generation(workshop.ledger, subject.stream)
+    assert generation is not None
+    (tmp_path / "metadata").write_text(json.dumps({"id": generation.query_id}))
+    rows = workshop.spark.newSession().readStream.format("rate").load()
+    query = rows.writeStream.format("noop").option("checkpointLocation", tmp_path.as_uri()).start()
+    try:
+        assert query.id == generation.query_id
+        assert rehearsed(subject).problem == ""
+        assert query.isActive
+    finally:
+        query.stop()
+
+
+def test_a_service_that_is_away_while_the_batch_runs_says_nothing_of_a_copy(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = stopped(workshop, Kind.G)
+    copies, trial = folders(subject)
+
+    def refused(*_: object) -> None:
+        raise ConnectionRefusedError("Connection refused")
+
+    monkeypatch.setattr("sluice_spark.run.state_replay._compute", refused)
+    with pytest.raises(StreamingQueryException) as failed:
+        rehearsed(subject)
+
+    assert failure_of_error(failed.value).failure_class is FailureClass.INFRASTRUCTURE
     assert find_rehearsal(copies, list_copies(copies)[0]) is None
     assert not trial.list_files()
 
