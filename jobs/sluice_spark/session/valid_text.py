@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import cast
 
 from pyspark.sql import Column, DataFrame
@@ -12,6 +12,10 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructFi
 
 from sluice.record_values.rejection import RejectionKind
 from sluice_spark.session.columns import quoted, rejected_row, rejection_of
+
+_KEPT = 64
+"""How many expressions are kept: all batches of a query have the same one, and each part of it is a call of the JVM, of
+which 40 columns cost 40 ms."""
 
 MARK = "text that is not UTF-8"
 """Stands in the message of each refusal."""
@@ -25,6 +29,7 @@ def invalid_columns(schema: StructType) -> Iterator[tuple[str, Column]]:
             yield field.name, found
 
 
+@lru_cache(maxsize=_KEPT)
 def has_invalid_text(schema: StructType) -> Column | None:
     """Whether a row holds invalid text; none when no column can."""
     return _holds_invalid(map(_value_of, schema))
@@ -42,15 +47,27 @@ def require_valid_text(rows: DataFrame, *, place: str) -> DataFrame:
     ----------
     place: where the rows go, for the message.
     """
-    found = has_invalid_text(rows.schema)
+    is_valid = valid_or_error(rows.schema, place)
+    return rows if is_valid is None else rows.where(is_valid)
+
+
+@lru_cache(maxsize=_KEPT)
+def valid_or_error(schema: StructType, place: str) -> Column | None:
+    """True for a row without invalid text, and an error for all others; none when no column can hold any.
+
+    Parameters
+    ----------
+    place: as of `require_valid_text`.
+    """
+    found = has_invalid_text(schema)
     if found is None:
-        return rows
+        return None
     message = fn.concat(
         fn.lit(f"A row for {place} has {MARK} in "),
-        named_columns(rows.schema),
+        named_columns(schema),
         fn.lit("; decode the bytes by their own encoding, `decode(value, 'ISO-8859-1')`, or keep them as binary"),
     )
-    return rows.where(fn.when(found, fn.raise_error(message).cast("boolean")).otherwise(fn.lit(True)))
+    return fn.when(found, fn.raise_error(message).cast("boolean")).otherwise(fn.lit(True))
 
 
 def invalid_rows(rows: DataFrame, invalid: Column) -> DataFrame:

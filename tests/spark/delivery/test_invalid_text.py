@@ -11,6 +11,7 @@ from tests.fixtures.workshop import Workshop
 
 from sluice.errors import DeliveryError
 from sluice.settings import FilesConnection
+from sluice_spark.session.valid_text import has_invalid_text, valid_or_error
 
 VALUES = [b'{"a":1}', "caf\u00e9".encode("latin-1"), b"\xff\xfe", "caf\u00e9".encode()]
 
@@ -46,6 +47,15 @@ def test_without_a_quarantine_the_batch_stops_with_the_column(workshop: Workshop
         workshop.run(stream)
 
     assert workshop.rows("target") == []
+
+
+def test_all_batches_of_an_output_have_one_expression(workshop: Workshop) -> None:
+    """It is made of many calls of the JVM; of columns under other names it is another one."""
+    first, again, other = (workshop.spark.sql(f"SELECT 'a' {name}, array('b') w").schema for name in "uuv")
+
+    assert has_invalid_text(first) is has_invalid_text(again) is not has_invalid_text(other)
+    assert valid_or_error(first, "a") is valid_or_error(again, "a") is not valid_or_error(other, "a")
+    assert valid_or_error(first, "a") is not valid_or_error(first, "b")
 
 
 PYTHON = """
