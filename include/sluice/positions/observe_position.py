@@ -299,6 +299,7 @@ def _published(batch: _SeenBatch, recorded: KnownBatch | None) -> KnownBatch:
         starts=summary.start_offsets if batch.is_alone else None,
         watermark=summary.watermark,
         rows=recorded.rows if recorded is not None else None,
+        state_rows=recorded.state_rows if recorded is not None else None,
         planned_at=batch.committed_at if recorded is None else recorded.planned_at,
         token=summary.token,
     )
@@ -317,6 +318,7 @@ def _recorded(batch: BatchObservation, digest: str | None, *, places: int) -> Kn
         ends=ends,
         watermark=batch.watermark,
         rows=batch.input_rows,
+        state_rows=batch.state_rows,
         planned_at=batch.started_at,
     )
 

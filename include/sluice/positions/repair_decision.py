@@ -206,15 +206,17 @@ class _Checkpoint:
         return judge_state(self.contents, committed_batch=stands, is_kept=True).healthy
 
     def _lost_state(self, newest: int, done: int) -> str:
+        known = self.seen.batches.get(done)
+        kept = "" if known is None or known.state_rows is None else f" ({known.state_rows:,} rows of state)"
         if not state_stores(self.contents.files):
-            return f"its state is lost, and with it what batches up to {done} left open"
+            return f"its state is lost, and with it what batches up to {done} left open{kept}"
         if newest < done - 1:
             batches = range(newest + 1, done + 1)
             return (
                 f"its state ends behind batch {newest}, and the tables hold batches up to {done}: {len(batches)} "
                 f"batches {_rows(self._rows_of(batches))}would be missing in it"
             )
-        return f"its state is damaged: {judge_state(self.contents, committed_batch=newest).message}"
+        return f"its state is damaged{kept}: {judge_state(self.contents, committed_batch=newest).message}"
 
     def _planned(self, stands: int, done: int) -> int | None:
         """The batch whose plan has to be kept; none where Spark may plan the next one as it likes."""

@@ -87,7 +87,7 @@ class KnownBatch:
     """What the tables or the ledger know of a batch.
 
     starts, ends: from `canonical_offsets`; starts are unset where only those of several batches together are known.
-    rows: its input rows, where known. planned_at: at about that time.
+    rows: its input rows, where known; state_rows: those of the state behind it. planned_at: at about that time.
     token: of the run that staged it, where the tables have it.
     """
 
@@ -96,6 +96,7 @@ class KnownBatch:
     starts: str | None = None
     watermark: datetime | None = None
     rows: int | None = None
+    state_rows: int | None = None
     planned_at: datetime | None = None
     token: int | None = None
 

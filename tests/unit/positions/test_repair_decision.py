@@ -80,6 +80,7 @@ def position(
             ends=ends(number),
             starts=ends(number - 1) if number else '{"records":null}',
             rows=10,
+            state_rows=4_000 + number,
             planned_at=NOON,
             watermark=None,
         )
@@ -253,9 +254,9 @@ def test_the_first_state_of_all_is_computed_again() -> None:
 @pytest.mark.parametrize(
     ("damage", "because"),
     [
-        (dict, "its state is lost"),
+        (dict, "its state is lost, and with it what batches up to 5 left open (4,005 rows of state)."),
         (lambda: without(STATEFUL, *(f"state/0/0/{one}.delta" for one in range(1, 7))), "its state is lost"),
-        (lambda: without(STATEFUL, "state/0/0/6.delta", "state/0/0/5.delta"), "its state is damaged"),
+        (lambda: without(STATEFUL, "state/0/0/6.delta", "state/0/0/5.delta"), "damaged (4,005 rows of state): state/"),
         (lambda: without(STATEFUL, "state/0/0/2.delta"), "its state is damaged"),
         (lambda: files(planned=2, committed=2, state=3), "3 batches with 30 rows would be missing in it"),
         (lambda: STATEFUL | {"offsets/5": entry(9)}, "its state is of another batch 5"),
