@@ -100,12 +100,16 @@ def _carry_out(
     ledger: Ledger, catalog: Catalog, settings: Settings, rewind: Rewind, run: RunObservation, reached: Reached
 ) -> None:
     broken = {output for table in rewind.tables for output in table.broken}
+    moves = any(table.commits is not None for table in rewind.tables)
+    if not moves:  # no commit of this rewind will show a repair that a copy is of what was discarded
+        _forget_copies(rewind, settings)
     _discard(ledger, catalog, rewind, [one for one in rewind.staged if one not in broken], run, reached)
     for table in rewind.tables:
         if table.commits is not None:
             commit_adoption(catalog, table.commits, {rewind.seen.stream: run}, reached)
     _discard(ledger, catalog, rewind, [one for one in rewind.staged if one in broken], run, reached)
-    _forget_copies(rewind, settings)
+    if moves:
+        _forget_copies(rewind, settings)
     forget_batches_behind(ledger, rewind.seen.stream, generation=rewind.seen.number, batch=rewind.batch)
     reached(CrashPoint.RECORDED)
     if rewind.checkpoint is not None and not rewind.checkpoint.is_empty:

@@ -126,6 +126,19 @@ def test_copies_go_with_the_second_try_of_a_rewind_that_had_nothing_else_left(
     assert list_copies(store) == ()
 
 
+def test_copies_go_before_the_batches_that_are_only_staged(copier: Copier) -> None:
+    """Batch 3 waits behind the mark, and the rewind that discards it is killed at once: no commit on the table shows
+    that the copy is of a batch that is planned again as another one."""
+    published(copier)
+    store = with_copy(copier)
+    shutil.rmtree(folder(copier))
+    filled(copier, batches=3)
+
+    killed(copier, CrashPoint.CLEARED, 1, to=2)
+
+    assert list_copies(store) == ()
+
+
 def test_copies_stay_where_the_table_cannot_go_back(copier: Copier) -> None:
     """Another one commits between the plan and the commit."""
     published_all(copier)
