@@ -117,7 +117,7 @@ class BatchSeparation:
         marked = rows.select("*", *marks_of(rules, target.declared)).persist()
         kept.callback(marked.unpersist)
         failing = fn.count_if(fn.col(FAILED) != 0)
-        *counted, broken = marked.agg(*counts_of(rules, of=fn.lit(True)), failing).collect()[0]
+        *counted, broken = marked.agg(*counts_of(rules, rows=fn.count(fn.lit(1))), failing).collect()[0]
         ((number, now),) = found_by_rules(counted, {target.output: rules}).values()
         # The counts of the batch are those of all rows; those that another rule has rejected are in the quarantine.
         gone = max((found.rows if found is not None else 0) - number, 0)

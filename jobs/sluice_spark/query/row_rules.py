@@ -73,12 +73,22 @@ def marks_of(rules: Sequence[RuleDeclaration], declared: IcebergOutput | None) -
     return reduce(Column.bitwiseOR, failed).alias(FAILED), reduce(Column.bitwiseOR, not_counted, zero).alias(IGNORED)
 
 
-def counts_of(rules: Sequence[RuleDeclaration], *, of: Column) -> list[Column]:
+def counts_of(rules: Sequence[RuleDeclaration], *, rows: Column, of: Column | None = None) -> list[Column]:
     """Aggregates over the rows of an output: how many there are, and for each rule how many break it, how many do not
-    count, and how many break it and are rejected. of: which rows are those of the output."""
+    count, and for one that holds how many break it and are rejected by another one.
+
+    Parameters
+    ----------
+    rows: the aggregate that counts them. of: which rows they are, where others are judged beside them.
+    """
     failed, ignored, rejected = fn.col(FAILED), fn.col(IGNORED), is_rejected(rules)
-    each = ((_has(failed, at), _has(ignored, at), _has(failed, at) & rejected) for at in range(len(rules)))
-    return [fn.count_if(of), *(fn.count_if(of & one) for found in each for one in found)]
+    each = [one for at in range(len(rules)) for one in (_has(failed, at), _has(ignored, at))]
+    each += [_has(failed, at) & rejected for at, rule in enumerate(rules) if _may_be_rejected_besides(rule, rules)]
+    return [rows, *(fn.count_if(one if of is None else of & one) for one in each)]
+
+
+def _may_be_rejected_besides(rule: RuleDeclaration, rules: Sequence[RuleDeclaration]) -> bool:
+    return rule.on_failure == "hold" and rejects(rules)
 
 
 def found_by_rules(
@@ -88,8 +98,9 @@ def found_by_rules(
     left, found = iter(counted), dict[str, tuple[int, dict[str, RuleCount]]]()
     for output, declared in rules.items():
         rows, counts = next(left), dict[str, RuleCount]()
-        for rule in declared:
-            failed, ignored, rejected = next(left), next(left), next(left)
+        marked = [(rule, next(left), next(left)) for rule in declared]
+        rejected = {rule.name: next(left) for rule in declared if _may_be_rejected_besides(rule, declared)}
+        for rule, failed, ignored in marked:
             is_broken = rule.is_broken_by(counted=rows - ignored, failed=failed)
             counts[rule.name] = RuleCount(
                 counted=rows - ignored,
@@ -97,7 +108,7 @@ def found_by_rules(
                 on_failure=rule.on_failure,
                 is_broken=is_broken,
                 condition=rule.condition_digest,
-                rejected=(rejected or None) if rule.on_failure == "hold" else None,
+                rejected=rejected.get(rule.name) or None,
             )
         found[output] = rows, counts
     return found
@@ -132,8 +143,8 @@ def is_rejected(rules: Sequence[RuleDeclaration]) -> Column:
     return fn.col(FAILED).bitwiseAND(fn.lit(mask).cast("long")) != 0
 
 
-def rejection(rules: Sequence[RuleDeclaration]) -> Column:
-    """Why a row is rejected, as a `REJECTION_ROW`: the names of all rules that it breaks."""
+def rejection(rules: Sequence[RuleDeclaration]) -> Mapping[str, Column]:
+    """Why a row is rejected, as the columns of a `REJECTION_ROW`: the names of all rules that it breaks."""
     failed = fn.col(FAILED)
     names = fn.concat_ws(", ", *(fn.when(_has(failed, place), fn.lit(one.name)) for place, one in enumerate(rules)))
     return rejection_of(RejectionKind.RULE, path="", detail=names, quotes_data=False)

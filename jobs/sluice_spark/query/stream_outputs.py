@@ -81,8 +81,10 @@ def rule_counts(united: DataFrame, rules: Mapping[str, Sequence[RuleDeclaration]
     """Aggregates that count what the row rules of each output say of its rows, in the order of outputs and rules: how
     many break a rule, and how many do not count; none where the rows are not judged."""
     if _JUDGED in united.columns:
-        for output, declared in row_rules(rules).items():
-            yield from counts_of(declared, of=fn.col(_JUDGED) == output)
+        judged = row_rules(rules)
+        for output, declared in judged.items():
+            own = fn.col(_JUDGED) == output
+            yield from counts_of(declared, rows=fn.count_if(own), of=own if len(judged) > 1 else None)
 
 
 def move(united: DataFrame, *, output: str, where: Column, into: str, row: Mapping[str, Column]) -> DataFrame:

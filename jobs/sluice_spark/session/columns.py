@@ -113,18 +113,25 @@ def _described(path: str, kind: types.DataType) -> Iterator[tuple[str, str]]:
             yield path, kind.simpleString()
 
 
-def rejection_of(kind: RejectionKind, *, path: str, detail: Column, quotes_data: bool = True) -> Column:
-    """A `REJECTION_ROW` for rows that Spark itself rejects. quotes_data: whether the detail quotes the row."""
+def rejection_of(kind: RejectionKind, *, path: str, detail: Column, quotes_data: bool = True) -> Mapping[str, Column]:
+    """The columns of a `REJECTION_ROW` for rows that Spark itself rejects. quotes_data: whether the detail quotes the
+    row."""
     before, behind = around_detail(kind, path)
     reason = fn.concat(fn.lit(f"{before}: "), detail, fn.lit(behind))
     given = {"reason": reason, "kind": fn.lit(str(kind)), "path": fn.lit(path), "quotes_data": fn.lit(quotes_data)}
-    return fn.struct(*(given[name].alias(name) for name in REJECTION_ROW.names))
+    return {name: given[name].alias(name) for name in REJECTION_ROW.names}
 
 
-def rejected_row(rejection: Column, *, position: Column, payload: Column) -> Mapping[str, Column]:
-    """The columns of a `REJECTED_ROW` by their names. rejection: a `REJECTION_ROW`."""
-    given = {"position": position, "payload": payload}
-    return {name: given.get(name, rejection.getField(name)).alias(name) for name in REJECTED_ROW.names}
+def rejected_row(rejection: Mapping[str, Column], *, position: Column, payload: Column) -> Mapping[str, Column]:
+    """The columns of a `REJECTED_ROW` by their names. rejection: those of a `REJECTION_ROW`. They are not taken out of
+    a struct of theirs: each would then have a copy of all until the plan is optimized, in every batch."""
+    given = {**rejection, "position": position, "payload": payload}
+    return {name: given[name].alias(name) for name in REJECTED_ROW.names}
+
+
+def rejection_in(column: Column) -> Mapping[str, Column]:
+    """The columns of a `REJECTION_ROW` that is the value of a column."""
+    return {name: column.getField(name) for name in REJECTION_ROW.names}
 
 
 def with_unknown_reasons(rows: DataFrame) -> DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
@@ -75,7 +76,7 @@ def with_operation(rows: DataFrame, declared: IcebergOutput) -> DataFrame:
         fn.when(given.isin(*operations.insert), fn.lit("insert"))
         .when(given.isin(*operations.update), fn.lit("update"))
         .when(given.isin(*operations.delete), fn.lit(DELETE))
-        .otherwise(fn.raise_error(unknown_operation(given, declared).getField("reason")))
+        .otherwise(fn.raise_error(unknown_operation(given, declared)["reason"]))
     )
     return rows.withColumn(OPERATION_COLUMN, meaning).drop(declared.operation_column)
 
@@ -98,8 +99,8 @@ def has_known_operation(given: Column, declared: IcebergOutput) -> Column:
     return fn.coalesce(given.isin(*_known(declared)), fn.lit(False))
 
 
-def unknown_operation(given: Column, declared: IcebergOutput) -> Column:
-    """Why a change whose operation is not declared is rejected, as a `REJECTION_ROW`."""
+def unknown_operation(given: Column, declared: IcebergOutput) -> Mapping[str, Column]:
+    """Why a change whose operation is not declared is rejected, as the columns of a `REJECTION_ROW`."""
     known = fn.lit(f"; for {declared.table}, known are {', '.join(_known(declared))}")
     detail = fn.concat(fn.coalesce(given, fn.lit("null")), known)
     return rejection_of(RejectionKind.UNKNOWN_OPERATION, path=declared.operation_column or "", detail=detail)

@@ -24,7 +24,7 @@ from sluice.record_values.registry import resolve_values
 from sluice.record_values.rejection import RejectionKind
 from sluice.record_values.schemas import MAGIC_BYTE, PREFIX_BYTES, ValueSchema
 from sluice.settings import Settings
-from sluice_spark.session.columns import REJECTION_ROW, quoted, rejected_row, rejection_of
+from sluice_spark.session.columns import REJECTION_ROW, quoted, rejected_row, rejection_in, rejection_of
 from sluice_spark.sources.csv_lines import decoded_csv
 from sluice_spark.sources.value_decoding import BLOCK_FACTS, NUMBER, REJECTION, decoding_of
 
@@ -244,7 +244,7 @@ def _bounded(rows: DataFrame, declared: InputDeclaration, metric: _Metric | None
     column = declared.watermark.column if declared.watermark is not None else ""
     rejection = _ahead(declared, fn.col(quoted(column)))
     position, payload = fn.lit(None).cast("string"), fn.to_json(fn.struct("*"))
-    rejected = fn.struct(*rejected_row(rejection, position=position, payload=payload).values())
+    rejected = fn.struct(*rejected_row(rejection_in(rejection), position=position, payload=payload).values())
     none_kept, reason = fn.lit(None).cast("long"), rejection.getField("reason")
     judged = rows.withColumns({REJECTED: fn.when(reason.isNotNull(), rejected), _REASON: reason, _KEPT: none_kept})
     observed = judged if metric is None else metric.of(judged)
@@ -280,7 +280,7 @@ def _split(
         stopping = fn.raise_error(fn.concat(reason, place)).cast("string")
         is_undeclared = rejection.getField("kind") == str(RejectionKind.UNDECLARED)
         reason = fn.when(is_undeclared, stopping).otherwise(reason)
-    shown = rejected_row(rejection, position=position, payload=_payload(form)).values()
+    shown = rejected_row(rejection_in(rejection), position=position, payload=_payload(form)).values()
     number = fn.col(f"{_VALUE}.{NUMBER}")
     judged = tried.select(
         fn.struct(*(quoted(name) for name in tried.columns if name != _VALUE)).alias(RECORD_COLUMN),
@@ -334,7 +334,7 @@ def _ahead(declared: InputDeclaration, event_time: Column) -> Column:
     latest = fn.expr(f"current_timestamp() + make_dt_interval(0, 0, 0, {seconds:.6f})")
     detail = fn.concat(event_time.cast("string"), fn.lit(f" is more than {watermark.max_ahead} ahead"))
     rejection = rejection_of(RejectionKind.EVENT_TIME_AHEAD, path=watermark.column, detail=detail)
-    return fn.when(event_time.cast("timestamp") > latest, rejection)
+    return fn.when(event_time.cast("timestamp") > latest, fn.struct(*rejection.values()))
 
 
 def _stopping_ahead(rows: DataFrame, declared: InputDeclaration) -> DataFrame:

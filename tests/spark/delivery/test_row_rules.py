@@ -161,7 +161,7 @@ def test_expectations_count_what_great_expectations_counts(spark: SparkSession, 
     said = evaluate(rows, wanted, suite="rules", run="rules", pages=tmp_path)
 
     marked = rows.select("*", *marks_of(rules, None))
-    counted = marked.agg(*counts_of(rules, of=fn.lit(True))).collect()[0]
+    counted = marked.agg(*counts_of(rules, rows=fn.count(fn.lit(1)))).collect()[0]
     ((_, found),) = found_by_rules(counted, {"main": rules}).values()
 
     assert {one for one, _ in AS_GREAT_EXPECTATIONS} == set(ROW_KINDS)
