@@ -41,7 +41,7 @@ from sluice_spark.session.jvm import first_line
 
 _log = logging.getLogger(__name__)
 
-_OF_OTHERS = frozenset({FailureClass.TRANSIENT, FailureClass.INFRASTRUCTURE})
+_OF_OTHERS = frozenset({FailureClass.TRANSIENT, FailureClass.INFRASTRUCTURE, FailureClass.RESOURCE})
 """What a source, a storage or the machine has done says nothing about the copy."""
 
 _TRIES = 3

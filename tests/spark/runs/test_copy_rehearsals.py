@@ -208,20 +208,29 @@ def test_a_query_of_the_stream_that_runs_beside_a_rehearsal_is_not_stopped(works
         query.stop()
 
 
-def test_a_service_that_is_away_while_the_batch_runs_says_nothing_of_a_copy(
-    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("error", "failure"),
+    [
+        (ConnectionRefusedError("Connection refused"), FailureClass.INFRASTRUCTURE),
+        pytest.param(OSError(28, "No space left on device"), FailureClass.RESOURCE, marks=pytest.mark.full),
+        pytest.param(MemoryError(), FailureClass.RESOURCE, marks=pytest.mark.full),
+    ],
+    ids=["service", "disk", "memory"],
+)
+def test_what_a_service_or_the_machine_does_while_the_batch_runs_says_nothing_of_a_copy(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, error: Exception, failure: FailureClass
 ) -> None:
     subject = stopped(workshop, Kind.G)
     copies, trial = folders(subject)
 
-    def refused(*_: object) -> None:
-        raise ConnectionRefusedError("Connection refused")
+    def fails(*_: object) -> None:
+        raise error
 
-    monkeypatch.setattr("sluice_spark.run.state_replay._compute", refused)
+    monkeypatch.setattr("sluice_spark.run.state_replay._compute", fails)
     with pytest.raises(StreamingQueryException) as failed:
         rehearsed(subject)
 
-    assert failure_of_error(failed.value).failure_class is FailureClass.INFRASTRUCTURE
+    assert failure_of_error(failed.value).failure_class is failure
     assert find_rehearsal(copies, list_copies(copies)[0]) is None
     assert not trial.list_files()
 
