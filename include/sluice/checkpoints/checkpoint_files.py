@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
@@ -117,13 +118,23 @@ def require_below(location: str, root: str, *, path: str) -> None:
     places = [(location, f"{root.rstrip('/')}/{path}")]
     if urlsplit(location).scheme == "file" and urlsplit(root).scheme == "file":
         folder, top = (Path(unquote(urlsplit(one).path)) for one in (location, root))
-        places.append((str(folder.resolve()), str(top.resolve() / path)))
+        places += _without_links(folder, wanted=top.resolve() / path)
     is_plain = all(part not in ("", ".", "..") for part in path.split("/"))
     if not is_plain or any(found != wanted for found, wanted in places):
         raise CheckpointError(
-            f"{location} is not the folder {path} of {root}: it lies elsewhere, or is a link.",
+            f"{location} is not the folder {path} of {root}: it lies elsewhere, or is a link or has some.",
             next_step="It stays. Remove it by hand, when it is known what it is.",
         )
+
+
+def _without_links(folder: Path, *, wanted: Path) -> list[tuple[str, str]]:
+    """Where a folder is, and where each link in it leads, beside where they are wanted."""
+    try:
+        inside = [Path(parent, name) for parent, *names in os.walk(folder) for name in chain(*names)]
+        links = [folder, *(one for one in inside if one.is_symlink())]
+        return [(str(one.resolve()), str(wanted / one.relative_to(folder))) for one in links]
+    except RuntimeError:  # Python 3.11 says of links in a circle
+        return [(str(folder), "")]
 
 
 def open_checkpoint_files(location: str, object_store: ObjectStoreSettings) -> CheckpointFiles:

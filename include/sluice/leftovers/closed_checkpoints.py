@@ -69,7 +69,8 @@ def closed_checkpoints(known: KnownCheckpoints) -> Iterator[ClosedCheckpoint]:
 def _abandoned(
     generation: GenerationObservation, refresh: RefreshObservation, known: KnownCheckpoints
 ) -> ClosedCheckpoint | None:
-    """The checkpoint of a shadow; none while the refresh is open."""
+    """The checkpoint of a shadow; none while the refresh is open. When its end was noted says nothing of the folder:
+    the newest change of a file does."""
     if refresh.state in OPEN_STATES or (generation.stream, generation.generation) in known.live:
         return None
     return ClosedCheckpoint(
@@ -78,7 +79,7 @@ def _abandoned(
         of=f"refresh {refresh.number}, {refresh.state}",
         checkpoint=generation.checkpoint,
         path=_path(generation.stream, generation.generation),
-        closed_at=refresh.ended_at or refresh.began_at,
+        closed_at=refresh.began_at,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -17,7 +18,7 @@ from sluice.checkpoints.checkpoint_files import open_checkpoint_files, require_b
 from sluice.checkpoints.checkpoint_layout import FileObservation
 from sluice.checkpoints.copy_rehearsals import rehearsal_location
 from sluice.declarations.stream_declaration import QUARANTINE_NAMESPACE
-from sluice.errors import CheckpointError, CheckpointStorageError, MarkError
+from sluice.errors import CheckpointError, CheckpointStorageError, LakehouseError, MarkError
 from sluice.ledger.backfill_attempts import BackfillState, newest_attempt
 from sluice.ledger.batches import newest_batch
 from sluice.ledger.connection import Ledger
@@ -37,14 +38,17 @@ from sluice.settings import Settings
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.declared_tables import load_table
 
+_log = logging.getLogger(__name__)
+
 
 class LeftoverKind(StrEnum):
-    """What is left. CHECKPOINT: of a closed generation, or of the shadow of an abandoned refresh. COPIES: its copies,
-    and what a rehearsal of one has left that was killed. SHADOW: a table of a refresh that ended without being cleared.
-    STAGING: that of an interval whose backfill died."""
+    """What is left. CHECKPOINT: of a closed generation, or of the shadow of an abandoned refresh. COPIES: its copies.
+    REHEARSAL: what a rehearsal of one has left that was killed. SHADOW: a table of a refresh that ended without being
+    cleared. STAGING: that of an interval whose backfill died."""
 
     CHECKPOINT = "checkpoint"
     COPIES = "copies"
+    REHEARSAL = "rehearsal"
     SHADOW = "shadow"
     STAGING = "staging"
 
@@ -77,6 +81,10 @@ class Leftover:
     def is_due(self, now: datetime) -> bool:
         """Whether it may be removed at a time."""
         return not self.problem and now >= self.goes_at
+
+    def is_missed(self, now: datetime) -> bool:
+        """Whether it might be removed at a time, and its storage does not answer."""
+        return self.is_unanswered and now >= self.goes_at
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,43 +147,49 @@ class Leftovers:
         if newest_batch(self.ledger, newest.stream, generation=newest.generation) is None:
             return False
         names = (name.removeprefix(OUTPUT_TABLE) for name in newest.identities if name.startswith(OUTPUT_TABLE))
-        tables = (table for name in names if (table := load_table(self.catalog, name)) is not None)
-        marks = (
-            read_mark(table, stream=one.stream, output=one.output)
-            for table in tables
-            for one in marked_outputs(table)
-            if one.stream == newest.stream
-        )
         try:
-            return all(mark is None or mark.generation == newest.generation for mark in marks)
-        except MarkError:  # the checks name it; until a person has repaired it, nothing of this stream goes
+            return all(self._stands_in(newest, name) for name in names)
+        except (MarkError, LakehouseError) as error:  # the checks name it; until it is repaired, nothing of this goes
+            _log.warning("stream=%s nothing of it is removed: %s", newest.stream, error)
             return False
 
+    def _stands_in(self, newest: GenerationObservation, name: str) -> bool:
+        """Whether a table has no mark of another generation of a stream; not where it is away and may come back."""
+        table = load_table(self.catalog, name)
+        if table is None:
+            return False
+        own = (one for one in marked_outputs(table) if one.stream == newest.stream)
+        marks = (read_mark(table, stream=one.stream, output=one.output) for one in own)
+        return all(mark is None or mark.generation == newest.generation for mark in marks)
+
     def _left_of(self, closed: ClosedCheckpoint) -> Iterator[Leftover]:
-        """The folder of a checkpoint and those of its copies. One that was written later was closed later."""
+        """The folder of a checkpoint and those of its copies. One that was written later was closed later, so that
+        none goes while one of them is not seen."""
         folders = (
             (LeftoverKind.CHECKPOINT, closed.checkpoint, closed.path),
             (LeftoverKind.COPIES, copies_location(closed.checkpoint), f".copies/{closed.path}"),
-            (LeftoverKind.COPIES, rehearsal_location(closed.checkpoint), f".rehearsals/{closed.path}"),
+            (LeftoverKind.REHEARSAL, rehearsal_location(closed.checkpoint), f".rehearsals/{closed.path}"),
         )
-        listed = [(folder, *self._listed(folder[1], folder[2])) for folder in folders]
-        changes = [seen.modified_at for _, files, _ in listed for seen in files]
-        since = max([closed.closed_at, *changes])
-        for (kind, place, path), files, error in listed:
-            if files or (error is not None and place != rehearsal_location(closed.checkpoint)):
-                yield Leftover(
-                    kind=kind,
-                    stream=closed.stream,
-                    of=closed.of,
-                    place=place,
-                    path=path,
-                    since=since,
-                    goes_at=since + self._grace,
-                    files=len(files) if error is None else None,
-                    size_bytes=sum(seen.size_bytes for seen in files) if error is None else None,
-                    problem="" if error is None else error.message,
-                    is_unanswered=isinstance(error, CheckpointStorageError),
-                )
+        listed = [(*folder, *self._listed(*folder[1:])) for folder in folders]
+        since = max([closed.closed_at, *(seen.modified_at for *_, files, _ in listed for seen in files)])
+        errors = [error for *_, error in listed if error is not None]
+        for kind, place, path, files, error in listed:
+            if not files and (error is None or (kind is LeftoverKind.REHEARSAL and errors[0] is not error)):
+                continue  # nothing is there, or what is said of the checkpoint says it
+            reason = error or next(iter(errors), None)
+            yield Leftover(
+                kind=kind,
+                stream=closed.stream,
+                of=closed.of,
+                place=place,
+                path=path,
+                since=since,
+                goes_at=since + self._grace,
+                files=len(files) if error is None else None,
+                size_bytes=sum(seen.size_bytes for seen in files) if error is None else None,
+                problem="" if reason is None else reason.message,
+                is_unanswered=isinstance(reason, CheckpointStorageError),
+            )
 
     def _listed(self, place: str, path: str) -> tuple[tuple[FileObservation, ...], CheckpointError | None]:
         """The files of a folder, or why it is not one of those that may be removed."""
@@ -198,19 +212,22 @@ class Leftovers:
                     goes_at=since + self._grace,
                 )
 
-    def cleared_refreshes(self) -> Iterator[int]:
-        """The refreshes that have no table any more, and whose end is not noted though their grace is over.
+    @cached_property
+    def over(self) -> tuple[RefreshObservation, ...]:
+        """The refreshes whose grace is over and whose end is not noted, as long as their tables may have been left."""
+        return tuple(one for one, since in self._ended_refreshes() if self.now >= since + self._grace)
+
+    def is_cleared(self, refresh: RefreshObservation) -> bool:
+        """Whether no table of a refresh is left now.
 
         Raises
         ------
-        LakehouseError, LedgerError: when the catalog or the ledger does not answer.
+        LakehouseError: when the catalog does not answer.
         """
-        for refresh, since in self._ended_refreshes():
-            if self.now >= since + self._grace and not any(self._tables_of(refresh.shadow)):
-                yield refresh.number
+        return not any(self._tables_of(refresh.shadow))
 
     def _ended_refreshes(self) -> Iterator[tuple[RefreshObservation, datetime]]:
-        """The refreshes that no command continues and whose end is not noted, each with the time of its last state."""
+        """The refreshes that no command continues and whose end is not noted, with when it could be taken back."""
         streams = {stream for stream, _ in self._live}
         for refresh in self._refreshes:
             since = max(refresh.began_at, refresh.keeps_until or refresh.began_at)

@@ -14,15 +14,22 @@ from dataclasses import asdict
 
 from sluice.checkpoints.checkpoint_files import open_checkpoint_files, require_below
 from sluice.errors import SluiceError, UnhealthyError
+from sluice.ledger.backfill_attempts import BackfillState, end_attempt, newest_attempt
 from sluice.ledger.events import REQUESTED, Actor, ActorKind, Event, EventAction, record_event
 from sluice.ledger.locks import LockedInterval, interval_lock
-from sluice.ledger.refreshes import end_refresh
+from sluice.ledger.refreshes import RefreshObservation, end_refresh
 from sluice.leftovers.observe_leftovers import Leftover, LeftoverKind, Leftovers
 from sluice.operations import OperationPlan, OperationVerb, Stake, steps_of
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.staging_layout import drop_staging_copy
 
 _log = logging.getLogger(__name__)
+
+_FOLDERS = {
+    LeftoverKind.CHECKPOINT: "checkpoint",
+    LeftoverKind.COPIES: "copies of the checkpoint",
+    LeftoverKind.REHEARSAL: "copy that was on trial",
+}
 
 CleaningPlan = OperationPlan[Leftovers]
 
@@ -34,11 +41,12 @@ def plan_cleaning(left: Leftovers) -> CleaningPlan:
     ------
     LakehouseError, LedgerError: as `Leftovers.found`.
     """
+    steps = [*map(_sentence, left.due), *map(_end_sentence, left.over)]
     return OperationPlan(
         verb=OperationVerb.CLEAN,
         subject=left.stream or "all streams",
         seen=left,
-        steps=steps_of(*(map(_sentence, left.due) if left.due else ("Nothing is to be removed.",))),
+        steps=steps_of(*(steps or ("Nothing is to be removed.",))),
         at_stake=Stake.CHECKPOINT if left.due else Stake.NOTHING,
         evidence={"removes": [{"place": one.place, "files": one.files, "bytes": one.size_bytes} for one in left.due]},
     )
@@ -64,18 +72,20 @@ def clean(
     LakehouseError, LedgerError: as `Leftovers.found`.
     """
     plan_cleaning(left).require_same(planned)
-    unanswered = [one for one in left.found if one.is_unanswered]
-    failed = [f"{one.place}: {one.problem}" for one in unanswered]
+    missed = [one for one in left.found if one.is_missed(left.now)]
+    failed = [f"{one.place}: {one.problem}" for one in missed]
     for one in left.due:
         try:
             _remove(left, one, actor, reached)
         except SluiceError as error:
             _log.error("leftover=%s %s", one.place, error)
             failed.append(f"{one.place}: {error.message}")
-    for number in left.cleared_refreshes():
-        end_refresh(left.ledger, number)
+    for refresh in left.over:
+        if left.is_cleared(refresh):
+            record_event(left.ledger, _end_event(refresh, actor))
+            end_refresh(left.ledger, refresh.number)
     if failed:
-        count = len(left.due) + len(unanswered)
+        count = len(left.due) + len(missed)
         raise UnhealthyError(
             f"{len(failed)} of {count} leftovers were not removed: {' '.join(failed)}",
             next_step="The others are gone. `sluice stream clean` again continues with the rest.",
@@ -87,9 +97,10 @@ def _remove(left: Leftovers, one: Leftover, actor: Actor, reached: Reached) -> N
     with _lock(left, one):
         record_event(left.ledger, _event(one, actor))
         reached(CrashPoint.BEGUN)
-        if one.kind in (LeftoverKind.CHECKPOINT, LeftoverKind.COPIES):
+        if one.path:
             _remove_folder(left, one, reached)
         else:
+            _end_attempt(left, one)
             drop_staging_copy(left.catalog, one.place)
             reached(CrashPoint.CLEARED)
 
@@ -99,6 +110,15 @@ def _lock(left: Leftovers, one: Leftover) -> AbstractContextManager[None]:
     if one.interval is None:
         return nullcontext()
     return interval_lock(left.ledger, LockedInterval(stream=one.stream, start=one.interval.start, end=one.interval.end))
+
+
+def _end_attempt(left: Leftovers, one: Leftover) -> None:
+    """Note that a backfill has died whose interval is locked here: only then are the files of its stream orphans."""
+    if one.interval is None:
+        return
+    attempt = newest_attempt(left.ledger, one.stream, one.interval.start, one.interval.end)
+    if attempt is not None and attempt.state is BackfillState.RUNNING:
+        end_attempt(left.ledger, attempt.key, BackfillState.LOST, reason="its process ended without a report")
 
 
 def _remove_folder(left: Leftovers, one: Leftover, reached: Reached) -> None:
@@ -118,10 +138,25 @@ def _sentence(one: Leftover) -> str:
             f"Drop the table {one.place} ({one.of} of {one.stream}, not needed since {one.since:%Y-%m-%d}); its data "
             "files are left to `sluice table remove-orphans`."
         )
-    what = "checkpoint" if one.kind is LeftoverKind.CHECKPOINT else "copies of the checkpoint"
+    what = _FOLDERS[one.kind]
     return (
         f"Remove the {what} {one.place} ({one.of} of {one.stream}, not needed since {one.since:%Y-%m-%d}): "
         f"{one.files:,} files, {one.size_bytes:,} bytes."
+    )
+
+
+def _end_sentence(refresh: RefreshObservation) -> str:
+    return f"Note the end of refresh {refresh.number} of {refresh.stream}, once no table of it is left."
+
+
+def _end_event(refresh: RefreshObservation, actor: Actor) -> Event:
+    return Event(
+        name=refresh.stream,
+        actor=actor,
+        action=EventAction.REMOVE_LEFTOVER,
+        reason=REQUESTED if actor.kind is ActorKind.PERSON else "grace_over",
+        explanation=_end_sentence(refresh),
+        evidence={"kind": "refresh", "of": f"refresh {refresh.number}, {refresh.state}"},
     )
 
 

@@ -108,7 +108,7 @@ def test_an_abandoned_refresh_leaves_the_checkpoint_of_its_shadow() -> None:
     )
     (closed,) = closed_checkpoints(abandoned)
     assert (closed.stream, closed.generation, closed.path) == ("flights", None, f"{SHADOW}/1")
-    assert closed.closed_at == START + 5 * DAY
+    assert closed.closed_at == START + DAY
     assert found(replace(abandoned, live={(SHADOW, 1)})) == {}
 
 
