@@ -164,7 +164,7 @@ class Leftovers:
 
     def _left_of(self, closed: ClosedCheckpoint) -> Iterator[Leftover]:
         """The folder of a checkpoint and those of its copies. One that was written later was closed later, so that
-        none goes while one of them is not seen."""
+        neither goes while the other one is not seen. Where the checkpoint is not, its rehearsals are not either."""
         folders = (
             (LeftoverKind.CHECKPOINT, closed.checkpoint, closed.path),
             (LeftoverKind.COPIES, copies_location(closed.checkpoint), f".copies/{closed.path}"),
@@ -172,11 +172,12 @@ class Leftovers:
         )
         listed = [(*folder, *self._listed(*folder[1:])) for folder in folders]
         since = max([closed.closed_at, *(seen.modified_at for *_, files, _ in listed for seen in files)])
-        errors = [error for *_, error in listed if error is not None]
+        unseen = next((error for kind, *_, error in listed if error and kind is not LeftoverKind.REHEARSAL), None)
         for kind, place, path, files, error in listed:
-            if not files and (error is None or (kind is LeftoverKind.REHEARSAL and errors[0] is not error)):
-                continue  # nothing is there, or what is said of the checkpoint says it
-            reason = error or next(iter(errors), None)
+            may_have_any = unseen is None and isinstance(error, CheckpointStorageError)
+            if not files and (error is None or (kind is LeftoverKind.REHEARSAL and not may_have_any)):
+                continue
+            reason = error or unseen
             yield Leftover(
                 kind=kind,
                 stream=closed.stream,
@@ -192,12 +193,16 @@ class Leftovers:
             )
 
     def _listed(self, place: str, path: str) -> tuple[tuple[FileObservation, ...], CheckpointError | None]:
-        """The files of a folder, or why it is not one of those that may be removed."""
+        """The files of a folder, and why it is not one of those that may be removed."""
+        refused = None
         try:
             require_below(place, self.settings.checkpoints, path=path)
-            return tuple(open_checkpoint_files(place, self.settings.object_store).list_files()), None
-        except CheckpointError as error:  # it lies elsewhere, or where only Spark can look, or its storage is away
-            return (), error
+        except CheckpointError as error:  # it lies elsewhere
+            refused = error
+        try:
+            return tuple(open_checkpoint_files(place, self.settings.object_store).list_files()), refused
+        except CheckpointError as error:  # only Spark can look there, or its storage is away
+            return (), refused or error
 
     def _of_refreshes(self) -> Iterator[Leftover]:
         """The tables of refreshes whose last step, which drops them, was never done, nor can be taken back."""

@@ -143,9 +143,12 @@ def test_what_a_rehearsal_left_on_another_disk_is_listed_with_the_reason(yard: Y
     scratch.mkdir()
     (local(yard.settings.checkpoints) / ".rehearsals").symlink_to(scratch)
     place = rehearsal_location(f"{yard.settings.checkpoints}/{yard.stream}/1")
+    assert place not in {one.place for one in yard.left().found}, "nothing is there"
     open_checkpoint_files(place, yard.settings.object_store).write_text("state/0/0/1.delta", "ten bytes.")
 
-    assert place in {one.place for one in yard.left().found}
+    clean(yard.left(), actor=ANN)
+
+    assert [(one.kind, one.place, bool(one.problem)) for one in yard.left().found] == [("rehearsal", place, True)]
 
 
 @FOLDER
