@@ -16,7 +16,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 
-from sluice.errors import MarkError
+from sluice.errors import MarkError, StagingError
 from sluice.publication.chain import (
     BEFORE_THE_FIRST_BATCH,
     AbandonedBatch,
@@ -244,6 +244,7 @@ def fence_staging(catalog: Catalog, output: StagedOutput, *, token: int, policy:
     Raises
     ------
     LakehouseError: when there is no staging table.
+    StagingError: when what it refers to is gone, as in a catalog that was set back to before the table was cleared.
     """
 
     def plan(staging: Table) -> TableChange | NothingToCommit:
@@ -253,7 +254,16 @@ def fence_staging(catalog: Catalog, output: StagedOutput, *, token: int, policy:
         return TableChange(operation=Operation.APPEND, summary=summary)
 
     what = f"the token of {output} to {output.staging}"
-    commit_checked(PyIcebergCommitter(catalog), output.staging, plan, what=what, policy=policy)
+    try:
+        commit_checked(PyIcebergCommitter(catalog), output.staging, plan, what=what, policy=policy)
+    except FileNotFoundError as error:
+        raise StagingError(
+            f"The staging table {output.staging} refers to a file that is gone, so nothing of it can be read: {error}. "
+            "The catalog was set back to before the table was cleared, or somebody has removed the file.",
+            next_step=f"Drop the table {output.staging}, without its data files, and start {output.stream} again: what "
+            f"{output.target} does not have of it is computed again, and only what was held there for a decision is "
+            "lost.",
+        ) from error
 
 
 def move_mark(

@@ -13,7 +13,7 @@ from sqlalchemy import delete, text
 from tests.fixtures.left_files import ENDED_AFTER, Yard, catalog_place, name_of, yard
 from tests.fixtures.publication import Workbench
 
-from sluice.errors import LakehouseError, UnpublishableError
+from sluice.errors import LakehouseError, StagingError, UnpublishableError
 from sluice.ledger.maintenance_runs import MaintenanceObservation, TableFigures, record_maintenance
 from sluice.ledger.run_table import Run
 from sluice.maintenance.orphan_plan import FileFate
@@ -121,6 +121,27 @@ def restore(bench: Workbench, backup: dict[str, str]) -> None:
     with bench.catalog.engine.begin() as connection:
         for name, location in backup.items():
             connection.execute(change, {"name": name, "location": location, "own": bench.catalog.name})
+
+
+def test_a_staging_table_of_a_catalog_that_was_set_back_is_named_with_the_way_out(yard: Yard) -> None:
+    """Clearing it has removed what its earlier metadata refers to."""
+    backup = pointers(yard.bench)
+    yard.bench.publish(yard.bench.stage(2, [20]))
+    yard.bench.clear()
+    restore(yard.bench, backup)
+
+    with pytest.raises(
+        StagingError, match=r"refers to a file that is gone, .* before the table was cleared"
+    ) as refused:
+        yard.begin()
+
+    staging = yard.bench.output.staging
+    assert f"Drop the table {staging}, without its data files, and start" in refused.value.next_step
+    yard.bench.catalog.drop_table(staging)
+    yard.begin()
+    before = yard.bench.ids_by_duckdb()
+    yard.bench.publish(yard.bench.stage(2, [20]))
+    assert sorted(yard.bench.ids_by_duckdb()) == sorted([*before, 20])
 
 
 def lose_a_batch(yard: Yard) -> str:
