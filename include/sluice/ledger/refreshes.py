@@ -279,6 +279,18 @@ def abandon_refresh(ledger: Ledger, number: int, *, event: Event) -> RefreshObse
         return _changed(connection, number, state=RefreshState.ABANDONED)
 
 
+def require_its_generation(ledger: Ledger, number: int) -> None:
+    """Refuse to read on for a refresh whose stream is in another generation than it was begun in.
+
+    Raises
+    ------
+    UsageError: when the stream was reset or continued meanwhile.
+    """
+    with ledger.transaction() as connection:
+        is_it = select(*Refresh.columns()).where(Refresh.number == number)
+        _require_its_generation(connection, record_of(RefreshObservation, connection.execute(is_it).one()))
+
+
 def end_refresh(ledger: Ledger, number: int) -> RefreshObservation:
     """Note that nothing is left to be done: the shadow is gone."""
     with ledger.transaction() as connection:
@@ -297,19 +309,25 @@ def _begin(
     with ledger.transaction() as connection:
         seen = _locked(connection, number)
         _require_state(seen, allowed)
-        of_stream = select(func.max(Generation.generation)).where(Generation.stream == seen.stream)
-        newest, expected = connection.execute(of_stream).scalar_one(), _expected_generation(seen)
-        if newest != expected:
-            raise UsageError(
-                f"{seen.stream} is at generation {newest}, and refresh {number} was {seen.state} at generation "
-                f"{expected}: the stream was reset or continued meanwhile.",
-                next_step="A refresh that is not swapped yet can be given up: `sluice stream refresh "
-                f"{seen.stream} --abandon`.",
-            )
+        newest = _require_its_generation(connection, seen)
         if event is not None and seen.state is not state:
             add_event(connection, event)
         values = {} if previous is None else {"previous": dict(previous)}
         return _changed(connection, number, state=state, opens=newest + 1, **values)
+
+
+def _require_its_generation(connection: Connection, seen: RefreshObservation) -> int:
+    of_stream = select(func.max(Generation.generation)).where(Generation.stream == seen.stream)
+    newest: int = connection.execute(of_stream).scalar_one()
+    expected = _expected_generation(seen)
+    if newest != expected:
+        raise UsageError(
+            f"{seen.stream} is at generation {newest}, and refresh {seen.number} was {seen.state} at generation "
+            f"{expected}: the stream was reset or continued meanwhile.",
+            next_step="A refresh that is not swapped yet can be given up: `sluice stream refresh "
+            f"{seen.stream} --abandon`.",
+        )
+    return newest
 
 
 def _expected_generation(seen: RefreshObservation) -> int | None:

@@ -18,7 +18,14 @@ from sluice.errors import LeaseLostError, UnpublishableError, UsageError, Verifi
 from sluice.ledger.batches import totals
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import EventAction
-from sluice.ledger.refreshes import RefreshObservation, RefreshState, begin_refresh, end_refresh, newest_refresh
+from sluice.ledger.refreshes import (
+    RefreshObservation,
+    RefreshState,
+    begin_refresh,
+    end_refresh,
+    newest_refresh,
+    require_its_generation,
+)
 from sluice.ledger.run_values import RunObservation
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.publish_batches import live_files
@@ -173,7 +180,9 @@ class RefreshRun:
         ------
         LeaseLostError: when the increment ended early, because its lease is over.
         UnpublishableError: when it is unknown how far the stream has read.
+        UsageError: when the stream was reset or continued meanwhile, so that its offsets are those of other batches.
         """
+        require_its_generation(self.ledger, refresh.number)
         before = totals(self.ledger, shadow.name).input_rows
         bound = observe_bound(self._catalog, self.ledger, self.stream, self.settings)
         batches = None
