@@ -28,6 +28,14 @@ def disagreeing(findings: tuple[PositionFinding, ...]) -> tuple[PositionFinding,
     return tuple(one for one in findings if not one.agrees)
 
 
+def is_written_back(finding: PositionFinding) -> bool:
+    """Whether a repair writes the witness back, also while a service does not answer that it needs. What has become of
+    a target a person decides, and sources are continued."""
+    if finding.witness is Witness.MARK:
+        return finding.agreement is Agreement.DAMAGED
+    return finding.witness in (Witness.LEDGER, Witness.CHECKPOINT)
+
+
 def _finding(seen: StreamPosition, witness: Witness) -> PositionFinding:
     if witness in seen.unknown:
         look = REMEDIES[witness, Agreement.UNKNOWN].command_for(seen.stream)
@@ -66,6 +74,9 @@ def _judge_mark(seen: StreamPosition) -> PositionFinding:
             next_step=f"Restore the table if it was not meant; otherwise `{accept}` shows how to continue without its "
             f"rows, and `sluice stream reset {seen.stream}` reads the inputs again.",
         )
+    if lost := [f"the staging table {one.output.staging} refers to {one.lost}" for one in seen.tables if one.lost]:
+        message = f"{'; '.join(lost)}, which is gone: its catalog was set back, or somebody has removed the file"
+        return _repairable(seen, Witness.MARK, Agreement.DAMAGED, message)
     if not seen.opened:
         return _agrees(Witness.MARK, "no output has a mark")
     return _agrees(Witness.MARK, f"batch {seen.number}:{seen.done} is the newest one in the tables")

@@ -42,6 +42,7 @@ from sluice.publication.staged_batch import (
     read_summary,
     staged_outputs,
 )
+from sluice.publication.staging_table import missing_list
 from sluice.publication.start_check import refuse_set_back
 from sluice.publication.undeclared_outputs import OutputTables, load_output_tables
 from sluice.settings import Settings
@@ -206,13 +207,16 @@ def _output(
     assumed: MarkPosition | None,
 ) -> _Output | None:
     """An output; none while it is new, or declared again: its next start opens it where the checkpoint stands."""
-    if tables.target is None or tables.is_left:
+    if tables.target is None:
         return None
+    lost = missing_list(tables.staging) if tables.staging is not None else ""
+    if tables.is_left:
+        return _Output(witness=TableWitness(output=tables.names, position=None, lost=lost)) if lost else None
     try:
         at = assumed or _position(tables, tables.target, generation=generation, recorded=recorded)
         if at is None:
             return None
-        staged = plan_publication(at, tables.staged)
+        staged = plan_publication(at, () if lost else tables.staged)
     except DeliveryError as error:
         return _Output(
             witness=TableWitness(
@@ -225,10 +229,10 @@ def _output(
     )
     moves = (moved_mark(one, tables.names, why=MarkMove.ADOPTED) for one in history_of_main(tables.target))
     adopted = tuple(one for one in moves if one is not None)
-    return _Output(
-        witness=TableWitness(output=tables.names, position=at, newest_waiting=staged.newest_waiting, adopted=adopted),
-        batches=(*_in_history(tables), *waiting),
+    witness = TableWitness(
+        output=tables.names, position=at, newest_waiting=staged.newest_waiting, adopted=adopted, lost=lost
     )
+    return _Output(witness=witness, batches=(*_in_history(tables), *waiting))
 
 
 def _position(

@@ -1,6 +1,7 @@
 """`sluice stream repair`: writes the witness of a position that disagrees back from the others, as its plan shows.
 
-    the ledger's row of the generation ─► the checkpoint: its `metadata` goes, files go, entries come, `metadata` comes
+    the ledger's row of the generation ─► staging tables that cannot be read go
+        ─► the checkpoint: its `metadata` goes, files go, entries come, `metadata` comes
 
 Purpose: after a checkpoint was lost, damaged, or restored from an older copy, or a ledger was, others start again and
 double or lose rows. How it works: `observe_position`, `judge_position` and `decide_repair` say what is written;
@@ -39,7 +40,7 @@ from sluice.ledger.run_values import RunObservation
 from sluice.ledger.runs import recent_runs
 from sluice.ledger.vacated_runs import find_left_driver
 from sluice.operations import OperationPlan, OperationVerb, Refusal, RefusalReason, Stake, steps_of
-from sluice.positions.judge_position import disagreeing, judge_position
+from sluice.positions.judge_position import disagreeing, is_written_back, judge_position
 from sluice.positions.observe_position import REPLAYED_BATCHES, observe_position
 from sluice.positions.repair_decision import CheckpointRepair, query_id_in, query_id_of
 from sluice.positions.restore_copy import decide_write, put_copy
@@ -47,10 +48,9 @@ from sluice.positions.source_reach import SourceReach, refuse_gone_input
 from sluice.positions.stream_position import Agreement, PositionFinding, StreamPosition, Witness
 from sluice.publication.command_runs import CommandMode, run_of_command
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
+from sluice.publication.staging_layout import drop_staging_copy
 from sluice.settings import Settings
 from sluice.supervision.supervision_events import command_event
-
-_REPAIRABLE = frozenset({Witness.LEDGER, Witness.CHECKPOINT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +59,7 @@ class Repair:
 
     generation: the one that the ledger gets; unset when it has it. query_id: its query.
     checkpoint: unset while it agrees. left: why it is left as it is, where only the ledger can be written back.
+    drops: the staging tables of which nothing can be read.
     """
 
     seen: StreamPosition
@@ -66,6 +67,12 @@ class Repair:
     query_id: str
     checkpoint: CheckpointRepair | None
     left: Refusal | None = None
+    drops: tuple[str, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is to be done."""
+        return self.generation is None and self.checkpoint is None and not self.drops
 
     @property
     def evidence(self) -> dict[str, Any]:
@@ -81,6 +88,7 @@ class Repair:
             "runs_again": written.runs_again,
             "restores_copy": written.restores.clock if written.restores is not None else None,
             "replays": list(written.replays),
+            "drops": list(self.drops),
             "removes": list(written.removes),
             "writes": dict(written.writes),
             "rows_read_again": written.rows_read_again,
@@ -120,6 +128,7 @@ def plan_repair(
         query_id=query_id_in(written.writes.get(METADATA, "") if written is not None else "") or query_id_of(seen),
         checkpoint=written,
         left=refused if is_forgotten else None,
+        drops=tuple(one.output.staging for one in seen.tables if one.lost),
     )
     rows = written.rows_read_again if written is not None else 0
     refusals = [*_refusals(ledger, seen, findings)]
@@ -163,13 +172,13 @@ def repair_stream(
     Parameters
     ----------
     planned: the digest of the plan that a person agreed to; unset: what there is now.
-    reached: is called with BEGUN, RECORDED, and FILE_CHANGED for each file.
+    reached: is called with BEGUN, RECORDED, CLEARED for each staging table, and FILE_CHANGED for each file.
 
     Raises
     ------
     RunAlreadyLiveError: when the stream has a live run.
     UsageError: when the plan is another one than was shown. UnpublishableError: when it is refused. Nothing is changed.
-    CheckpointError, LedgerError: when the checkpoint or the ledger cannot be written.
+    CheckpointError, LakehouseError, LedgerError: when something cannot be written; type it again then.
     """
     what = f"the repair of the position of {wanted.name}"
     with run_of_command(ledger, wanted.name, CommandMode.REPAIR, requested_by=asked_by, what=what) as run:
@@ -177,7 +186,7 @@ def repair_stream(
         plan.require_same(planned)
         plan.require_unrefused()
         repair = plan.seen
-        if repair.generation is None and repair.checkpoint is None:
+        if repair.is_empty:
             return plan
         said = " ".join(step.sentence for step in plan.steps)
         record_event(
@@ -192,20 +201,29 @@ def repair_stream(
             ),
         )
         reached(CrashPoint.BEGUN)
-        if repair.generation is not None:
-            restore_generation(
-                ledger,
-                wanted.name,
-                repair.generation,
-                checkpoint=repair.seen.checkpoint,
-                query_id=repair.query_id,
-                identities=repair.seen.identities,
-                restored_by=asked_by,
-            )
-            reached(CrashPoint.RECORDED)
-        if repair.checkpoint is not None:
-            write_repair(repair.seen, repair.checkpoint, settings, reached)
+        _carry_out(ledger, catalog, settings, repair, asked_by=asked_by, reached=reached)
     return plan
+
+
+def _carry_out(
+    ledger: Ledger, catalog: Catalog, settings: Settings, repair: Repair, *, asked_by: str, reached: Reached
+) -> None:
+    if repair.generation is not None:
+        restore_generation(
+            ledger,
+            repair.seen.stream,
+            repair.generation,
+            checkpoint=repair.seen.checkpoint,
+            query_id=repair.query_id,
+            identities=repair.seen.identities,
+            restored_by=asked_by,
+        )
+        reached(CrashPoint.RECORDED)
+    for staging in repair.drops:
+        drop_staging_copy(catalog, staging)
+        reached(CrashPoint.CLEARED)
+    if repair.checkpoint is not None:
+        write_repair(repair.seen, repair.checkpoint, settings, reached)
 
 
 def write_repair(seen: StreamPosition, repair: CheckpointRepair, settings: Settings, reached: Reached) -> None:
@@ -245,7 +263,9 @@ def _remove(files: CheckpointFiles, path: str) -> None:
 def _refusals(ledger: Ledger, seen: StreamPosition, findings: tuple[PositionFinding, ...]) -> Iterator[Refusal]:
     if findings:
         yield from not_at_rest(ledger, seen)
-        yield from other_remedies(findings)
+        yield from other_remedies(
+            [one for one in findings if not (is_written_back(one) and one.witness is Witness.MARK)]
+        )
 
 
 def not_at_rest(ledger: Ledger, seen: StreamPosition) -> Iterator[Refusal]:
@@ -272,7 +292,7 @@ def not_at_rest(ledger: Ledger, seen: StreamPosition) -> Iterator[Refusal]:
         )
 
 
-def other_remedies(findings: tuple[PositionFinding, ...]) -> Iterator[Refusal]:
+def other_remedies(findings: Sequence[PositionFinding]) -> Iterator[Refusal]:
     """What has to be done first: about the tables, or a service that does not answer."""
     for one in findings:
         if one.witness is Witness.MARK or one.agreement is Agreement.UNKNOWN:
@@ -315,12 +335,14 @@ def _sentences(repair: Repair, findings: tuple[PositionFinding, ...]) -> Iterato
         yield f"Mark, ledger, checkpoint and sources of {seen.stream} agree: nothing is written."
         return
     for one in findings:
-        yield f"The {one}." if one.witness in _REPAIRABLE else f"The {one}. {one.next_step}"
+        yield f"The {one}." if is_written_back(one) else f"The {one}. {one.next_step}"
     if repair.generation is not None:
         yield (
             f"Write generation {repair.generation} into the ledger, with the checkpoint {seen.checkpoint} and query "
             f"{repair.query_id}."
         )
+    for table in repair.drops:
+        yield f"Drop {table}, without the data files. What was staged there and is in no table is read again."
     if written is not None:
         yield from sentences_of_files(seen, written)
         yield sentence_of_rows(written.rows_read_again)
@@ -329,7 +351,7 @@ def _sentences(repair: Repair, findings: tuple[PositionFinding, ...]) -> Iterato
             f"{repair.left.sentence} It stays as it is, and the stream does not start from it. Once the ledger has its "
             f"generation, {repair.left.next_step}"
         )
-    elif written is not None or repair.generation is not None:
+    elif not repair.is_empty:
         yield f"Nothing is started. Then: `sluice stream start {seen.stream}`."
 
 

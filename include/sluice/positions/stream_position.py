@@ -71,6 +71,8 @@ class TableWitness:
     position: how far it is published; unset without a mark, and while there is a problem.
     newest_waiting: the newest batch that is visible or waits behind the mark.
     adopted: where persons have set the mark on main as it was, after it was set back.
+    lost: the file that is gone without which nothing can be read in its staging table; empty while it can be. Nothing
+        counts as staged there then.
     problem, next_step: why the position cannot be read.
     """
 
@@ -78,6 +80,7 @@ class TableWitness:
     position: MarkPosition | None
     newest_waiting: int = -1
     adopted: tuple[MarkPosition, ...] = ()
+    lost: str = ""
     problem: str = ""
     next_step: str = ""
 

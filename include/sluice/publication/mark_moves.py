@@ -260,9 +260,7 @@ def fence_staging(catalog: Catalog, output: StagedOutput, *, token: int, policy:
         raise StagingError(
             f"The staging table {output.staging} refers to a file that is gone, so nothing of it can be read: {error}. "
             "The catalog was set back to before the table was cleared, or somebody has removed the file.",
-            next_step=f"Drop the table {output.staging}, without its data files, and start {output.stream} again: what "
-            f"{output.target} does not have of it is computed again, and only what was held there for a decision is "
-            "lost.",
+            next_step=f"`sluice stream repair {output.stream} --dry-run` shows what is read again without it.",
         ) from error
 
 

@@ -41,6 +41,29 @@ def load_staging_table(catalog: Catalog, output: StagedOutput) -> Table:
     return table
 
 
+def missing_list(staging: Table) -> str:
+    """The manifest list of the newest snapshot of a staging table, when it is gone; empty while it is there.
+
+    Then nothing that is staged can be read. Clearing removes such lists, so that a catalog that was set back to before
+    it refers to one.
+
+    Raises
+    ------
+    LakehouseError: when the object store or the catalog does not answer.
+    """
+    with catalog_refusals(f"look for the manifests of {'.'.join(staging.name())}"):
+        while (listed := _list_of(staging)) and not staging.io.new_input(listed).exists():
+            staging = staging.refresh()  # whoever clears it meanwhile moves it on first
+            if _list_of(staging) == listed:
+                return listed
+    return ""
+
+
+def _list_of(staging: Table) -> str:
+    newest = staging.current_snapshot()
+    return "" if newest is None else newest.manifest_list
+
+
 def staged_batches(staging: Table, *, stream: str, output: str) -> tuple[StagedBatch, ...]:
     """Every batch in a loaded staging table, oldest first, including published ones that are not cleared yet.
 

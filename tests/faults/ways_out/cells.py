@@ -139,7 +139,7 @@ def outcome_of(cell: Cell, subject: Subject) -> Outcome:
     subject.feed(AFTER)
     subject.run()
     wanted, got = Counter(undamaged(subject.workshop, cell.kind)), Counter(subject.content())
-    is_written = done.seen.checkpoint is not None or done.seen.generation is not None
+    is_written = not done.seen.is_empty
     return Outcome(
         cell=cell,
         found=found,

@@ -174,6 +174,15 @@ def set_back_afterwards(subject: Subject, tables: tuple[str, ...]) -> Iterator[N
         catalog.commit_table(table, (), updates)
 
 
+def staging_lists_gone(subject: Subject) -> None:
+    """Let staging tables refer to what clearing them has removed, as in a catalog that was set back to before it."""
+    for name in subject.stagings:
+        staging = subject.workshop.catalog.load_table(name)
+        newest = staging.current_snapshot()
+        assert newest is not None
+        staging.io.delete(newest.manifest_list)
+
+
 @contextmanager
 def rolled_back_afterwards(subject: Subject) -> Iterator[None]:
     """Roll the tables back, after the block, to what they were before it. Nothing of them is removed."""

@@ -19,6 +19,7 @@ from tests.fixtures.workshop import Workshop
 
 from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.run_values import DesiredState
+from sluice.publication.staged_batch import staging_name
 from sluice.settings import KafkaConnection
 from sluice.sources.kafka_clients import client_settings
 from sluice.supervision.stream_reset import reset_stream
@@ -184,6 +185,12 @@ class Subject:
         """The names of its tables."""
         outputs = ("first", "second") if self.kind in (Kind.T, Kind.M) else ("main",)
         return tuple(self.workshop.table_name(f"{output}{self.suffix}") for output in outputs)
+
+    @property
+    def stagings(self) -> tuple[str, ...]:
+        """The names of its staging tables."""
+        outputs = (target.partition(".")[2].removesuffix(self.suffix) for target in self.targets)
+        return tuple(staging_name(self.stream, output) for output in outputs)
 
     @property
     def checkpoint(self) -> Path:

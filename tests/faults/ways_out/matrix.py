@@ -91,6 +91,10 @@ def _cells() -> Iterator[Cell]:
     both = (*FORGOTTEN, *DAMAGED)
     yield from _each(PLAIN, "13", "ledger and checkpoint lost", damages.both_lost, found=both, **second)
     yield from _each(PLAIN, "17", "catalog of yesterday", found=AHEAD, around=_tables)
+    torn: dict[str, Any] = {"damage": damages.staging_lists_gone, "found": ("mark damaged",)}
+    yield from _each([Kind.A, Kind.W], "21", "staging torn", **torn)
+    torn["found"] = (*torn["found"], *AHEAD)
+    yield from _each([Kind.A, Kind.W, Kind.G, Kind.T], "17", "catalog and staging of yesterday", around=_tables, **torn)
     yield from _rich_cells()
 
 

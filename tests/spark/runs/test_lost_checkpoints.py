@@ -10,12 +10,12 @@ import pytest
 from tests.faults.ways_out import damages
 from tests.faults.ways_out.cells import AFTER, BEFORE, planned, repaired, undamaged, witnesses
 from tests.faults.ways_out.kinds import Kind, Subject
-from tests.fixtures.streams_of_tables import COLUMNS, reading, writing
+from tests.fixtures.streams_of_tables import COLUMNS, dying_at, reading, writing
 from tests.fixtures.workshop import Workshop
 
 from sluice.checkpoints.checkpoint_files import open_checkpoint_files
 from sluice.declarations.load_declarations import load_declarations
-from sluice.errors import CheckpointError
+from sluice.errors import CheckpointError, StagingError
 from sluice.ledger.checkpoint_checks import CheckpointProperty
 from sluice.ledger.generations import find_generation
 from sluice.positions.check_checkpoints import check_checkpoints
@@ -54,6 +54,31 @@ def test_a_run_notices_that_its_checkpoint_is_gone_and_goes_on_after_a_repair(
     workshop.run(name, stop_when=lambda batch: batch.key.batch == 1)
 
     assert [row["id"] for row in workshop.rows("target")] == [1, 2]
+
+
+def test_what_waited_in_a_staging_table_that_is_torn_is_read_again(workshop: Workshop) -> None:
+    subject = Subject(workshop=workshop, kind=Kind.I)
+    subject.declare()
+    subject.feed(BEFORE[:2])
+    subject.run()
+    subject.feed(BEFORE[2:])
+    with pytest.raises(OSError, match="dies here"):
+        subject.run(reached=dying_at(CrashPoint.STAGED))
+    damages.staging_lists_gone(subject)
+    (staging,) = subject.stagings
+    with pytest.raises(StagingError, match="refers to a file that is gone") as refused:
+        subject.run()
+    assert f"`sluice stream repair {subject.stream} --dry-run`" in refused.value.next_step
+
+    plan = planned(subject)
+    assert f"Drop {staging}, without the data files." in " ".join(plan.sentences())
+    with pytest.raises(OSError, match="dies here"):
+        repaired(subject, plan, reached=dying_at(CrashPoint.CLEARED))
+    repaired(subject, planned(subject))
+    subject.feed(AFTER)
+    subject.run()
+
+    assert subject.content() == tuple(undamaged(workshop, Kind.I))
 
 
 @pytest.mark.full  # every run: on this machine, and `test_checkpoint_files.py`

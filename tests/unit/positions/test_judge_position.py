@@ -46,6 +46,7 @@ def _positions() -> Iterator[tuple[StreamPosition, str]]:
     yield replace(seen, replaced=(Replaced(name=topic_name("c", "t"), known="1", seen="2"),)), ""
     for is_expired in (True, False):
         yield replace(seen, moved=(MovedSource(input="i", is_expired=is_expired, sentence="it is gone"),)), ""
+    yield replace(seen, tables=(replace(seen.tables[0], lost="snap-1.avro"),)), ""
     yield replace(seen, generation=None), ""
     yield position(files(planned=3, committed=3), visible=5), ""
     yield position(WHOLE, visible=2), ""
