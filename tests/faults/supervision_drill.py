@@ -28,6 +28,7 @@ from rich.progress import track
 from tests.faults.supervision import airflow_faults, process_faults
 from tests.faults.supervision.judging import UNJUDGED
 from tests.faults.supervision.measuring import breaches
+from tests.faults.supervision.position_faults import LedgerIs, lose_checkpoint
 from tests.faults.supervision.report import FaultReport, Recovery, print_reports
 from tests.faults.supervision.scene import Scene, open_scene
 from tests.fixtures.stack import stack_in
@@ -36,7 +37,7 @@ from sluice.demo.stream_watch import BRONZE, GOLD, SILVER, STREAMS
 from sluice.errors import SluiceError
 
 COMPONENTS = ("airflow-scheduler", "airflow-triggerer", "airflow-dag-processor", "airflow-api-server")
-FAULTS = ("component", "clear", "mark", "trigger", "pause", "worker", "zombie", "freeze", "kill")
+FAULTS = ("component", "clear", "mark", "trigger", "pause", "worker", "zombie", "freeze", "kill", "lose")
 
 _INTERRUPTED = 130
 """The exit code after Ctrl-C, as a shell has it. Source: POSIX, 128 + SIGINT"""
@@ -85,11 +86,20 @@ def all_faults(*, kills: int, at_once: int, lots: random.Random) -> list[Fault]:
         _single("zombie", zombie, BRONZE, process_faults.wake_zombie),
         _single("freeze", "SIGSTOP for good", GOLD, process_faults.freeze_driver),
         *(Fault(kind="kill", name=kill, strokes=strokes) for strokes in together),
+        *(_losing(stream, ledger) for stream, ledger in zip((BRONZE, SILVER, BRONZE), LedgerIs, strict=True)),
     ]
 
 
 def _single(kind: str, name: str, stream: str, act: Callable[[Scene, str], Recovery]) -> Fault:
     return Fault(kind=kind, name=name, strokes=(_befalling(stream, act, stream),))
+
+
+def _losing(stream: str, ledger: LedgerIs) -> Fault:
+    def act(scene: Scene) -> Recovery:
+        return lose_checkpoint(scene, stream, ledger=ledger)
+
+    name = f"checkpoint removed, ledger {ledger}"
+    return Fault(kind="lose", name=name, strokes=(Stroke(stream=stream, act=act),))
 
 
 def _befalling(stream: str, act: Callable[[Scene, str], Recovery], whom: str) -> Stroke:

@@ -17,7 +17,7 @@ from sluice.operations import OperationVerb
 from sluice.publication.batch_commands import BatchView, observe_batches
 from sluice.publication.batch_rejection import plan_rejection
 from sluice.publication.batch_rejection import reject as reject_batch
-from sluice.publication.held_decisions import decide, holds_batch, plan_decision
+from sluice.publication.held_decisions import broken_samples, decide, holds_batch, plan_decision
 from sluice.publication.settle_output import SettlementVerb, abandon_output, plan_settlement, publish_output
 from sluice.tables.catalog import open_catalog
 
@@ -88,8 +88,10 @@ def release(
 
 def _decide(stream: str, number: int, verb: OperationVerb, *, dry_run: bool, yes: bool, as_json: bool) -> None:
     with open_cli_context() as ctx:
-        plan = plan_decision(ctx.ledger, ctx.declarations.stream(stream), verb, number=number)
-        if not may_act(lambda: [plan], dry_run=dry_run, yes=yes, as_json=as_json):
+        loaded = ctx.declarations.stream(stream)
+        plan = plan_decision(ctx.ledger, loaded, verb, number=number)
+        shown = plan.followed_by(*broken_samples(loaded, plan.seen))
+        if not may_act(lambda: [shown], dry_run=dry_run, yes=yes, as_json=as_json):
             return
         decide(ctx.ledger, plan, requested_by=person())
     print_done(verb, plan.as_json()["evidence"], plan.steps[1].sentence, as_json=as_json)

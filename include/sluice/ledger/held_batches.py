@@ -46,6 +46,8 @@ class HeldBatch:
 
     reason: the rules that it breaks, with their counts. rows: by output. queued: how many batches wait behind it.
     failed: by output, the rules that hold it, with how many rows break each; 0 of one about the batch as a whole.
+    samples: by output and rule about single rows, some rows that break it, as a JSON list of the columns that it looks
+        at; without those of which a column was masked when it was staged.
     decision, decided_by, decided_at: unset until a person has decided.
     """
 
@@ -54,6 +56,7 @@ class HeldBatch:
     rows: Mapping[str, int] = field(hash=False)
     queued: int = 0
     failed: Mapping[str, Mapping[str, int]] = field(default_factory=dict, hash=False)
+    samples: Mapping[str, Mapping[str, str]] = field(default_factory=dict, hash=False)
     held_at: datetime | None = None
     decision: HeldDecision | None = None
     decided_by: str | None = None
@@ -82,6 +85,7 @@ def hold_batch(ledger: Ledger, held: HeldBatch) -> HeldBatch:
         "reason": held.reason,
         "rows": held.rows,
         "failed": held.failed,
+        "samples": held.samples,
     }
     nothing = dict.fromkeys(("decision", "decided_by", "decided_at"))
     is_other = or_(table.generation != held.key.generation, table.batch != held.key.batch)
@@ -95,7 +99,7 @@ def hold_batch(ledger: Ledger, held: HeldBatch) -> HeldBatch:
                 where=is_other,
             )
         )
-        counts = {"queued": held.queued, "failed": held.failed, "rows": held.rows}
+        counts = {"queued": held.queued, "failed": held.failed, "rows": held.rows, "samples": held.samples}
         is_stale = or_(*(getattr(table, name) != value for name, value in counts.items()))
         connection.execute(update(table).where(table.stream == held.key.stream, is_stale).values(**counts))
     found = find_held(ledger, held.key.stream)

@@ -28,6 +28,7 @@ from sluice.maintenance.maintenance_records import maintenance_operation
 from sluice.operations import OperationPlan, OperationVerb, steps_of
 from sluice.publication.batch_plans import plan_about_batch
 from sluice.publication.batch_rejection import Rejection
+from sluice.publication.held_decisions import broken_samples
 from sluice.publication.staged_batch import staged_outputs
 from sluice.settings import Settings
 from sluice.supervision.platform_dags import MAINTENANCE_DAG
@@ -232,13 +233,13 @@ _BATCH_ACTIONS = {
 
 
 def plan_batch_run(
-    ledger: Ledger, settings: Settings, stream: LoadedStream, verb: OperationVerb
+    ledger: Ledger, settings: Settings, stream: LoadedStream, verb: OperationVerb, *, with_samples: bool
 ) -> OperationPlan[HeldBatch] | OperationPlan[Rejection]:
     """What a decision about the batch that waits would do now. Nothing is changed.
 
     Parameters
     ----------
-    verb: one of `BATCH_WORDS`.
+    verb: one of `BATCH_WORDS`. with_samples: whether the reader may see records of the stream.
 
     Raises
     ------
@@ -248,7 +249,9 @@ def plan_batch_run(
     sentence = f"A run of the DAG {CONTROL_DAG} does this under your name, and only with the batch that you see here."
     if settings.approval_by_another:
         sentence += " It waits there for the approval of another person, for a day at most."
-    return plan.followed_by(sentence)
+    held = plan.seen
+    samples = broken_samples(stream, held) if with_samples and isinstance(held, HeldBatch) else ()
+    return plan.followed_by(*samples, sentence)
 
 
 def batch_request(stream: str, verb: OperationVerb, *, batch: int, digest: str) -> AirflowRequest:

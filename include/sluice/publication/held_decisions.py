@@ -7,6 +7,7 @@ next. So the command needs no lease, and nothing is half done when it is interru
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 from sluice.declarations.loaded_declarations import LoadedStream
@@ -72,6 +73,17 @@ def plan_decision(
         rows=sum(held.rows.values()),
         evidence={"batch": str(held.key), "reason": held.reason, "rows": dict(held.rows)},
     )
+
+
+def broken_samples(loaded: LoadedStream, held: HeldBatch) -> Iterator[str]:
+    """Some rows of a held batch that break each rule. They are data, for those alone who may see records of the stream;
+    none with a column that is masked by now."""
+    masked = loaded.declaration.masked_names
+    for output, rules in held.samples.items():
+        for name, rows in rules.items():
+            shown = [row for row in json.loads(rows) if masked.isdisjoint(column.lower() for column in row)]
+            if shown:
+                yield f"Rows of {output} that break {name}, for example: {', '.join(map(json.dumps, shown))}."
 
 
 def decide(ledger: Ledger, plan: OperationPlan[HeldBatch], *, requested_by: str, planned: str | None = None) -> None:

@@ -18,11 +18,18 @@ from sluice.ledger.batch_rules import RuleCount, RuleResult
 from sluice.ledger.batches import PublicationKey
 from sluice.stored_keys import OPERATION_COLUMN
 from sluice_spark.query.batch_conditions import judge_batch
-from sluice_spark.query.row_rules import broken_rules, found_by_rules
-from sluice_spark.query.stream_outputs import part, rule_counts
+from sluice_spark.query.row_rules import broken_rules, columns_of, found_by_rules
+from sluice_spark.query.stream_outputs import broken_rows, part, rule_counts
 from sluice_spark.session.columns import quoted
 from sluice_spark.session.jvm import first_line
 from sluice_spark.sinks.iceberg import DELETE, IcebergTarget, as_staged
+from sluice_spark.sinks.text_formats import TIMES
+
+SAMPLED_ROWS = 3
+"""So many rows are kept of those that break a rule."""
+
+LONGEST_SAMPLE = 300
+"""Characters of a row as JSON; a longer one is not kept, since it is read in a form."""
 
 Results = Mapping[str, RuleResult]
 """What the rules of each output found, by output."""
@@ -86,6 +93,33 @@ class BatchAudit:
             own = found.get(name) or _result(key, name, table=target.declared.table, rows=rows[name], rules={})
             judged[name] = replace(own, rules={**own.rules, **self._judge(kept, key, target, wanted, now=now)})
         return judged
+
+    def with_samples(self, kept: DataFrame, found: Results) -> Results:
+        """The same, with some rows that break each row rule which holds the batch: a person is to decide about them.
+
+        Parameters
+        ----------
+        kept: the rows of all outputs, which are computed once.
+        """
+        return {output: self._with_samples(kept, result) for output, result in found.items()}
+
+    def _with_samples(self, kept: DataFrame, result: RuleResult) -> RuleResult:
+        declared = row_rules(self.rules).get(result.output, ())
+        sampled = {
+            rule.name: replace(found, observed=self._sample(kept, result.output, place, rule))
+            for place, rule in enumerate(declared)
+            if (found := result.held_by.get(rule.name)) is not None
+        }
+        return replace(result, rules={**result.rules, **sampled})
+
+    def _sample(self, kept: DataFrame, output: str, place: int, rule: RuleDeclaration) -> str | None:
+        rows = broken_rows(kept, output, place)
+        names = columns_of(rows, rule)
+        if any(name.lower() in self.masked for name in names):
+            return None
+        as_json = fn.to_json(fn.struct(*map(quoted, names)), {**TIMES, "ignoreNullFields": "false"})
+        short = rows.select(as_json.alias("row")).where(fn.length("row") <= LONGEST_SAMPLE).limit(SAMPLED_ROWS)
+        return f"[{', '.join(row['row'] for row in short.collect())}]"
 
     def _judge(
         self,

@@ -171,7 +171,7 @@ class BatchStaging:
             undecoded = self._undecoded()
             beyond_limit = self._beyond_limit(batch.key, counted, undecoded)  # one that is staged counts for the next
             if carried or others:
-                rules = {**rules, **beyond_limit}
+                rules = {**self.audit.with_samples(kept, rules), **beyond_limit}
             for number, target in enumerate(carried):
                 name = target.output
                 summary = batch.staged_as(name, target.mode, rows=counted[name], rules=rules.get(name))

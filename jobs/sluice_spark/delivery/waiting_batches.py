@@ -259,15 +259,20 @@ class HeldBatches:
 
     def _record(self, batch: StagedByOutput) -> HeldBatch:
         found = {name: one.summary.rules.rules for name, one in batch.items() if one.summary.rules is not None}
+        holding = {
+            name: one.summary.rules.held_by
+            for name, one in batch.items()
+            if one.summary.rules is not None and one.summary.rules.holds
+        }
         held = HeldBatch(
             key=key_of(batch),
             reason=broken_rules(found, "hold"),
             rows={name: one.summary.rows or 0 for name, one in batch.items()},
             queued=len(self._queue) - 1,
-            failed={
-                name: {rule: one.failed for rule, one in staged.summary.rules.held_by.items()}
-                for name, staged in batch.items()
-                if staged.summary.rules is not None and staged.summary.rules.holds
+            failed={name: {rule: one.failed for rule, one in rules.items()} for name, rules in holding.items()},
+            samples={
+                name: {rule: one.observed for rule, one in rules.items() if one.condition and one.observed}
+                for name, rules in holding.items()
             },
         )
         is_new = self._recorded is None or self._recorded.key != held.key

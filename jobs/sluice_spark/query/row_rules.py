@@ -137,6 +137,18 @@ def rejects(rules: Sequence[RuleDeclaration]) -> bool:
     return any(rule.on_failure == "quarantine" for rule in rules)
 
 
+def breaks(place: int) -> Column:
+    """Whether a row breaks the rule in a place among the rules of its output."""
+    return _has(fn.col(FAILED), place)
+
+
+def columns_of(rows: DataFrame, rule: RuleDeclaration) -> tuple[str, ...]:
+    """The columns of the rows of an output that a row rule looks at."""
+    condition = _condition(rule) if rule.expression is None else fn.expr(rule.expression)
+    (expression,) = python_list(analyzed_plan(rows.select(condition)).expressions())
+    return tuple(sorted(one.name() for one in python_list(expression.references().toSeq())))
+
+
 def is_rejected(rules: Sequence[RuleDeclaration]) -> Column:
     """Whether a row goes to the quarantine."""
     mask = sum(1 << place for place, rule in enumerate(rules) if rule.on_failure == "quarantine")

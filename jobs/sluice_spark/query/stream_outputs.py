@@ -20,7 +20,7 @@ from sluice.declarations.rule_declaration import RuleDeclaration, row_rules
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import ColumnDifference, DeliveryError, SchemaError
 from sluice.settings import Settings
-from sluice_spark.query.row_rules import counts_of, is_rejected, marks_of, no_marks, rejection, rejects
+from sluice_spark.query.row_rules import breaks, counts_of, is_rejected, marks_of, no_marks, rejection, rejects
 from sluice_spark.session.columns import REJECTED_ROW, rejected_row
 from sluice_spark.sinks import Sink, open_sink
 from sluice_spark.sinks.iceberg import IcebergTarget, has_known_operation, unknown_operation
@@ -85,6 +85,15 @@ def rule_counts(united: DataFrame, rules: Mapping[str, Sequence[RuleDeclaration]
         for output, declared in judged.items():
             own = fn.col(_JUDGED) == output
             yield from counts_of(declared, rows=fn.count_if(own), of=own if len(judged) > 1 else None)
+
+
+def broken_rows(united: DataFrame, output: str, place: int) -> DataFrame:
+    """The rows of an output that break the rule in a place, without those that another rule rejects; none where the
+    rows are not judged."""
+    if _JUDGED not in united.columns:
+        return part(united, output).where(fn.lit(False))
+    is_broken = (fn.col(_TAG) == output) & (fn.col(_JUDGED) == output) & breaks(place)
+    return united.where(is_broken).select(fn.col(f"{output}.*"))
 
 
 def move(united: DataFrame, *, output: str, where: Column, into: str, row: Mapping[str, Column]) -> DataFrame:

@@ -260,6 +260,9 @@ def _plan_repair(deployment: Deployment, ledger: Ledger, stream: LoadedStream) -
     return plan
 
 
+_WHERE_ROWS_ARE = "The plan on the page of the stream shows rows that break its rules, to whoever may see them."
+"""Rows are data, which neither a log nor an XCom has."""
+
 _APPROVED: Mapping[str, Callable[[Deployment, Ledger, LoadedStream], OperationPlan[Any]]] = {
     "reset": _plan_reset,
     "repair": _plan_repair,
@@ -287,7 +290,7 @@ def _show_batch_plan(deployment: Deployment, ledger: Ledger, stream: LoadedStrea
     plan.require_same(params.get("plan_digest"))
     _log_steps(plan)
     task_instance = get_current_context()["ti"]
-    task_instance.xcom_push(PLAN_TEXT, _as_markdown(plan))
+    task_instance.xcom_push(PLAN_TEXT, _as_markdown(plan.followed_by(_WHERE_ROWS_ARE)))
     task_instance.xcom_push(BATCH, plan.seen.key.batch)
     task_instance.xcom_push(DIGEST, plan.digest)
 

@@ -45,7 +45,7 @@ def kill_driver(scene: Scene, stream: str, *, moment_seconds: float, is_whole_gr
     """SIGKILL after a moment: of the driver's first process, or of all of them at once."""
     time.sleep(moment_seconds)  # the random moment is what is tested
     run = scene.run(stream)
-    pid = _process(run).pid
+    pid = process_of(run).pid
     killed_at = time.time()
     if is_whole_group:
         os.killpg(pid, signal.SIGKILL)
@@ -53,7 +53,7 @@ def kill_driver(scene: Scene, stream: str, *, moment_seconds: float, is_whole_gr
         os.kill(pid, signal.SIGKILL)
     ended = scene.await_end(run)
     published = scene.await_publication(stream, token=run.token + 1, after_seconds=killed_at)
-    start_seconds = _start_seconds(scene, stream, run_id=published.run_id)
+    start_seconds = seconds_of_start(scene, stream, run_id=published.run_id)
     return Recovery(
         detected_seconds=_ended_seconds(ended) - killed_at,
         recovered_seconds=published.at_seconds - killed_at,
@@ -65,7 +65,7 @@ def kill_driver(scene: Scene, stream: str, *, moment_seconds: float, is_whole_gr
 def freeze_driver(scene: Scene, stream: str) -> Recovery:
     """SIGSTOP until the lease runs out: the platform ends the frozen driver itself; SIGCONT then finds no process."""
     run = scene.run(stream)
-    process = _process(run)
+    process = process_of(run)
     stopped_at = time.time()
     os.killpg(process.pid, signal.SIGSTOP)
     ended = scene.await_end(run)
@@ -87,7 +87,7 @@ def wake_zombie(scene: Scene, stream: str) -> Recovery:
     """
     time.sleep(scene.lots.uniform(0, LONGEST_MOMENT_SECONDS))  # the random moment is what is tested
     run = scene.run(stream)
-    process = _process(run)
+    process = process_of(run)
     stopped_at = time.time()
     os.killpg(process.pid, signal.SIGSTOP)
     with scene.platform.ledger.transaction() as connection:
@@ -195,7 +195,8 @@ def _lives(process: psutil.Process) -> bool:
     return False
 
 
-def _process(run: RunObservation) -> ProcessIdentity:
+def process_of(run: RunObservation) -> ProcessIdentity:
+    """The process of a run's driver."""
     if run.process is None:
         raise NotRecoveredError(f"Run {run.run_id} of {run.stream} has no process.")
     return run.process
@@ -208,7 +209,7 @@ def _ended_seconds(run: RunObservation) -> float:
     return run.ended_at.timestamp()
 
 
-def _start_seconds(scene: Scene, stream: str, *, run_id: str) -> float:
+def seconds_of_start(scene: Scene, stream: str, *, run_id: str) -> float:
     """From the admission of a run to the trigger of its first batch, as the ledger has both."""
 
     def first_trigger() -> float | None:

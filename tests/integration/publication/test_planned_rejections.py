@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.fixtures.publication import Workbench
 from tests.fixtures.stack import Stack
@@ -239,6 +241,7 @@ def test_a_page_says_who_carries_it_out_and_who_must_approve(
         settings.model_copy(update={"approval_by_another": needs_another}),
         declared(deployment),
         OperationVerb.REJECT_BATCH,
+        with_samples=True,
     )
 
     assert "A run of the DAG stream_control does this under your name" in plan.steps[-1].sentence
@@ -249,20 +252,34 @@ def test_a_page_plans_what_the_command_line_plans_about_a_held_batch(
     deployment: Deployment, settings: Settings
 ) -> None:
     stream, key = declared(deployment), PublicationKey(stream=deployment.stream, generation=1, batch=3)
+    masked_since = replace(stream, declaration=stream.declaration.model_copy(update={"masked_columns": ("price",)}))
     with pytest.raises(UsageError, match="none is"):
-        plan_batch_run(deployment.ledger, settings, stream, OperationVerb.RELEASE_BATCH)
+        plan_batch_run(deployment.ledger, settings, stream, OperationVerb.RELEASE_BATCH, with_samples=True)
     hold_batch(
-        deployment.ledger, HeldBatch(key=key, reason="price_is_positive by 1 of 2 rows of main", rows={"main": 2})
+        deployment.ledger,
+        HeldBatch(
+            key=key,
+            reason="price_is_positive by 1 of 2 rows of main",
+            rows={"main": 2},
+            samples={"main": {"price_is_positive": '[{"price": -1}, {"price": null}]'}},
+        ),
     )
 
     for verb, becomes in (
         (OperationVerb.RELEASE_BATCH, "All of it becomes visible, 2 rows of main: "),
         (OperationVerb.REJECT_BATCH, "It is discarded, 2 rows of main never become visible: "),
     ):
-        plan = plan_batch_run(deployment.ledger, settings, stream, verb)
+        plan = plan_batch_run(deployment.ledger, settings, stream, verb, with_samples=True)
         assert plan.steps[1].sentence.startswith(becomes)
         assert (plan.digest, plan.verb) == (plan_decision(deployment.ledger, stream, verb).digest, verb)
         assert "breaks price_is_positive by 1 of 2 rows of main" in plan.steps[0].sentence
+        for loaded, with_samples, shown in (
+            (stream, True, ['Rows of main that break price_is_positive, for example: {"price": -1}, {"price": null}.']),
+            (stream, False, []),
+            (masked_since, True, []),
+        ):
+            plan = plan_batch_run(deployment.ledger, settings, loaded, verb, with_samples=with_samples)
+            assert [one.sentence for one in plan.steps if "for example" in one.sentence] == shown
         assert "A run of the DAG stream_control does this under your name" in plan.steps[-1].sentence
 
 

@@ -28,7 +28,7 @@ from sluice.ledger.stream_records import read_stream
 from sluice.operations import OperationVerb
 from sluice.publication.batch_commands import observe_batches
 from sluice.publication.crash_points import CrashPoint
-from sluice.publication.held_decisions import decide, plan_decision
+from sluice.publication.held_decisions import broken_samples, decide, plan_decision
 from sluice.publication.settle_output import publish_output
 from sluice.supervision.row_verdicts import with_held
 from sluice.supervision.stream_verdict import StreamState, StreamVerdict
@@ -90,6 +90,8 @@ def test_a_held_batch_waits_for_a_person_with_those_behind_it(workshop: Workshop
     verdict = with_held(healthy, read_stream(workshop.ledger, stream))
     assert (verdict.state, verdict.is_healthy) == (StreamState.HELD, False)
     assert f"`sluice batch release {stream} 1`" in verdict.next_step
+    shown = ['Rows of main that break price_is_positive, for example: {"price": -1}.']
+    assert [*broken_samples(workshop.stream(stream), held)] == shown
     workshop.run(stream, is_recorded=True)  # a restart publishes nothing of it
     assert ids(workshop) == [1]
 

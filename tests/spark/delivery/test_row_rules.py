@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from sluice.declarations.rule_kinds import ROW_KINDS
 from sluice.declarations.table_declaration import ExpectationDeclaration
 from sluice.errors import DeclarationError
 from sluice.ledger.batch_rules import RuleCount, recent_rule_results
-from sluice_spark.delivery.batch_audit import RuleBrokenError
+from sluice.ledger.batches import PublicationKey
+from sluice_spark.delivery.batch_audit import BatchAudit, RuleBrokenError
 from sluice_spark.quality.expectation_results import evaluate
 from sluice_spark.query.row_rules import counts_of, found_by_rules, marks_of, rule_problem
+from sluice_spark.query.stream_outputs import rule_counts, unite
 
 ROWS: list[dict[str, Any]] = [
     {"id": 1, "price": 5, "carrier": "AA"},
@@ -168,3 +171,25 @@ def test_expectations_count_what_great_expectations_counts(spark: SparkSession, 
     assert [one.failed for one in found.values()] == [one.unexpected_rows for one in said]
     shares = [one.unexpected_percent for one in said]
     assert [100 * one.failed / one.counted for one in found.values()] == pytest.approx(shares)
+
+
+def test_rows_that_hold_a_batch_are_kept_without_masked_columns(spark: SparkSession) -> None:
+    rules = [
+        RuleDeclaration(name="later", expression="a < b", on_failure="hold"),
+        RuleDeclaration(name="known", type="expect_column_values_to_not_be_null", kwargs={"column": "b"}),
+        RuleDeclaration(name="is_public", expression="secret IS NULL", on_failure="hold"),
+        RuleDeclaration(name="counted", expression="a < b", on_failure="warn"),
+    ]
+    rows = spark.createDataFrame([(1, 2, None), (3, 2, "s"), (4, None, None)], "a long, b long, secret string")
+    kept = unite({"main": rows}, marks={"main": marks_of(rules, None)})
+    audit = BatchAudit(rules={"main": rules}, masked={"secret"})
+    counted = kept.agg(*rule_counts(kept, audit.rules)).collect()[0]
+    found = audit.of_rows(counted, PublicationKey(stream="s", generation=1, batch=0), ())
+
+    (result,) = audit.with_samples(kept, found).values()
+
+    assert {name: one.failed for name, one in result.rules.items()} == {
+        "later": 2, "known": 1, "is_public": 1, "counted": 2,
+    }  # fmt: skip
+    assert json.loads(result.rules["later"].observed or "") == [{"a": 3, "b": 2}, {"a": 4, "b": None}]
+    assert {name for name, one in result.rules.items() if one.observed is not None} == {"later"}
