@@ -130,7 +130,7 @@ def test_the_command_shows_its_plan_and_carries_it_out(workshop: Workshop, capfd
         f"{attempt.snapshot_id}; 2 rejected, 0 duplicate."
     ]
     assert ids_by_duckdb(workshop) == sorted(one["id"] for one in expected())
-    assert attempt.launched_by.startswith("sluice backfill, ")
+    assert attempt.launched_by.startswith("command line: ")
     with pytest.raises(SystemExit) as refused:
         main(["backfill", stream, "--from", "2013-01-05T06:00", "--to", "2013-01-06"])
     assert refused.value.code == 2
