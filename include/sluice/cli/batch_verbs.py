@@ -90,7 +90,7 @@ def _decide(stream: str, number: int, verb: OperationVerb, *, dry_run: bool, yes
     with open_cli_context() as ctx:
         loaded = ctx.declarations.stream(stream)
         plan = plan_decision(ctx.ledger, loaded, verb, number=number)
-        shown = plan.followed_by(*broken_samples(loaded, plan.seen))
+        shown = plan.followed_by(*broken_samples(ctx.declarations, stream, plan.seen))
         if not may_act(lambda: [shown], dry_run=dry_run, yes=yes, as_json=as_json):
             return
         decide(ctx.ledger, plan, requested_by=person())

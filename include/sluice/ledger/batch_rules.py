@@ -29,8 +29,8 @@ class RuleCount:
     on_failure: what was to be done about them then.
     is_broken: whether fewer rows have met it than must.
     observed: of a rule about the batch as a whole, what it has found there; of one about single rows that holds the
-        batch, some of those that break it, as a JSON list of the columns that it looks at. Unset where it found
-        nothing, and where a column is masked.
+        batch, some of those that break it, as a JSON list of texts, each the columns that it looks at as JSON. Unset
+        where it found nothing, and where a column is masked.
     condition: the digest of what had to be true of a row; unset of a rule about the batch as a whole, and where an
         earlier version has counted.
     rejected: of a rule that holds the batch, how many of `failed` another rule has sent to the quarantine at once;

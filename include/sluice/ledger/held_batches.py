@@ -46,8 +46,8 @@ class HeldBatch:
 
     reason: the rules that it breaks, with their counts. rows: by output. queued: how many batches wait behind it.
     failed: by output, the rules that hold it, with how many rows break each; 0 of one about the batch as a whole.
-    samples: by output and rule about single rows, some rows that break it, as a JSON list of the columns that it looks
-        at; without those of which a column was masked when it was staged.
+    samples: by output and rule about single rows, some rows that break it, as a JSON list of texts, each the columns
+        that it looks at as JSON; without those of which a column was masked when it was staged.
     decision, decided_by, decided_at: unset until a person has decided.
     """
 

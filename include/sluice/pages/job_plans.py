@@ -233,13 +233,19 @@ _BATCH_ACTIONS = {
 
 
 def plan_batch_run(
-    ledger: Ledger, settings: Settings, stream: LoadedStream, verb: OperationVerb, *, with_samples: bool
+    ledger: Ledger,
+    settings: Settings,
+    stream: LoadedStream,
+    verb: OperationVerb,
+    *,
+    declarations: Declarations | None,
 ) -> OperationPlan[HeldBatch] | OperationPlan[Rejection]:
     """What a decision about the batch that waits would do now. Nothing is changed.
 
     Parameters
     ----------
-    verb: one of `BATCH_WORDS`. with_samples: whether the reader may see records of the stream.
+    verb: one of `BATCH_WORDS`.
+    declarations: say which columns are masked; unset when the reader may not see records of the stream.
 
     Raises
     ------
@@ -250,8 +256,9 @@ def plan_batch_run(
     if settings.approval_by_another:
         sentence += " It waits there for the approval of another person, for a day at most."
     held = plan.seen
-    samples = broken_samples(stream, held) if with_samples and isinstance(held, HeldBatch) else ()
-    return plan.followed_by(*samples, sentence)
+    if declarations is None or not isinstance(held, HeldBatch):
+        return plan.followed_by(sentence)
+    return plan.followed_by(*broken_samples(declarations, stream.name, held), sentence)
 
 
 def batch_request(stream: str, verb: OperationVerb, *, batch: int, digest: str) -> AirflowRequest:

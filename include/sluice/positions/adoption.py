@@ -9,7 +9,7 @@ from typing import Any
 
 from sluice.positions.judge_position import disagreeing, is_written_back, judge_position
 from sluice.positions.rolled_back_table import HiddenCommit
-from sluice.positions.stream_position import StreamPosition
+from sluice.positions.stream_position import StreamPosition, Witness
 from sluice.publication.chain import MarkPosition
 from sluice.publication.rolled_back_marks import RolledBackMark
 from sluice.publication.staged_batch import StagedOutput
@@ -214,7 +214,9 @@ def _named(commits: Sequence[HiddenCommit]) -> str:
 
 
 def _next_command(seen: StreamPosition) -> str:
-    findings = [one for one in disagreeing(judge_position(seen)) if is_written_back(one)]
+    findings = [
+        one for one in disagreeing(judge_position(seen)) if one.witness is not Witness.MARK or is_written_back(one)
+    ]
     if not findings:
         return f"Nothing is started. Then: `sluice stream start {seen.stream}`."
     return f"Nothing is started. Then: `sluice stream repair {seen.stream}`, and start it."

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from pyiceberg.catalog import Catalog
@@ -32,6 +33,7 @@ from sluice.ledger.runs import newest_run
 from sluice.ledger.vacated_runs import is_vacated
 from sluice.positions.moved_sources import find_moved_sources
 from sluice.positions.stream_position import KnownBatch, MovedSource, StreamPosition, TableWitness, Witness
+from sluice.positions.torn_staging import missing_list, torn_former_outputs
 from sluice.publication.chain import MarkPosition, plan_publication
 from sluice.publication.mark_moves import MarkMove
 from sluice.publication.marks import entries_of, find_lost_mark, history_of_main, moved_mark, read_target_state
@@ -42,7 +44,6 @@ from sluice.publication.staged_batch import (
     read_summary,
     staged_outputs,
 )
-from sluice.publication.staging_table import missing_list
 from sluice.publication.start_check import refuse_set_back
 from sluice.publication.undeclared_outputs import OutputTables, load_output_tables
 from sluice.settings import Settings
@@ -113,7 +114,9 @@ def observe_position(
     contents = _contents(checkpoint, settings, unknown, is_whole=is_whole)
     known = recent_batches(ledger, stream, REPLAYED_BATCHES if is_whole else KNOWN_BATCHES)
     number = 0 if generation is None else generation.generation
-    outputs = _outputs(catalog, declaration, unknown, generation=number, recorded=known, assumed=assumed or {})
+    outputs = _outputs(
+        catalog, declaration, unknown, generation=number, recorded=known, assumed=assumed or {}, is_whole=is_whole
+    )
     seen = StreamPosition(
         stream=stream,
         generation=generation,
@@ -183,17 +186,17 @@ def _outputs(
     generation: int,
     recorded: Sequence[BatchObservation],
     assumed: Mapping[str, MarkPosition],
+    is_whole: bool,
 ) -> tuple[_Output, ...]:
     if catalog is None:
         unknown[Witness.MARK] = "the catalog does not answer"
         return ()
     try:
         loaded = [load_output_tables(catalog, output) for output in staged_outputs(declaration)]
-        found = (
-            _output(one, generation=generation, recorded=recorded, assumed=assumed.get(one.names.output))
-            for one in loaded
-        )
-        return tuple(one for one in found if one is not None)
+        read = partial(_output, generation=generation, recorded=recorded, is_whole=is_whole)
+        found = [read(one, assumed=assumed.get(one.names.output)) for one in loaded]
+        former = torn_former_outputs(catalog, declaration.stream, loaded, generation=generation) if is_whole else ()
+        return (*(one for one in found if one is not None), *(_Output(witness=one) for one in former))
     except LakehouseError as error:
         unknown[Witness.MARK] = str(error)
         return ()
@@ -205,11 +208,12 @@ def _output(
     generation: int,
     recorded: Sequence[BatchObservation],
     assumed: MarkPosition | None,
+    is_whole: bool,
 ) -> _Output | None:
     """An output; none while it is new, or declared again: its next start opens it where the checkpoint stands."""
     if tables.target is None:
         return None
-    lost = missing_list(tables.staging) if tables.staging is not None else ""
+    lost = missing_list(tables.staging, is_whole=is_whole)
     if tables.is_left:
         return _Output(witness=TableWitness(output=tables.names, position=None, lost=lost)) if lost else None
     try:

@@ -42,7 +42,7 @@ REMEDIES: Mapping[tuple[Witness, Agreement], Remedy] = {
     (Witness.MARK, Agreement.DAMAGED): Remedy(
         means="a staging table refers to a file that is gone, as in a catalog that was set back to an earlier time",
         command=_REPAIR,
-        does="drops the staging table, which the next start creates, and has read again what the tables do not hold",
+        does="empties the staging table, and has read again what the tables do not hold",
     ),
     (Witness.LEDGER, Agreement.BEHIND): Remedy(
         means="the ledger does not know the generation that the tables show: an older copy has replaced it",

@@ -1,6 +1,6 @@
 """`sluice stream repair`: writes the witness of a position that disagrees back from the others, as its plan shows.
 
-    the ledger's row of the generation ─► staging tables that cannot be read go
+    the ledger's row of the generation ─► staging tables that cannot be read are emptied
         ─► the checkpoint: its `metadata` goes, files go, entries come, `metadata` comes
 
 Purpose: after a checkpoint was lost, damaged, or restored from an older copy, or a ledger was, others start again and
@@ -30,7 +30,7 @@ from sluice.checkpoints.checkpoint_copies import copies_location, forget_copies_
 from sluice.checkpoints.checkpoint_files import CheckpointFiles, open_checkpoint_files
 from sluice.checkpoints.checkpoint_layout import METADATA, checksum_path, hidden_checksum_path
 from sluice.declarations.loaded_declarations import LoadedStream
-from sluice.ledger.batches import recent_batches
+from sluice.ledger.batches import recent_batches, rejected_batches
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.events import EventAction, record_event
 from sluice.ledger.generations import restore_generation
@@ -43,12 +43,13 @@ from sluice.operations import OperationPlan, OperationVerb, Refusal, RefusalReas
 from sluice.positions.judge_position import disagreeing, is_written_back, judge_position
 from sluice.positions.observe_position import REPLAYED_BATCHES, observe_position
 from sluice.positions.repair_decision import CheckpointRepair, query_id_in, query_id_of
+from sluice.positions.repair_sentences import sentence_of_rows, sentences_of_files
 from sluice.positions.restore_copy import decide_write, put_copy
 from sluice.positions.source_reach import SourceReach, refuse_gone_input
 from sluice.positions.stream_position import Agreement, PositionFinding, StreamPosition, Witness
 from sluice.publication.command_runs import CommandMode, run_of_command
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
-from sluice.publication.staging_layout import drop_staging_copy
+from sluice.publication.staging_layout import empty_staging_table
 from sluice.settings import Settings
 from sluice.supervision.supervision_events import command_event
 
@@ -59,7 +60,7 @@ class Repair:
 
     generation: the one that the ledger gets; unset when it has it. query_id: its query.
     checkpoint: unset while it agrees. left: why it is left as it is, where only the ledger can be written back.
-    drops: the staging tables of which nothing can be read.
+    empties: the staging tables of which nothing can be read.
     """
 
     seen: StreamPosition
@@ -67,12 +68,12 @@ class Repair:
     query_id: str
     checkpoint: CheckpointRepair | None
     left: Refusal | None = None
-    drops: tuple[str, ...] = ()
+    empties: tuple[str, ...] = ()
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing is to be done."""
-        return self.generation is None and self.checkpoint is None and not self.drops
+        return self.generation is None and self.checkpoint is None and not self.empties
 
     @property
     def evidence(self) -> dict[str, Any]:
@@ -88,7 +89,7 @@ class Repair:
             "runs_again": written.runs_again,
             "restores_copy": written.restores.clock if written.restores is not None else None,
             "replays": list(written.replays),
-            "drops": list(self.drops),
+            "empties": list(self.empties),
             "removes": list(written.removes),
             "writes": dict(written.writes),
             "rows_read_again": written.rows_read_again,
@@ -128,7 +129,7 @@ def plan_repair(
         query_id=query_id_in(written.writes.get(METADATA, "") if written is not None else "") or query_id_of(seen),
         checkpoint=written,
         left=refused if is_forgotten else None,
-        drops=tuple(one.output.staging for one in seen.tables if one.lost),
+        empties=tuple(one.output.staging for one in seen.tables if one.lost),
     )
     rows = written.rows_read_again if written is not None else 0
     refusals = [*_refusals(ledger, seen, findings)]
@@ -219,8 +220,8 @@ def _carry_out(
             restored_by=asked_by,
         )
         reached(CrashPoint.RECORDED)
-    for staging in repair.drops:
-        drop_staging_copy(catalog, staging)
+    for staging in repair.empties:
+        empty_staging_table(catalog, staging)
         reached(CrashPoint.CLEARED)
     if repair.checkpoint is not None:
         write_repair(repair.seen, repair.checkpoint, settings, reached)
@@ -263,8 +264,23 @@ def _remove(files: CheckpointFiles, path: str) -> None:
 def _refusals(ledger: Ledger, seen: StreamPosition, findings: tuple[PositionFinding, ...]) -> Iterator[Refusal]:
     if findings:
         yield from not_at_rest(ledger, seen)
+        yield from _of_rejections(ledger, seen)
         yield from other_remedies(
             [one for one in findings if not (is_written_back(one) and one.witness is Witness.MARK)]
+        )
+
+
+def _of_rejections(ledger: Ledger, seen: StreamPosition) -> Iterator[Refusal]:
+    """What a person rejected and neither tables nor staging tables show any more."""
+    if seen.done is None:
+        return
+    rejected, done = rejected_batches(ledger, seen.stream, generation=seen.number), seen.done
+    for number in sorted(one for one in rejected if one > done)[:1]:
+        yield Refusal(
+            reason=RefusalReason.NOT_PROVABLE,
+            sentence=f"Batch {seen.number}:{number} of {seen.stream} was rejected by a person, and no table shows that "
+            "any more: read again, its rows would become visible.",
+            next_step=f"`sluice stream reset {seen.stream} --dry-run` shows what reading the inputs again repeats.",
         )
 
 
@@ -341,8 +357,9 @@ def _sentences(repair: Repair, findings: tuple[PositionFinding, ...]) -> Iterato
             f"Write generation {repair.generation} into the ledger, with the checkpoint {seen.checkpoint} and query "
             f"{repair.query_id}."
         )
-    for table in repair.drops:
-        yield f"Drop {table}, without the data files. What was staged there and is in no table is read again."
+    for table in repair.empties:
+        again = " What was staged there and is in no table is read again." if repair.left is None else ""
+        yield f"Empty {table}, without its data files.{again}"
     if written is not None:
         yield from sentences_of_files(seen, written)
         yield sentence_of_rows(written.rows_read_again)
@@ -353,35 +370,3 @@ def _sentences(repair: Repair, findings: tuple[PositionFinding, ...]) -> Iterato
         )
     elif not repair.is_empty:
         yield f"Nothing is started. Then: `sluice stream start {seen.stream}`."
-
-
-def sentences_of_files(seen: StreamPosition, written: CheckpointRepair) -> Iterator[str]:
-    """What is put into a checkpoint, and what is removed from it."""
-    if (copy := written.restores) is not None:
-        yield (
-            f"Put the copy of {copy.copied_at:%Y-%m-%d %H:%M:%S} UTC, with {len(copy.files)} files behind batch "
-            f"{copy.committed}, in the place of what is in {seen.checkpoint}."
-        )
-    removed = [path for path in written.removes if path != METADATA]
-    if removed:
-        yield f"Remove from {seen.checkpoint}: {_named(removed)}."
-    yield f"Write into it: {_named(list(written.writes))}. It stands behind batch {written.stands_at} then."
-    if written.replays:
-        yield (
-            f"The next start runs the batches {written.replays[0]} to {written.replays[-1]} again, one after another "
-            "to the end that each had, for the state alone: their rows are in the tables and do not appear twice."
-        )
-    if written.runs_again is not None:
-        yield f"Spark runs batch {written.runs_again} again; its rows are in the tables and do not appear twice."
-
-
-def sentence_of_rows(read_again: int | None, lost: int | None = 0) -> str:
-    """How many rows are read again, and lost. Unset: unknown."""
-    again, gone = (f"{one:,}" if one is not None else "an unknown number" for one in (read_again, lost))
-    rows = again if read_again is not None else f"{again[0].upper()}{again[1:]} of"
-    return f"{rows} rows are read again, {gone} are lost, 0 are doubled."
-
-
-def _named(paths: list[str]) -> str:
-    shown = ", ".join(paths[:6])
-    return shown if len(paths) <= 6 else f"{shown} and {len(paths) - 6} more files"

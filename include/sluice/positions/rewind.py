@@ -9,7 +9,7 @@ from typing import Any
 from sluice.positions.adoption import sentence_of_lookup
 from sluice.positions.passed_readers import PassedReader, UnknownReader
 from sluice.positions.repair_decision import CheckpointRepair
-from sluice.positions.repair_stream import sentence_of_rows, sentences_of_files
+from sluice.positions.repair_sentences import sentence_of_rows, sentences_of_files
 from sluice.positions.rewind_target import RewoundTable
 from sluice.positions.source_reach import InputLoss
 from sluice.positions.stream_position import StreamPosition

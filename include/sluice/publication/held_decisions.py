@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.declarations.loaded_declarations import Declarations, LoadedStream
+from sluice.declarations.masked_tables import masked_columns_of_table
 from sluice.declarations.rule_declaration import row_rules
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import UsageError
@@ -75,15 +76,30 @@ def plan_decision(
     )
 
 
-def broken_samples(loaded: LoadedStream, held: HeldBatch) -> Iterator[str]:
+def broken_samples(declarations: Declarations, stream: str, held: HeldBatch) -> Iterator[str]:
     """Some rows of a held batch that break each rule. They are data, for those alone who may see records of the stream;
-    none with a column that is masked by now."""
-    masked = loaded.declaration.masked_names
+    none with a column that is masked by now, by the stream or one before it."""
+    outputs = declarations.stream(stream).declaration.outputs
     for output, rules in held.samples.items():
+        declared = outputs[output].iceberg if output in outputs else None
+        if declared is None:
+            continue
+        masked = masked_columns_of_table(declarations, declared.table)
         for name, rows in rules.items():
-            shown = [row for row in json.loads(rows) if masked.isdisjoint(column.lower() for column in row)]
+            shown = [row for row in json.loads(rows) if masked.isdisjoint(_names_within(json.loads(row)))]
             if shown:
-                yield f"Rows of {output} that break {name}, for example: {', '.join(map(json.dumps, shown))}."
+                yield f"Rows of {output} that break {name}, for example: {', '.join(shown)}."
+
+
+def _names_within(value: object) -> Iterator[str]:
+    """The names of all fields of a JSON value, at any depth, in lower case."""
+    if isinstance(value, dict):
+        for name, within in value.items():
+            yield name.lower()
+            yield from _names_within(within)
+    elif isinstance(value, list):
+        for within in value:
+            yield from _names_within(within)
 
 
 def decide(ledger: Ledger, plan: OperationPlan[HeldBatch], *, requested_by: str, planned: str | None = None) -> None:

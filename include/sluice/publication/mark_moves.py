@@ -16,7 +16,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 
-from sluice.errors import MarkError, StagingError
+from sluice.errors import MarkError
 from sluice.publication.chain import (
     BEFORE_THE_FIRST_BATCH,
     AbandonedBatch,
@@ -34,7 +34,7 @@ from sluice.publication.crash_points import Reached, unnoticed
 from sluice.publication.marks import Mark, TargetState, load_target_state, marked_outputs, read_target_state
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.publication.staged_batch import StagedBatch, StagedOutput
-from sluice.publication.staging_table import clear_staging, load_staging_table, newest_token, staged_batches
+from sluice.publication.staging_table import clear_staging, load_staging_table, newest_token, staged_batches, torn
 from sluice.stored_keys import MARK_MOVE, MARK_POSITION, OUTPUT, STREAM, TOKEN
 from sluice.tables.declared_tables import load_table
 
@@ -257,11 +257,7 @@ def fence_staging(catalog: Catalog, output: StagedOutput, *, token: int, policy:
     try:
         commit_checked(PyIcebergCommitter(catalog), output.staging, plan, what=what, policy=policy)
     except FileNotFoundError as error:
-        raise StagingError(
-            f"The staging table {output.staging} refers to a file that is gone, so nothing of it can be read: {error}. "
-            "The catalog was set back to before the table was cleared, or somebody has removed the file.",
-            next_step=f"`sluice stream repair {output.stream} --dry-run` shows what is read again without it.",
-        ) from error
+        raise torn(output.staging, stream=output.stream, error=error) from error
 
 
 def move_mark(

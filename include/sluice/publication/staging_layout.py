@@ -10,13 +10,17 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import (
     AddPartitionSpecUpdate,
     AddSchemaUpdate,
     AddSortOrderUpdate,
+    AssertRefSnapshotId,
     AssertTableUUID,
     RemovePropertiesUpdate,
+    RemoveSnapshotRefUpdate,
+    RemoveSnapshotsUpdate,
     SetCurrentSchemaUpdate,
     SetDefaultSortOrderUpdate,
     SetDefaultSpecUpdate,
@@ -122,6 +126,24 @@ def drop_staging_copy(catalog: Catalog, name: str) -> None:
     """
     with catalog_refusals(f"drop the table {name}"), suppress(NoSuchTableError):
         catalog.drop_table(name)
+
+
+def empty_staging_table(catalog: Catalog, name: str) -> None:
+    """Let a staging table list nothing, where nothing of what it lists can be read. What else it has and remembers
+    stays; there need not be one.
+
+    Raises
+    ------
+    LakehouseError: when the catalog refuses, as when somebody commits to it meanwhile.
+    """
+    staging = load_table(catalog, name)
+    if staging is None or staging.metadata.current_snapshot_id is None:
+        return
+    unchanged = AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=staging.metadata.current_snapshot_id)
+    listed = [snapshot.snapshot_id for snapshot in staging.metadata.snapshots]
+    updates = (RemoveSnapshotRefUpdate(ref_name=MAIN_BRANCH), RemoveSnapshotsUpdate(snapshot_ids=listed))
+    with catalog_refusals(f"empty the table {name}"):
+        catalog.commit_table(staging, (AssertTableUUID(uuid=staging.metadata.table_uuid), unchanged), updates)
 
 
 def _make_equal(catalog: Catalog, staging: Table, wanted: Table, *, schema: Schema, folder: str) -> None:

@@ -7,6 +7,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -41,27 +42,13 @@ def load_staging_table(catalog: Catalog, output: StagedOutput) -> Table:
     return table
 
 
-def missing_list(staging: Table) -> str:
-    """The manifest list of the newest snapshot of a staging table, when it is gone; empty while it is there.
-
-    Then nothing that is staged can be read. Clearing removes such lists, so that a catalog that was set back to before
-    it refers to one.
-
-    Raises
-    ------
-    LakehouseError: when the object store or the catalog does not answer.
-    """
-    with catalog_refusals(f"look for the manifests of {'.'.join(staging.name())}"):
-        while (listed := _list_of(staging)) and not staging.io.new_input(listed).exists():
-            staging = staging.refresh()  # whoever clears it meanwhile moves it on first
-            if _list_of(staging) == listed:
-                return listed
-    return ""
-
-
-def _list_of(staging: Table) -> str:
-    newest = staging.current_snapshot()
-    return "" if newest is None else newest.manifest_list
+def torn(staging: str, *, stream: str, error: FileNotFoundError) -> StagingError:
+    """The error of a staging table that refers to a file which is gone."""
+    return StagingError(
+        f"The staging table {staging} refers to a file that is gone, so nothing of it can be read: {error}. "
+        "The catalog was set back to before the table was cleared, or somebody has removed the file.",
+        next_step=f"`sluice stream repair {stream} --dry-run` shows what is read again without it.",
+    )
 
 
 def staged_batches(staging: Table, *, stream: str, output: str) -> tuple[StagedBatch, ...]:
@@ -131,7 +118,10 @@ def listed_files(staging: Table, batches: Sequence[StagedBatch]) -> Mapping[int,
     newest = staging.current_snapshot()
     wanted = {batch.snapshot_id for batch in batches}
     files: dict[int | None, dict[str, DataFile]] = defaultdict(dict)
-    with catalog_refusals(f"read the manifests of {'.'.join(staging.name())}"):
+    with (
+        _readable(staging, batches),
+        catalog_refusals(f"read the manifests of {'.'.join(staging.name())}", but_not=(FileNotFoundError,)),
+    ):
         manifests = newest.manifests(staging.io) if newest is not None else []
         if any(manifest.content != ManifestContent.DATA for manifest in manifests):
             raise StagingError(f"The staging table {'.'.join(staging.name())} holds delete files.")
@@ -139,6 +129,15 @@ def listed_files(staging: Table, batches: Sequence[StagedBatch]) -> Mapping[int,
         for entry in _live_entries(staging, theirs):
             files[entry.snapshot_id][entry.data_file.file_path] = entry.data_file
     return {batch.snapshot_id: tuple(files[batch.snapshot_id].values()) for batch in batches}
+
+
+@contextmanager
+def _readable(staging: Table, batches: Sequence[StagedBatch]) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        stream = next((batch.summary.key.stream for batch in batches), "")
+        raise torn(".".join(staging.name()), stream=stream, error=error) from error
 
 
 def _may_hold(manifest: ManifestFile, snapshots: Collection[int]) -> bool:
@@ -304,7 +303,8 @@ def _delete_unneeded(catalog: Catalog, output: StagedOutput, before: Table, supe
         _log.warning("metadata files of %s were not deleted: %s", output.staging, error)
         return 0
     deleted = 0
-    for path in (*sorted(unused), *superseded_files):
+    lists = {snapshot.manifest_list for snapshot in expired}  # first: without its manifests a list is no use
+    for path in (*sorted(unused & lists), *sorted(unused - lists), *superseded_files):
         try:
             after.io.delete(path)
             deleted += 1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import json
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -10,9 +12,10 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from sluice.declarations.rule_declaration import RuleDeclaration, batch_rules, row_rules
-from sluice.errors import DeliveryError
+from sluice.errors import DeliveryError, SluiceError
 from sluice.failure_reasons import FailureReason
 from sluice.ledger.batch_rules import RuleCount, RuleResult
 from sluice.ledger.batches import PublicationKey
@@ -25,8 +28,10 @@ from sluice_spark.session.jvm import first_line
 from sluice_spark.sinks.iceberg import DELETE, IcebergTarget, as_staged
 from sluice_spark.sinks.text_formats import TIMES
 
-SAMPLED_ROWS = 3
-"""So many rows are kept of those that break a rule."""
+_log = logging.getLogger(__name__)
+
+SAMPLED_RULES, SAMPLED_ROWS = 5, 3
+"""Of so many rules that hold a batch, so many rows are kept that break one: they stay in a snapshot's summary."""
 
 LONGEST_SAMPLE = 300
 """Characters of a row as JSON; a longer one is not kept, since it is read in a form."""
@@ -46,10 +51,12 @@ class BatchAudit:
     """The rules of a stream's outputs.
 
     rules: by output. masked: the columns, in lower case, of which nothing is kept but counts.
+    masked_of: those of a table of which no row is kept, in lower case: what streams before this one mask, too.
     """
 
     rules: Mapping[str, Sequence[RuleDeclaration]] = field(default_factory=dict)
     masked: Collection[str] = ()
+    masked_of: Callable[[str], Collection[str]] = lambda _: ()
 
     def aggregates(self, united: DataFrame) -> list[Column]:
         """What the pass that computes a batch counts for its row rules; see `of_rows`."""
@@ -104,22 +111,28 @@ class BatchAudit:
         return {output: self._with_samples(kept, result) for output, result in found.items()}
 
     def _with_samples(self, kept: DataFrame, result: RuleResult) -> RuleResult:
-        declared = row_rules(self.rules).get(result.output, ())
+        declared = enumerate(row_rules(self.rules).get(result.output, ()))
+        broken = [(place, rule) for place, rule in declared if rule.name in result.held_by][:SAMPLED_RULES]
         sampled = {
-            rule.name: replace(found, observed=self._sample(kept, result.output, place, rule))
-            for place, rule in enumerate(declared)
-            if (found := result.held_by.get(rule.name)) is not None
+            rule.name: replace(result.rules[rule.name], observed=self._sample(kept, result, place, rule))
+            for place, rule in broken
         }
         return replace(result, rules={**result.rules, **sampled})
 
-    def _sample(self, kept: DataFrame, output: str, place: int, rule: RuleDeclaration) -> str | None:
-        rows = broken_rows(kept, output, place)
-        names = columns_of(rows, rule)
-        if any(name.lower() in self.masked for name in names):
+    def _sample(self, kept: DataFrame, result: RuleResult, place: int, rule: RuleDeclaration) -> str | None:
+        try:
+            rows = broken_rows(kept, result.output, place)
+            masked = {*self.masked, *self.masked_of(result.table)}
+            names = columns_of(rows, rule)
+            if not names or not masked.isdisjoint(_names_within(rows.select(*map(quoted, names)).schema)):
+                return None
+            as_json = fn.to_json(fn.struct(*map(quoted, names)), {**TIMES, "ignoreNullFields": "false"})
+            short = rows.select(as_json.alias("row")).where(fn.length("row") <= LONGEST_SAMPLE).limit(SAMPLED_ROWS)
+            return json.dumps([row["row"] for row in short.collect()], ensure_ascii=False)
+        except (PySparkException, Py4JJavaError, SluiceError) as error:  # the batch is counted, and waits without them
+            said = first_line(error) if not isinstance(error, SluiceError) else error.message
+            _log.warning("no rows of output %s that break %s are kept: %s", result.output, rule.name, said)
             return None
-        as_json = fn.to_json(fn.struct(*map(quoted, names)), {**TIMES, "ignoreNullFields": "false"})
-        short = rows.select(as_json.alias("row")).where(fn.length("row") <= LONGEST_SAMPLE).limit(SAMPLED_ROWS)
-        return f"[{', '.join(row['row'] for row in short.collect())}]"
 
     def _judge(
         self,
@@ -145,6 +158,20 @@ class BatchAudit:
     def _without_masked(self, rule: RuleDeclaration, found: RuleCount) -> RuleCount:
         is_masked = any(column.lower() in self.masked for _, column in rule.columns)
         return replace(found, observed=None) if is_masked else found
+
+
+def _names_within(kind: DataType) -> Iterator[str]:
+    """The names of all fields of a type, at any depth, in lower case."""
+    match kind:
+        case StructType():
+            for field_within in kind:
+                yield field_within.name.lower()
+                yield from _names_within(field_within.dataType)
+        case ArrayType():
+            yield from _names_within(kind.elementType)
+        case MapType():
+            yield from _names_within(kind.keyType)
+            yield from _names_within(kind.valueType)
 
 
 def require_unbroken(results: Results, key: PublicationKey) -> None:

@@ -171,7 +171,8 @@ class BatchStaging:
             undecoded = self._undecoded()
             beyond_limit = self._beyond_limit(batch.key, counted, undecoded)  # one that is staged counts for the next
             if carried or others:
-                rules = {**self.audit.with_samples(kept, rules), **beyond_limit}
+                sampled = self.audit.with_samples(kept, rules) if carried else rules  # else it is not kept
+                rules = {**sampled, **beyond_limit}
             for number, target in enumerate(carried):
                 name = target.output
                 summary = batch.staged_as(name, target.mode, rows=counted[name], rules=rules.get(name))

@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
 
+from sluice.declarations.load_declarations import load_declarations
+from sluice.declarations.masked_tables import masked_columns_of_table
 from sluice.errors import StaleTokenError
 from sluice.ledger.batches import rejected_batches
 from sluice.ledger.locks import PublicationLocks
@@ -216,7 +218,11 @@ def open_staged_delivery(plan: StreamPlan, context: DeliveryContext) -> StagedDe
         carried=plan.carried,
         rejected=plan.rejected,
         is_computed_once=not plan.writes_directly,
-        audit=BatchAudit(rules=plan.rules, masked=plan.declaration.masked_names),
+        audit=BatchAudit(
+            rules=plan.rules,
+            masked=plan.declaration.masked_names,
+            masked_of=lambda table: masked_columns_of_table(load_declarations(context.settings.pipelines), table),
+        ),
         hold=_hold(plan, context),
         reached=context.reached,
         rejected_as=context.run.rejected_as,

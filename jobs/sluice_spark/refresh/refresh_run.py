@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.declarations.maintenance_declaration import MaintenanceDeclaration
-from sluice.errors import LeaseLostError, UnpublishableError, UsageError, VerificationError
+from sluice.errors import LeaseLostError, StagingError, UnpublishableError, UsageError, VerificationError
 from sluice.ledger.batches import totals
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import EventAction
@@ -195,7 +195,13 @@ class RefreshRun:
                 reached=self.reached,
             )
         while True:
-            self._run(spark, shadow, refresh, batches)
+            try:
+                self._run(spark, shadow, refresh, batches)
+            except StagingError as error:
+                way_out = (
+                    f"Give the refresh up, and begin another: `sluice stream refresh {self.stream.name} --abandon`."
+                )
+                raise StagingError(error.message, next_step=way_out) from error
             if batches is None or batches.is_complete:
                 return totals(self.ledger, shadow.name).input_rows - before
 

@@ -234,8 +234,8 @@ def _plan_about_batch(verb: OperationVerb) -> Callable[..., HTMLResponse]:
 
     def show(stream: str, request: Request, reader: ReaderDep, pages: StateDep) -> HTMLResponse:
         wanted = stream_with_batches(stream, reader, pages)
-        may_see = reader.may_see_samples(stream)
-        plan = plan_batch_run(pages.ledger, pages.deployment.settings, wanted, verb, with_samples=may_see)
+        shown_by = pages.declarations if reader.may_see_samples(stream) else None
+        plan = plan_batch_run(pages.ledger, pages.deployment.settings, wanted, verb, declarations=shown_by)
         number = plan.seen.key.batch
         shown = ShownPlan(user=reader.name, subject=stream, verb=plan.verb, number=number, digest=plan.digest)
         what, _ = BATCH_WORDS[verb]

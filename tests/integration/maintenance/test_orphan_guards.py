@@ -17,10 +17,10 @@ from sluice.errors import LakehouseError, StagingError, UnpublishableError
 from sluice.ledger.maintenance_runs import MaintenanceObservation, TableFigures, record_maintenance
 from sluice.ledger.run_table import Run
 from sluice.maintenance.orphan_plan import FileFate
+from sluice.positions.torn_staging import missing_list
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.publish_batches import live_files
-from sluice.publication.staging_layout import drop_staging_copy
-from sluice.publication.staging_table import missing_list
+from sluice.publication.staging_layout import empty_staging_table
 
 __all__ = ["catalog_place", "yard"]
 
@@ -140,7 +140,7 @@ def test_a_staging_table_of_a_catalog_that_was_set_back_is_named_with_the_way_ou
     staging = yard.bench.output.staging
     assert f"sluice stream repair {yard.bench.output.stream}" in refused.value.next_step
     assert missing_list(yard.bench.catalog.load_table(staging)).endswith(".avro")
-    drop_staging_copy(yard.bench.catalog, staging)
+    empty_staging_table(yard.bench.catalog, staging)
     yard.begin()
     before = yard.bench.ids_by_duckdb()
     yard.bench.publish(yard.bench.stage(2, [20]))

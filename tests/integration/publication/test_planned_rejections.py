@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -241,7 +242,7 @@ def test_a_page_says_who_carries_it_out_and_who_must_approve(
         settings.model_copy(update={"approval_by_another": needs_another}),
         declared(deployment),
         OperationVerb.REJECT_BATCH,
-        with_samples=True,
+        declarations=None,
     )
 
     assert "A run of the DAG stream_control does this under your name" in plan.steps[-1].sentence
@@ -252,16 +253,18 @@ def test_a_page_plans_what_the_command_line_plans_about_a_held_batch(
     deployment: Deployment, settings: Settings
 ) -> None:
     stream, key = declared(deployment), PublicationKey(stream=deployment.stream, generation=1, batch=3)
-    masked_since = replace(stream, declaration=stream.declaration.model_copy(update={"masked_columns": ("price",)}))
+    rows = ['{"price":-1.10}', '{"sums":[{"Price":null}]}']
+    every = load_declarations(deployment.folder, only=deployment.stream)
+    masking = replace(stream, declaration=stream.declaration.model_copy(update={"masked_columns": ("price",)}))
     with pytest.raises(UsageError, match="none is"):
-        plan_batch_run(deployment.ledger, settings, stream, OperationVerb.RELEASE_BATCH, with_samples=True)
+        plan_batch_run(deployment.ledger, settings, stream, OperationVerb.RELEASE_BATCH, declarations=every)
     hold_batch(
         deployment.ledger,
         HeldBatch(
             key=key,
             reason="price_is_positive by 1 of 2 rows of main",
             rows={"main": 2},
-            samples={"main": {"price_is_positive": '[{"price": -1}, {"price": null}]'}},
+            samples={"main": {"price_is_positive": json.dumps(rows)}},
         ),
     )
 
@@ -269,16 +272,16 @@ def test_a_page_plans_what_the_command_line_plans_about_a_held_batch(
         (OperationVerb.RELEASE_BATCH, "All of it becomes visible, 2 rows of main: "),
         (OperationVerb.REJECT_BATCH, "It is discarded, 2 rows of main never become visible: "),
     ):
-        plan = plan_batch_run(deployment.ledger, settings, stream, verb, with_samples=True)
+        plan = plan_batch_run(deployment.ledger, settings, stream, verb, declarations=every)
         assert plan.steps[1].sentence.startswith(becomes)
         assert (plan.digest, plan.verb) == (plan_decision(deployment.ledger, stream, verb).digest, verb)
         assert "breaks price_is_positive by 1 of 2 rows of main" in plan.steps[0].sentence
-        for loaded, with_samples, shown in (
-            (stream, True, ['Rows of main that break price_is_positive, for example: {"price": -1}, {"price": null}.']),
-            (stream, False, []),
-            (masked_since, True, []),
+        for known, shown in (
+            (every, [f"Rows of main that break price_is_positive, for example: {', '.join(rows)}."]),
+            (None, []),
+            (replace(every, streams={stream.name: masking}), []),
         ):
-            plan = plan_batch_run(deployment.ledger, settings, loaded, verb, with_samples=with_samples)
+            plan = plan_batch_run(deployment.ledger, settings, stream, verb, declarations=known)
             assert [one.sentence for one in plan.steps if "for example" in one.sentence] == shown
         assert "A run of the DAG stream_control does this under your name" in plan.steps[-1].sentence
 

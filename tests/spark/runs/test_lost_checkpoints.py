@@ -71,7 +71,7 @@ def test_what_waited_in_a_staging_table_that_is_torn_is_read_again(workshop: Wor
     assert f"`sluice stream repair {subject.stream} --dry-run`" in refused.value.next_step
 
     plan = planned(subject)
-    assert f"Drop {staging}, without the data files." in " ".join(plan.sentences())
+    assert f"Empty {staging}, without its data files." in " ".join(plan.sentences())
     with pytest.raises(OSError, match="dies here"):
         repaired(subject, plan, reached=dying_at(CrashPoint.CLEARED))
     repaired(subject, planned(subject))
