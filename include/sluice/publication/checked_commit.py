@@ -19,7 +19,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 from tenacity import Retrying, retry_always, stop_after_attempt, wait_random_exponential
 
-from sluice.errors import LakehouseError, StarvedError, UncertainError
+from sluice.errors import DivergedError, LakehouseError, SluiceError, StarvedError, UncertainError
 from sluice.publication.chain import MarkPosition
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.staged_batch import StagedOutput
@@ -263,6 +263,7 @@ def commit_checked(
     ------
     StarvedError: when every attempt met a conflict.
     UncertainError: when a commit has no certain answer and the catalog cannot be asked any more.
+    DivergedError: when the table refers to a file that is gone.
     """
     attempts = _Attempts(committer=committer, identifier=identifier, plan=plan, what=what)
     for _ in policy.turns():
@@ -320,7 +321,10 @@ class _Attempts:
             own = next((sent for sent in self.pending if sent.commit.snapshot_id == change.snapshot_id), None)
             return self.landed(own) if own is not None else change
         self.count += 1
-        commit = self.committer.prepare(table, change)
+        try:
+            commit = self.committer.prepare(table, change)
+        except FileNotFoundError as error:
+            raise self._torn(error) from error
         return _Sent(commit=commit, change=change, parent_id=table.metadata.current_snapshot_id)
 
     def load(self) -> Table:
@@ -355,6 +359,15 @@ class _Attempts:
     def landed(self, sent: _Sent) -> Landed:
         """The outcome when a commit has landed."""
         return Landed(snapshot_id=sent.commit.snapshot_id, attempts=self.count, change=sent.change)
+
+    def _torn(self, error: FileNotFoundError) -> SluiceError:
+        if self.pending:
+            return _uncertain(self.what)
+        return DivergedError(
+            f"{self.identifier} refers to a file that is gone, so {self.what} cannot be published: {error}.",
+            next_step="Bring the file back, from the versions or a backup of the object store, or have the catalog "
+            "know the table as it was: it was set back, or somebody has removed the file.",
+        )
 
     def _plan(self, table: Table) -> TableChange | NothingToCommit:
         try:

@@ -16,7 +16,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 
-from sluice.errors import MarkError
+from sluice.errors import DivergedError, MarkError
 from sluice.publication.chain import (
     BEFORE_THE_FIRST_BATCH,
     AbandonedBatch,
@@ -256,8 +256,10 @@ def fence_staging(catalog: Catalog, output: StagedOutput, *, token: int, policy:
     what = f"the token of {output} to {output.staging}"
     try:
         commit_checked(PyIcebergCommitter(catalog), output.staging, plan, what=what, policy=policy)
-    except FileNotFoundError as error:
-        raise torn(output.staging, stream=output.stream, error=error) from error
+    except DivergedError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise torn(output.staging, stream=output.stream, error=error.__cause__) from error
+        raise
 
 
 def move_mark(

@@ -13,7 +13,7 @@ from sqlalchemy import delete, text
 from tests.fixtures.left_files import ENDED_AFTER, Yard, catalog_place, name_of, yard
 from tests.fixtures.publication import Workbench
 
-from sluice.errors import LakehouseError, StagingError, UnpublishableError
+from sluice.errors import DivergedError, LakehouseError, StagingError, UnpublishableError
 from sluice.ledger.maintenance_runs import MaintenanceObservation, TableFigures, record_maintenance
 from sluice.ledger.run_table import Run
 from sluice.maintenance.orphan_plan import FileFate
@@ -145,6 +145,18 @@ def test_a_staging_table_of_a_catalog_that_was_set_back_is_named_with_the_way_ou
     before = yard.bench.ids_by_duckdb()
     yard.bench.publish(yard.bench.stage(2, [20]))
     assert sorted(yard.bench.ids_by_duckdb()) == sorted([*before, 20])
+
+
+def test_a_target_that_refers_to_a_file_that_is_gone_is_named_with_it(yard: Yard) -> None:
+    target = yard.bench.target()
+    newest = target.current_snapshot()
+    assert newest is not None
+    target.io.delete(newest.manifest_list)
+
+    with pytest.raises(
+        DivergedError, match=rf"^{yard.bench.output.target} refers to a file that is gone, so the mark of"
+    ):
+        yard.begin()
 
 
 def lose_a_batch(yard: Yard) -> str:
