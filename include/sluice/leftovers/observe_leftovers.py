@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import cached_property
+from itertools import chain
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError
@@ -128,15 +129,34 @@ class Leftovers:
     def _live(self) -> frozenset[tuple[str, int]]:
         return live_generations(self.ledger)
 
+    def again(self, one: Leftover) -> Leftover | None:
+        """One of them as it is now, by the ledger, the tables and its storage; none when it is needed again, or gone.
+
+        Raises
+        ------
+        LakehouseError, LedgerError: as `found`.
+        """
+        fresh = replace(self, stream=one.stream)
+        if one.path:
+            closed = (each for each in fresh._closed if f"/{one.path}".endswith(f"/{each.path}"))
+            found = chain.from_iterable(map(fresh._left_of, closed))
+        else:
+            found = chain(fresh._of_refreshes(), fresh._of_backfills())
+        return next((each for each in found if each.place == one.place), None)
+
     def _of_checkpoints(self) -> Iterator[Leftover]:
+        for closed in self._closed:
+            yield from self._left_of(closed)
+
+    @cached_property
+    def _closed(self) -> tuple[ClosedCheckpoint, ...]:
         generations = all_generations(self.ledger)
         newest = newest_generations(generations)
         closable = {one.stream for one in generations if one.generation < newest[one.stream].generation}
         begun = {one for one in closable if self._is_asked(one) and self._has_begun(newest[one])}
         known = KnownCheckpoints(generations=generations, refreshes=self._refreshes, live=self._live, begun=begun)
-        for closed in closed_checkpoints(known):
-            if self._is_asked(closed.stream) and closed.closed_at <= self.now:
-                yield from self._left_of(closed)
+        closed = closed_checkpoints(known)
+        return tuple(one for one in closed if self._is_asked(one.stream) and one.closed_at <= self.now)
 
     def _has_begun(self, newest: GenerationObservation) -> bool:
         """Whether the ledger has a batch of the newest generation of a stream, and the tables stand in it, too.

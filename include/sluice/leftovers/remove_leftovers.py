@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 
 from sluice.checkpoints.checkpoint_files import open_checkpoint_files, require_below
-from sluice.errors import SluiceError, UnhealthyError
+from sluice.errors import CheckpointError, SluiceError, UnhealthyError
 from sluice.ledger.backfill_attempts import BackfillState, end_attempt, newest_attempt
 from sluice.ledger.events import REQUESTED, Actor, ActorKind, Event, EventAction, record_event
 from sluice.ledger.locks import LockedInterval, interval_lock
@@ -95,6 +95,7 @@ def clean(
 
 def _remove(left: Leftovers, one: Leftover, actor: Actor, reached: Reached) -> None:
     with _lock(left, one):
+        _require_unchanged(left, one)
         record_event(left.ledger, _event(one, actor))
         reached(CrashPoint.BEGUN)
         if one.path:
@@ -103,6 +104,20 @@ def _remove(left: Leftovers, one: Leftover, actor: Actor, reached: Reached) -> N
             _end_attempt(left, one)
             drop_staging_copy(left.catalog, one.place)
             reached(CrashPoint.CLEARED)
+
+
+def _require_unchanged(left: Leftovers, one: Leftover) -> None:
+    """What was found may be written, or needed, by the time that what comes before it is gone: that takes hours.
+
+    A removal that was killed, and one that runs beside this one, leave fewer files."""
+    now = left.again(one)
+    if now is not None and now.problem:
+        raise CheckpointError(now.problem)
+    if now is None or now.since > one.since or (now.files or 0) > (one.files or 0):
+        raise CheckpointError(
+            f"{one.place} has changed since it was looked at: it was written, is needed again, or is gone.",
+            next_step="It stays. `sluice stream leftovers` shows it as it is now.",
+        )
 
 
 def _lock(left: Leftovers, one: Leftover) -> AbstractContextManager[None]:
