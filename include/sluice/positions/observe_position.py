@@ -16,7 +16,6 @@ from typing import Any
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from sluice.checkpoints.checkpoint_copies import copies_location, list_copies
 from sluice.checkpoints.checkpoint_files import open_checkpoint_files
 from sluice.checkpoints.checkpoint_layout import OFFSETS, CheckpointContents
 from sluice.checkpoints.checkpoint_logs import offsets_of
@@ -32,6 +31,7 @@ from sluice.ledger.generations import checkpoint_of, find_generation
 from sluice.ledger.runs import newest_run
 from sluice.ledger.vacated_runs import is_vacated
 from sluice.positions.moved_sources import find_moved_sources
+from sluice.positions.state_copies import with_copies
 from sluice.positions.stream_position import KnownBatch, MovedSource, StreamPosition, TableWitness, Witness
 from sluice.positions.torn_staging import missing_list, torn_former_outputs
 from sluice.publication.chain import MarkPosition, plan_publication
@@ -131,12 +131,13 @@ def observe_position(
         puts_files_away=any(one.puts_files_away for one in declaration.inputs.values()),
         has_static_inputs=not all(one.is_stream for one in declaration.inputs.values()),
     )
-    if generation is None or generation.generation < seen.number:
+    if not _is_newest(seen):
         unknown.pop(Witness.CHECKPOINT, None)
         checkpoint = checkpoint_of(stream, seen.number, checkpoints_root=settings.checkpoints) if seen.number else ""
-        contents = _contents(checkpoint, settings, unknown, is_whole=is_whole)
-        has_copies = bool(checkpoint) and _has_copies(checkpoint, settings)
-        seen = replace(seen, checkpoint=checkpoint, contents=contents, has_copies=has_copies)
+        seen = replace(
+            seen, checkpoint=checkpoint, contents=_contents(checkpoint, settings, unknown, is_whole=is_whole)
+        )
+    seen = with_copies(seen, settings.object_store, unknown)
     recorded = [one for one in known if one.key.generation == seen.number]
     seen = replace(seen, batches=_batches(seen, outputs, recorded))
     identities = _identities(catalog, declaration, settings, seen, unknown)
@@ -169,13 +170,6 @@ def _contents(
     except CheckpointError as error:
         unknown[Witness.CHECKPOINT] = str(error)
         return None
-
-
-def _has_copies(checkpoint: str, settings: Settings) -> bool:
-    try:
-        return bool(list_copies(open_checkpoint_files(copies_location(checkpoint), settings.object_store)))
-    except CheckpointError:  # the checkpoint lies in the same storage, and is unknown then
-        return False
 
 
 def _outputs(

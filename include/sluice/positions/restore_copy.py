@@ -35,8 +35,8 @@ from sluice.checkpoints.checkpoint_layout import (
 )
 from sluice.checkpoints.checkpoint_logs import offsets_of
 from sluice.checkpoints.observe_checkpoint import observe_checkpoint
-from sluice.errors import CheckpointError
-from sluice.operations import Refusal
+from sluice.errors import CheckpointError, CheckpointStorageError
+from sluice.operations import Refusal, RefusalReason
 from sluice.positions.log_offsets import canonical_end
 from sluice.positions.repair_decision import CheckpointRepair, decide_repair, lost_input, query_id_in, query_id_of
 from sluice.positions.replay_decision import decide_replay
@@ -53,8 +53,9 @@ def decide_write(seen: StreamPosition, object_store: ObjectStoreSettings) -> Che
     return decided
 
 
-def decide_restore(seen: StreamPosition, object_store: ObjectStoreSettings) -> CheckpointRepair | None:
-    """The repair that begins with the newest copy that helps; none where there is none.
+def decide_restore(seen: StreamPosition, object_store: ObjectStoreSettings) -> CheckpointRepair | Refusal | None:
+    """The repair that begins with the newest copy that helps; none where there is none, and a refusal where the copies
+    do not answer: an older one, or none, would lead away from the one that cannot be read just now.
 
     Parameters
     ----------
@@ -64,16 +65,21 @@ def decide_restore(seen: StreamPosition, object_store: ObjectStoreSettings) -> C
         return None
     store = open_checkpoint_files(copies_location(seen.checkpoint), object_store)
     try:
-        copies = list_copies(store)
-    except CheckpointError:  # the refusal says what is missing
-        return None
-    return next((found for copy in copies if (found := _with(copy, store, seen)) is not None), None)
+        return next((found for copy in list_copies(store) if (found := _with(copy, store, seen)) is not None), None)
+    except CheckpointStorageError as error:
+        return Refusal(
+            reason=RefusalReason.OTHER_REMEDY,
+            sentence=f"Whether a copy of the state of {seen.stream} helps is unknown: {error.message}",
+            next_step=f"`sluice stream repair {seen.stream} --dry-run` looks again, once they can be read.",
+        )
 
 
 def _with(copy: CheckpointCopy, store: CheckpointFiles, seen: StreamPosition) -> CheckpointRepair | None:
     copied = CopiedCheckpoint(store, copy)
     try:
         contents = observe_checkpoint(copied, is_whole=True)
+    except CheckpointStorageError:  # it says nothing about the copy
+        raise
     except CheckpointError:  # it is damaged, and the one before it need not be
         return None
     restored = replace(seen, contents=contents)

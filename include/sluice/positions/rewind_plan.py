@@ -225,8 +225,9 @@ def _of_checkpoint(settings: Settings, now: StreamPosition, found: Refusal) -> R
     whole as it is."""
     step = f"Choose a later batch, to which it can be taken back: `sluice batch list {now.stream}` shows them."
     if isinstance(decide_repair(now), Refusal):
-        if decide_restore(now, settings.object_store) is None:
-            return found
+        copied = decide_restore(now, settings.object_store)
+        if not isinstance(copied, CheckpointRepair):
+            return copied or found
         step = f"Put a copy of it in its place first: `sluice stream repair {now.stream} --dry-run`."
     return replace(found, next_step=step)
 

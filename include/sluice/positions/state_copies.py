@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -13,6 +13,7 @@ from sluice.checkpoints.compatibility import STATE_MEANING, STATE_OPERATORS
 from sluice.checkpoints.copy_rehearsals import Rehearsal, find_rehearsal
 from sluice.errors import CheckpointError
 from sluice.ledger.generations import GenerationObservation
+from sluice.positions.stream_position import StreamPosition, Witness
 from sluice.settings import ObjectStoreSettings
 
 
@@ -84,3 +85,22 @@ def observe_state_copies(
         return StateCopies(copies=copies, rehearsals=found)
     except CheckpointError as error:
         return StateCopies(problem=error.message)
+
+
+def with_copies(
+    seen: StreamPosition, object_store: ObjectStoreSettings, unknown: MutableMapping[Witness, str]
+) -> StreamPosition:
+    """The position with its copies, where the ledger does not know whether the query keeps state: they show it then.
+
+    Parameters
+    ----------
+    unknown: gets the checkpoint where they do not answer: what it lacks is not known without them.
+    """
+    if not seen.checkpoint or STATE_OPERATORS in seen.fingerprint:
+        return seen
+    try:
+        store = open_checkpoint_files(copies_location(seen.checkpoint), object_store)
+        return replace(seen, has_copies=bool(list_copies(store)))
+    except CheckpointError as error:
+        unknown.setdefault(Witness.CHECKPOINT, str(error))
+        return replace(seen, contents=None)

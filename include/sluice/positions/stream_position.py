@@ -125,7 +125,8 @@ class StreamPosition:
 
     generation: the newest one of the ledger; unset when it knows none.
     checkpoint: where the checkpoint of the newest generation lies that the ledger or a mark knows. contents: its files;
-        unset when its storage does not answer. health: what a check of these alone finds.
+        unset when its storage does not answer, or that of its copies where they are looked for.
+    health: what a check of these alone finds.
     tables: one for each output that is published by Sluice and has been opened.
     batches: those of the newest generation that are known, by number.
     identities: the ids of what it reads and writes as they are, where they are compared or written back.
@@ -137,7 +138,7 @@ class StreamPosition:
     puts_files_away: whether files of an input are deleted or archived once the batch behind theirs begins.
     has_static_inputs: whether it reads inputs as they are at each batch.
     has_copies: whether copies of the checkpoint are there, which only a query with state has. They are looked for where
-        the ledger does not know the generation.
+        the ledger does not know whether it keeps state.
     back_from: the newest batch that is known, where a person takes the stream back to this position; unset otherwise.
         What was planned behind the position does not count then.
     """
@@ -222,10 +223,15 @@ class StreamPosition:
         return replace(self, tables=tuple(map(at, self.tables)))
 
     @property
+    def fingerprint(self) -> Mapping[str, str]:
+        """To what the ledger knows the newest generation to be bound; empty where it does not."""
+        is_known = self.generation is not None and self.generation.generation == self.number
+        return self.generation.fingerprint if self.generation is not None and is_known else {}
+
+    @property
     def sources(self) -> tuple[str, ...]:
         """The sources of the query in Spark's order, as far as the ledger knows them; empty otherwise."""
-        is_newest = self.generation is not None and self.generation.generation == self.number
-        known = self.generation.fingerprint.get(SOURCES, "") if self.generation is not None and is_newest else ""
+        known = self.fingerprint.get(SOURCES, "")
         return tuple(known.split(", ")) if known else ()
 
     @property

@@ -26,6 +26,7 @@ from sluice.declarations.source_declarations import DeltaSource, JdbcSource
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import (
     CheckpointError,
+    CheckpointStorageError,
     DivergedError,
     FilesDifferError,
     InputGapError,
@@ -149,7 +150,8 @@ class RunStart:
             raise
         except Exception as error:
             if failure_of_error(error).reason is FailureReason.SNAPSHOT_EXPIRED:
-                self.require_unbroken_input()
+                with suppress(CheckpointStorageError):  # what the query has failed for says more
+                    self.require_unbroken_input()
             try:
                 inputs.look()
             except SluiceError as unanswered:  # what the query has failed for says more
@@ -292,14 +294,14 @@ def require_unbroken_input(
     ------
     InputGapError: when snapshots are missing: which, and how many rows they had.
     InputReplacedError: when an input was rolled back or replaced: what is withdrawn, and what is new.
-    DeliveryError, LakehouseError: when a table cannot be read.
+    CheckpointError, DeliveryError, LakehouseError: when the checkpoint or a table cannot be read.
     """
     try:
         checkpoint = open_checkpoint_files(generation.checkpoint, object_store)
-        position = observe_reading_position(catalog, checkpoint, stream, generation=generation.generation)
     except CheckpointError as error:  # a file system that only Spark reads: Iceberg's own check remains
         _log.debug("the input is not checked for a gap: %s", error)
         return
+    position = observe_reading_position(catalog, checkpoint, stream, generation=generation.generation)
     for source in position.sources if position is not None else ():
         table = load_table(catalog, source.table)
         if table is not None:

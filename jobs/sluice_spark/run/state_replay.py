@@ -61,12 +61,18 @@ class StateReplay:
 
     @property
     def is_pending(self) -> bool:
-        """Whether a repair has left batches to run again."""
+        """Whether a repair has left batches to run again.
+
+        Raises
+        ------
+        CheckpointError: when the storage does not answer: a run that began without them would go on from an old state.
+        """
         try:
-            return bool(replayed_batches(self._files().list_files(REPLAY)))
+            files = self._files()
         except CheckpointError as error:  # a file system that only Spark reads: no repair has written there
             _log.debug("no batches are looked for that a repair may have left: %s", error)
             return False
+        return bool(replayed_batches(files.list_files(REPLAY)))
 
     def catch_up(self) -> bool:
         """Run every batch but the newest one, and plan that. Returns whether the run may begin: one that is asked to

@@ -18,6 +18,7 @@ from sluice.errors import CheckpointError
 from sluice.operations import Refusal
 from sluice.positions.repair_decision import CheckpointRepair, decide_repair
 from sluice.positions.restore_copy import decide_restore, put_copy
+from sluice.positions.stream_position import StreamPosition
 from sluice.publication.chain import MarkPosition
 from sluice.publication.crash_points import CrashPoint, unnoticed
 from sluice.settings import ObjectStoreSettings
@@ -56,11 +57,18 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "silver" / "1"
 
 
+def helped(seen: StreamPosition) -> CheckpointRepair | None:
+    """What a copy helps, whose storage answers."""
+    found = decide_restore(seen, ObjectStoreSettings())
+    assert not isinstance(found, Refusal)
+    return found
+
+
 def restore(root: Path, contents: Mapping[str, str], *, visible: int) -> CheckpointRepair | None:
     """What a copy helps a stream whose tables hold batches up to `visible`."""
     seen = position(contents, visible=visible, state=True, checkpoint=root.as_uri())
     assert isinstance(decide_repair(seen), Refusal)
-    return decide_restore(seen, ObjectStoreSettings())
+    return helped(seen)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +95,7 @@ def test_a_copy_of_a_batch_that_was_read_again_since_is_not_restored(
         batches={**seen.batches, 5: replace(seen.batches[5], token=staged_by)},
     )
 
-    assert (decide_restore(seen, ObjectStoreSettings()) is not None) is is_restored
+    assert (helped(seen) is not None) is is_restored
 
 
 def test_a_copy_at_the_batch_of_the_tables_is_put_in_place(root: Path) -> None:
@@ -138,18 +146,18 @@ def test_a_copy_that_nobody_confirms_does_not_help(root: Path) -> None:
     copied(root, files(planned=4, committed=4, state=5))
     seen = position(LOST, visible=5, state=True, checkpoint=root.as_uri())
     unknown = {5: replace(seen.batches[5], starts=None)}
-    assert decide_restore(seen, ObjectStoreSettings()) is not None
-    assert decide_restore(replace(seen, batches=unknown), ObjectStoreSettings()) is None
+    assert helped(seen) is not None
+    assert helped(replace(seen, batches=unknown)) is None
 
 
 def test_a_copy_does_not_know_the_files_of_a_batch_behind_it(root: Path) -> None:
     copy = files(planned=4, committed=4, state=5) | {"sources/0/4": "v1"}
     copied(root, copy)
     seen = position(LOST, visible=5, state=True, checkpoint=root.as_uri(), own_memory=("records",))
-    assert decide_restore(seen, ObjectStoreSettings()) is None
+    assert helped(seen) is None
     copied(root, copy | {"offsets/5": entry(5), "sources/0/5": "v1"}, hours=2)  # the stop interrupted it
 
-    found = decide_restore(seen, ObjectStoreSettings())
+    found = helped(seen)
 
     assert found is not None
     assert (found.stands_at, found.runs_again) == (4, 5)
@@ -205,7 +213,7 @@ def test_a_restore_that_was_killed_is_completed_by_another(root: Path, damage: s
         )
         assert set(done) >= {"metadata", "offsets/5", f"commits/{again.stands_at}"}
         return
-    found = decide_restore(seen, ObjectStoreSettings())
+    found = helped(seen)
     assert found is not None
     assert found.restores is not None
     put_copy(checkpoint, store, found.restores, unnoticed)
