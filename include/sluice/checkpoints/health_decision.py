@@ -34,14 +34,16 @@ SHOWN_PROBLEMS = 3
 """How many damaged stores a message lists; they are usually damaged together."""
 
 
-def judge_state(seen: CheckpointContents, *, committed_batch: int | None, is_kept: bool = False) -> CheckpointFinding:
+def judge_state(
+    seen: CheckpointContents, *, committed_batch: int | None, is_kept: bool = False, operators: int = 0
+) -> CheckpointFinding:
     """Check that every store has all files that a start after `committed_batch` loads, each in its full size.
 
     A start after batch N loads state version N + 1: the newest full state up to it and all later changes.
 
     Parameters
     ----------
-    is_kept: whether the query is known to keep state.
+    is_kept: whether the query is known to keep state. operators: how many operators at least are known to.
     """
     stores, noted = state_stores(seen.files), _noted_stores(seen)
     if (is_kept or noted) and not stores and committed_batch is not None:
@@ -49,7 +51,7 @@ def judge_state(seen: CheckpointContents, *, committed_batch: int | None, is_kep
     if committed_batch is None or not stores:
         return CheckpointFinding(name=CheckpointProperty.STATE_COMPLETE, healthy=True, message="no state is kept yet")
     version = committed_batch + 1
-    problems = _missing_stores(stores, noted)
+    problems = _missing_stores(stores, noted, operators=operators)
     for folder, store in stores.items():
         problems += [f"{folder}: {problem}" for problem in _problems_of(store, version, seen)]
     message = f"{len(stores)} stores are whole at version {version}"
@@ -59,8 +61,9 @@ def judge_state(seen: CheckpointContents, *, committed_batch: int | None, is_kep
     return CheckpointFinding(name=CheckpointProperty.STATE_COMPLETE, healthy=not problems, message=message)
 
 
-def _missing_stores(stores: Collection[str], noted: Mapping[str, _NotedStores]) -> list[str]:
-    """Each operator has as many partitions as Spark has noted, and each of them the same stores, a join several.
+def _missing_stores(stores: Collection[str], noted: Mapping[str, _NotedStores], *, operators: int) -> list[str]:
+    """Operators have numbers from 0 without a gap. Each has as many partitions as Spark has noted, and each of them the
+    same stores, a join several.
 
     The number says nothing where one store of the first partition is alone: an aggregation without keys has no other
     one whatever is noted, and which operators have not shows nowhere. There, and without a note, partitions have
@@ -73,6 +76,8 @@ def _missing_stores(stores: Collection[str], noted: Mapping[str, _NotedStores]) 
         if partition.isdecimal():
             partitions[operator] = max(int(partition) + 1, partitions.get(operator, 0))
             names.setdefault(operator, set()).add("".join(f"/{one}" for one in name))
+    seen = max((int(one) for one in noted.keys() | names.keys() if one.isdecimal()), default=-1) + 1
+    all_of_them = noted.keys() | set(map(str, range(max(seen, operators))))
     for operator in noted.keys() & names.keys():
         if partitions[operator] > 1 or len(noted[operator].names) > 1:
             partitions[operator] = max(partitions[operator], noted[operator].partitions)
@@ -85,7 +90,7 @@ def _missing_stores(stores: Collection[str], noted: Mapping[str, _NotedStores]) 
         for name in sorted(known)
     )
     return [
-        *(f"state/{operator}: the folder is gone or empty" for operator in sorted(noted.keys() - names.keys())),
+        *(f"state/{operator}: the folder is gone or empty" for operator in sorted(all_of_them - names.keys())),
         *(f"{folder}: the folder is gone or empty" for folder in expected if folder not in stores),
     ]
 
@@ -165,7 +170,7 @@ class CheckpointExpectation:
     has_batches: whether the ledger holds batches of this generation.
     is_live: whether a driver is running.
     longest_batch_seconds: how long a batch of a live stream may take before it counts as stuck.
-    keeps_state: whether the query is known to keep state.
+    keeps_state: whether the query is known to keep state. state_operators: how many operators at least are known to.
     """
 
     stream: str
@@ -175,6 +180,7 @@ class CheckpointExpectation:
     is_live: bool
     longest_batch_seconds: float
     keeps_state: bool = False
+    state_operators: int = 0
 
 
 def judge_checkpoint(
@@ -191,7 +197,12 @@ def judge_checkpoint(
             _commits_follow(offsets, commits, seen.newest_planned_batch),
             _readable(CheckpointProperty.COMMITS_READABLE, seen, commits, problem_of=commit_problem),
             _complete(seen),
-            judge_state(seen, committed_batch=max(commits, default=None), is_kept=expected.keeps_state),
+            judge_state(
+                seen,
+                committed_batch=max(commits, default=None),
+                is_kept=expected.keeps_state,
+                operators=expected.state_operators,
+            ),
             _leftovers(seen, now),
             _progress(expected, offsets, commits, seen.newest_planned_batch, now),
         ]

@@ -26,9 +26,10 @@ from sluice.checkpoints.checkpoint_logs import (
     next_batch_metadata,
     offsets_of,
 )
+from sluice.checkpoints.compatibility import count_operators
 from sluice.checkpoints.health_decision import commit_problem, judge_state, offset_problem
 from sluice.checkpoints.replayed_batches import REPLAY
-from sluice.ledger.checkpoint_checks import CheckpointProperty
+from sluice.ledger.checkpoint_checks import CheckpointFinding, CheckpointProperty
 from sluice.operations import Refusal, RefusalReason
 from sluice.positions.judge_position import HARMLESS
 from sluice.positions.log_offsets import canonical_end, source_lines
@@ -203,7 +204,11 @@ class _Checkpoint:
     def _has_state(self, stands: int) -> bool:
         if stands < 0:
             return True  # the first batch begins without any
-        return judge_state(self.contents, committed_batch=stands, is_kept=True).healthy
+        return self._state_at(stands).healthy
+
+    def _state_at(self, stands: int) -> CheckpointFinding:
+        operators = count_operators(self.seen.fingerprint)
+        return judge_state(self.contents, committed_batch=stands, is_kept=True, operators=operators)
 
     def _lost_state(self, newest: int, done: int) -> str:
         known = self.seen.batches.get(done)
@@ -216,7 +221,7 @@ class _Checkpoint:
                 f"its state ends behind batch {newest}, and the tables hold batches up to {done}: {len(batches)} "
                 f"batches {_rows(self._rows_of(batches))}would be missing in it"
             )
-        return f"its state is damaged{kept}: {judge_state(self.contents, committed_batch=newest).message}"
+        return f"its state is damaged{kept}: {self._state_at(newest).message}"
 
     def _planned(self, stands: int, done: int) -> int | None:
         """The batch whose plan has to be kept; none where Spark may plan the next one as it likes."""

@@ -215,6 +215,18 @@ def test_stores_that_are_gone_everywhere_are_found_by_what_spark_has_noted(gone:
     assert problem.message.startswith(found)
 
 
+@pytest.mark.parametrize(
+    ("gone", "known", "found"), [("0", 0, ["state/0"]), ("1", 2, ["state/1"]), ("1", 1, []), ("1", 0, [])]
+)
+def test_an_operator_that_is_gone_with_its_note_is_found(gone: str, known: int, found: list[str]) -> None:
+    """Operators have numbers from 0 without a gap; that the last one is gone, only their number shows."""
+    left = {path: text for path, text in joined().items() if not path.startswith(f"state/{gone}/")}
+
+    problems = check(contents(left), replace(KNOWN, state_operators=known)).problems
+
+    assert [one.message for one in problems] == [f"{one}: the folder is gone or empty" for one in found]
+
+
 def test_a_join_that_keeps_all_in_one_store_is_whole() -> None:
     assert not check(contents(joined(stores=("",)))).problems
 
