@@ -126,6 +126,10 @@ class SourceReach:
             return
         topics = KafkaTopics(self.settings.connection(source.connection, KafkaConnection))
         partitions = {topic: [int(one) for one in parts] for topic, parts in start.items()}
+        if missing := sorted(partitions.keys() - topics.partitions_of(source).keys()):
+            what = f"the topic {missing[0]} is" if len(missing) == 1 else f"the topics {', '.join(missing)} are"
+            yield InputLoss(input=name, kind=LossKind.REMOVED, sentence=f"{what} not there any more")
+            return
         bounds = topics.bounds_of(partitions, isolation="read_uncommitted")
         gone = behind = withdrawn = 0
         for topic, number, offset in _places(start):

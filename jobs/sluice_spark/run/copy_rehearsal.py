@@ -3,7 +3,7 @@
     the copy in `.rehearsals` ─► its newest commit goes ─► the query runs that batch again ─► its state is compared
 
 What a copy is worth shows when it is needed: whether its files are whole, whether today's code reads its state, and
-whether the source still has what a batch behind it reads. The rows of the batch go nowhere.
+whether the sources still have what comes behind it, where a restored copy goes on. The rows of the batch go nowhere.
 
 What it does not do: it runs one batch, and a replay may need a thousand. The state is compared by its number of rows.
 """
@@ -14,6 +14,7 @@ import json
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -25,14 +26,24 @@ from sluice.checkpoints.checkpoint_files import CheckpointFiles, open_checkpoint
 from sluice.checkpoints.checkpoint_layout import COMMITS, METADATA, OFFSETS
 from sluice.checkpoints.copy_rehearsals import Rehearsal, record_rehearsal, rehearsal_location, why_not_rehearsed
 from sluice.declarations.loaded_declarations import LoadedStream
-from sluice.errors import CheckpointError, CheckpointStorageError, DeclarationError, SchemaError, UsageError
+from sluice.errors import (
+    CheckpointError,
+    CheckpointStorageError,
+    DeclarationError,
+    LakehouseError,
+    SchemaError,
+    UsageError,
+)
 from sluice.failure_reasons import FailureClass, describe_failure
-from sluice.ledger.batches import PublicationKey, find_batch
+from sluice.ledger.batches import BatchObservation, PublicationKey, find_batch
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.generations import GenerationObservation, find_generation
 from sluice.positions.restore_copy import put_copy
+from sluice.positions.source_reach import LossKind, SourceReach
 from sluice.publication.crash_points import unnoticed
+from sluice.publication.staged_batch import canonical_offsets
 from sluice.settings import Settings
+from sluice.tables.catalog import open_catalog
 from sluice_spark.query.stream_plan import plan_stream
 from sluice_spark.run.job import failure_of_error
 from sluice_spark.run.state_replay import StateReplay
@@ -121,6 +132,8 @@ class CopyRehearsal:
             return f"the ledger does not know how many rows the state had behind batch {key}, so nothing is compared"
         try:
             _put_before_commit(shadow, copied)
+            if lost := self._lost(batch, shadow):
+                return lost
             is_run = self._replay(generation).run_again(number)
         except CheckpointStorageError:  # it says nothing about the copy
             raise
@@ -135,6 +148,22 @@ class CopyRehearsal:
             return describe_failure(failure)
         self.require()
         return "" if is_run else f"batch {key} was planned on the copy and did not run"
+
+    def _lost(self, batch: BatchObservation, shadow: CheckpointFiles) -> str:
+        """What an input does not have any more of what comes behind a batch, where a restored copy goes on: the batch
+        itself may be read all the same. Empty where nothing shows that; what does not answer the query asks again."""
+        with suppress(LakehouseError):
+            reach = SourceReach(
+                catalog=open_catalog(self.settings),
+                declaration=self.stream.declaration,
+                settings=self.settings,
+                checkpoint=shadow.location,
+            )
+            for loss in reach.losses(canonical_offsets(batch.end_offsets)):
+                if loss.kind in (LossKind.REMOVED, LossKind.MOVED):
+                    lost = FailureClass.SOURCE_DATA_LOST
+                    return f"{lost}: of what its input {loss.input} has behind batch {batch.key}, {loss.sentence}"
+        return ""
 
     def _replay(self, generation: GenerationObservation) -> StateReplay:
         spark, checkpoint = self.open_session(), rehearsal_location(generation.checkpoint)
@@ -166,3 +195,4 @@ def _put_before_commit(shadow: CheckpointFiles, copied: CopiedCheckpoint) -> Non
 def _empty(folder: CheckpointFiles) -> None:
     for seen in folder.list_files():
         folder.remove(seen.path)
+    folder.remove_folders()

@@ -54,3 +54,14 @@ def test_a_topic_that_ends_before_what_was_read_has_lost_it(
     (loss,) = losses(settings, topic, start, 14)
 
     assert (loss.kind, loss.rows) == (kind, rows)
+
+
+def test_a_topic_that_is_not_there_any_more_has_lost_all(settings: Settings, topic: str) -> None:
+    admin = AdminClient(client_settings(settings.connection("flights_kafka", KafkaConnection)))
+    for done in admin.delete_topics([topic]).values():
+        done.result()
+
+    (loss,) = losses(settings, topic, 2, 10)
+
+    assert (loss.input, loss.kind, loss.rows) == ("records", LossKind.REMOVED, None)
+    assert loss.sentence == f"the topic {topic} is not there any more"
