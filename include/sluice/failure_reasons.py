@@ -119,8 +119,8 @@ class FailureReason(StrEnum):
     ACCESS_REFUSED = (
         "access_refused",
         _I,
-        "a service refused the credentials",
-        "See that the credentials of the service that is named are valid.",
+        "a service refused the credentials, or a folder this user",
+        "See that the credentials of the service that is named are valid, or this user may read the folder.",
     )
     SOURCE_MISSING = (
         "source_missing",

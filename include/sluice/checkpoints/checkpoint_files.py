@@ -28,6 +28,8 @@ from sluice.settings import ObjectStoreSettings
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
+_MAY_READ = "Check that the folder's disk is mounted and that this user may read it."
+
 
 class ReadableCheckpoint(Protocol):
     """Reads the files of one checkpoint folder. Paths are relative to it, with forward slashes."""
@@ -114,6 +116,7 @@ def require_below(location: str, root: str, *, path: str) -> None:
     Raises
     ------
     CheckpointError: when it is another one.
+    CheckpointStorageError: when it may not be looked at.
     """
     places = [(location, f"{root.rstrip('/')}/{path}")]
     if urlsplit(location).scheme == "file" and urlsplit(root).scheme == "file":
@@ -135,6 +138,10 @@ def _without_links(folder: Path, *, wanted: Path) -> list[tuple[str, str]]:
         return [(str(one.resolve()), str(wanted / one.relative_to(folder))) for one in links]
     except RuntimeError:  # Python 3.11 says of links in a circle
         return [(str(folder), "")]
+    except OSError as error:  # a folder that may be listed, and not entered
+        raise CheckpointStorageError(
+            f"The folder {folder} cannot be looked at: {error.strerror or error}.", next_step=_MAY_READ
+        ) from error
 
 
 def open_checkpoint_files(location: str, object_store: ObjectStoreSettings) -> CheckpointFiles:
@@ -233,11 +240,11 @@ class LocalCheckpointFiles:
             modified_at=_EPOCH + timedelta(microseconds=status.st_mtime_ns // 1000),
         )
 
-    def _problem(self, done: str, error: OSError) -> CheckpointStorageError:
-        return CheckpointStorageError(
-            f"The folder {self.location} cannot be {done}: {error.strerror or error}.",
-            next_step="Check that the folder's disk is mounted and that this user may read it.",
-        )
+    def _problem(self, done: str, error: OSError) -> CheckpointError:
+        sentence = f"The folder {self.location} cannot be {done}: {error.strerror or error}."
+        if isinstance(error, IsADirectoryError | NotADirectoryError):  # its storage has answered: it is damaged
+            return CheckpointError(sentence, next_step="Write it back as it was; a wrong restore does this.")
+        return CheckpointStorageError(sentence, next_step=_MAY_READ)
 
 
 def _raise_unless_missing(error: OSError) -> None:

@@ -189,7 +189,11 @@ TEXTS: tuple[Rule, ...] = (
         _Reason.COMMIT_CONFLICT,
         r"Found conflicting files|conflicting (delete|data) files|Missing required files to delete",
     ),
-    _text(_Reason.ACCESS_REFUSED, r"Status Code: 40[13]\b|\b40[13] (Unauthorized|Forbidden)"),
+    _text(
+        _Reason.ACCESS_REFUSED,
+        r"Status Code: 40[13]\b|\b40[13] (Unauthorized|Forbidden)"
+        r"|^The folder .+ cannot be .+: (Permission denied|Operation not permitted)",
+    ),
     _text(_Reason.SERVICE_BUSY, r"Status Code: (429|50[23])\b|\b503 Server Error|Service Unavailable"),
     _text(_Reason.TABLE_MISSING, r"\bTable (\S+ )?does not exist"),
     _text(_Reason.NETWORK_UNREACHABLE, r"Connection refused|Connection reset|Name or service not known"),
