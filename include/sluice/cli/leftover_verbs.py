@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -27,10 +29,11 @@ def leftovers(name: Name = "", as_json: AsJson = False) -> None:
     """List what is left of closed generations, their copies, ended refreshes and died backfills, and when it goes."""
     with open_cli_context() as ctx:
         left = _leftovers(ctx, name)
+        listed = (*left.found, *left.doubtful)
         if as_json:
-            print_json({"leftovers": [json_value(one) | {"is_due": one.is_due(left.now)} for one in left.found]})
-        elif left.found:
-            console().print(_table(left))
+            print_json({"leftovers": [json_value(one) | {"is_due": one.is_due(left.now)} for one in listed]})
+        elif listed:
+            console().print(_table(listed, left.now))
         else:
             typer.echo("Nothing is left behind.")
 
@@ -64,15 +67,15 @@ def _removed(done: tuple[Leftover, ...]) -> str:
     return f"{len(done)} leftovers are gone: {files:,} files with {size:,} bytes." if done else "Nothing was to go."
 
 
-def _table(left: Leftovers) -> Table:
+def _table(listed: Sequence[Leftover], now: datetime) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0))
     for heading in ("stream", "what", "of", "not needed since", "files", "bytes", "goes", "where"):
         table.add_column(heading, overflow="fold")
-    for one in left.found:
+    for one in listed:
         counts = (
             "" if one.files is None else f"{one.files:,}",
             "" if one.size_bytes is None else f"{one.size_bytes:,}",
         )
-        goes = "stays: " + one.problem if one.problem else "due" if one.is_due(left.now) else f"{one.goes_at:%Y-%m-%d}"
+        goes = "stays: " + one.problem if one.problem else "due" if one.is_due(now) else f"{one.goes_at:%Y-%m-%d}"
         table.add_row(one.stream, one.kind, one.of, f"{one.since:%Y-%m-%d %H:%M}", *counts, goes, one.place)
     return table

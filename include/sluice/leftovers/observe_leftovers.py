@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -19,11 +19,11 @@ from sluice.checkpoints.checkpoint_files import open_checkpoint_files, require_b
 from sluice.checkpoints.checkpoint_layout import FileObservation
 from sluice.checkpoints.copy_rehearsals import rehearsal_location
 from sluice.declarations.stream_declaration import QUARANTINE_NAMESPACE
-from sluice.errors import CheckpointError, CheckpointStorageError, LakehouseError, MarkError
+from sluice.errors import CheckpointError, CheckpointStorageError
 from sluice.ledger.backfill_attempts import BackfillState, newest_attempt
-from sluice.ledger.batches import newest_batch
+from sluice.ledger.batches import BatchObservation, newest_batch
 from sluice.ledger.connection import Ledger
-from sluice.ledger.generations import OUTPUT_TABLE, GenerationObservation, all_generations
+from sluice.ledger.generations import GenerationObservation, all_generations
 from sluice.ledger.refreshes import OPEN_STATES, RefreshObservation, all_refreshes
 from sluice.ledger.runs import live_generations
 from sluice.leftovers.closed_checkpoints import (
@@ -32,12 +32,11 @@ from sluice.leftovers.closed_checkpoints import (
     closed_checkpoints,
     newest_generations,
 )
-from sluice.publication.marks import marked_outputs, read_mark
+from sluice.leftovers.where_it_stands import doubt_of
 from sluice.publication.staged_batch import STAGING_NAMESPACE
 from sluice.publication.staging_layout import BACKFILL_NAMESPACE, REFRESH_NAMESPACE
 from sluice.settings import Settings
 from sluice.tables.catalog import catalog_refusals
-from sluice.tables.declared_tables import load_table
 
 _log = logging.getLogger(__name__)
 
@@ -150,37 +149,46 @@ class Leftovers:
 
     @cached_property
     def _closed(self) -> tuple[ClosedCheckpoint, ...]:
-        generations = all_generations(self.ledger)
-        newest = newest_generations(generations)
-        closable = {one.stream for one in generations if one.generation < newest[one.stream].generation}
-        begun = {one for one in closable if self._is_asked(one) and self._has_begun(newest[one])}
-        known = KnownCheckpoints(generations=generations, refreshes=self._refreshes, live=self._live, begun=begun)
+        return self._closed_of(self._begun.keys() - self._doubts.keys())
+
+    @cached_property
+    def doubtful(self) -> tuple[Leftover, ...]:
+        """What stays because it is not known whether the tables of its stream stand in its newest generation.
+
+        Raises
+        ------
+        LakehouseError, LedgerError: as `found`.
+        """
+        closed = (one for one in self._closed_of(self._begun) if self._doubts and one not in self._closed)
+        found = chain.from_iterable(map(self._left_of, closed))
+        return tuple(replace(one, problem=self._doubts[one.stream], is_unanswered=False) for one in found)
+
+    def _closed_of(self, begun: Collection[str]) -> tuple[ClosedCheckpoint, ...]:
+        known = KnownCheckpoints(generations=self._generations, refreshes=self._refreshes, live=self._live, begun=begun)
         closed = closed_checkpoints(known)
         return tuple(one for one in closed if self._is_asked(one.stream) and one.closed_at <= self.now)
 
-    def _has_begun(self, newest: GenerationObservation) -> bool:
-        """Whether the ledger has a batch of the newest generation of a stream, and the tables stand in it, too.
+    @cached_property
+    def _generations(self) -> tuple[GenerationObservation, ...]:
+        return all_generations(self.ledger)
 
-        A ledger that was restored takes the checkpoint of the present for one of the past, and tables that were
-        restored may have to be continued from one of the past.
-        """
-        if newest_batch(self.ledger, newest.stream, generation=newest.generation) is None:
-            return False
-        names = (name.removeprefix(OUTPUT_TABLE) for name in newest.identities if name.startswith(OUTPUT_TABLE))
-        try:
-            return all(self._stands_in(newest, name) for name in names)
-        except (MarkError, LakehouseError) as error:  # the checks name it; until it is repaired, nothing of this goes
-            _log.warning("stream=%s nothing of it is removed: %s", newest.stream, error)
-            return False
+    @cached_property
+    def _begun(self) -> Mapping[str, tuple[GenerationObservation, BatchObservation]]:
+        """The newest generation of each stream that has left one, with its newest batch in the ledger."""
+        newest = newest_generations(self._generations)
+        closable = {one.stream for one in self._generations if one.generation < newest[one.stream].generation}
+        asked = [newest[name] for name in sorted(closable) if self._is_asked(name)]
+        batches = ((one, newest_batch(self.ledger, one.stream, generation=one.generation)) for one in asked)
+        return {one.stream: (one, batch) for one, batch in batches if batch is not None}
 
-    def _stands_in(self, newest: GenerationObservation, name: str) -> bool:
-        """Whether a table has no mark of another generation of a stream; not where it is away and may come back."""
-        table = load_table(self.catalog, name)
-        if table is None:
-            return False
-        own = (one for one in marked_outputs(table) if one.stream == newest.stream)
-        marks = (read_mark(table, stream=one.stream, output=one.output) for one in own)
-        return all(mark is None or mark.generation == newest.generation for mark in marks)
+    @cached_property
+    def _doubts(self) -> Mapping[str, str]:
+        """By stream, why it is not known where its tables stand."""
+        doubts = {stream: doubt_of(self.catalog, *begun) for stream, begun in self._begun.items()}
+        for stream, doubt in doubts.items():
+            if doubt:
+                _log.warning("stream=%s nothing of it is removed: %s", stream, doubt)
+        return {stream: doubt for stream, doubt in doubts.items() if doubt}
 
     def _left_of(self, closed: ClosedCheckpoint) -> Iterator[Leftover]:
         """The folder of a checkpoint and those of its copies. One that was written later was closed later, so that

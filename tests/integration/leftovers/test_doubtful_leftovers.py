@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
@@ -12,16 +13,19 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from tests.fixtures.left_behind import age, reset
+from tests.fixtures.left_behind import a_batch, age, reset
 from tests.fixtures.publication import COLUMNS
-from tests.integration.cli.test_operations import Copier, copier
+from tests.integration.cli.test_operations import Copier, copier, typed
 from tests.integration.leftovers.test_leftovers import ANN, Yard, empty_yard, left_of, yard
 from tests.integration.leftovers.test_unseen_leftovers import FOLDER, local
 
 from sluice.errors import UnhealthyError
+from sluice.ledger.batches import record_batch
+from sluice.ledger.generations import record_identities
 from sluice.leftovers.remove_leftovers import clean
 from sluice.publication.crash_points import CrashPoint
 from sluice.settings import load_settings
+from sluice.sources.source_identities import output_table_name
 
 __all__ = ["COLUMNS", "copier", "empty_yard", "yard"]
 
@@ -81,3 +85,66 @@ def test_a_checkpoint_that_is_written_between_the_look_and_its_removal_stays(yar
         clean(left, actor=ANN, reached=drives_on)
 
     assert written[0].exists(), "what was written today is removed"
+
+
+def in_generation_2(copier: Copier) -> None:
+    """The stream was reset, and its table is the one of generation 2."""
+    reset(copier.ledger, copier.stream, load_settings())
+    record_identities(copier.ledger, copier.stream, 2, {output_table_name(copier.bench.output.target): "uuid"})
+
+
+def test_a_table_whose_mark_was_removed_keeps_everything_of_its_stream(copier: Copier) -> None:
+    """The tables were restored to generation 1, whose mark could not be read, and a person has done what `MarkError`
+    says: "Remove the property: the next start of the stream restores it". The history of main shows generation 1."""
+    in_generation_2(copier)
+    assert left_of(copier).found == (), "the table stands in generation 1"
+    table = copier.bench.target()
+    with table.transaction() as changed:
+        changed.remove_properties(copier.bench.output.mark_property)
+
+    assert [(one.kind, one.of) for one in left_of(copier).due] == []
+
+
+def test_the_mark_of_an_output_that_has_another_name_since_keeps_nothing_for_ever(copier: Copier) -> None:
+    """An output was renamed and the stream reset: the mark under the earlier name stays on the table."""
+    in_generation_2(copier)
+    table, mark = copier.bench.target(), copier.bench.output.mark_property
+    at_1 = table.properties[mark]
+    at_2 = json.dumps(json.loads(at_1) | {"generation": 2})
+    with table.transaction() as changed:
+        changed.set_properties({mark: at_2, f"{mark}_before": at_1})
+
+    assert left_of(copier).found != (), "it is neither listed nor removed, and nothing says why"
+
+
+@pytest.mark.parametrize("how", ["away", "unreadable"])
+def test_what_stays_for_the_sake_of_a_table_is_listed_with_the_reason(
+    copier: Copier, capsys: pytest.CaptureFixture[str], how: str
+) -> None:
+    """A stream that is not declared any more, whose table was dropped with it, keeps every state that it ever had:
+    "Generations of streams that are not declared any more: the closed ones go" (0104)."""
+    in_generation_2(copier)
+    if how == "away":
+        copier.bench.catalog.drop_table(copier.bench.output.target)
+    else:
+        with copier.bench.target().transaction() as changed:
+            changed.set_properties({copier.bench.output.mark_property: "no mark"})
+
+    _, shown, errors = typed(["stream", "leftovers", copier.stream], capsys)
+
+    assert "Nothing is left behind" not in shown, shown + errors
+
+
+def test_a_mark_that_was_removed_in_the_newest_generation_is_found_in_the_earlier_metadata(copier: Copier) -> None:
+    in_generation_2(copier)
+    table, mark = copier.bench.target(), copier.bench.output.mark_property
+    at_2 = json.dumps(json.loads(table.properties[mark]) | {"generation": 2})
+    with table.transaction() as changed:
+        changed.set_properties({mark: at_2})
+    with copier.bench.target().transaction() as changed:
+        changed.remove_properties(mark)
+    first = a_batch(copier.stream, 2)
+    second = replace(first, key=replace(first.key, batch=1), published_rows={copier.bench.output.output: 1})
+    record_batch(copier.ledger, second)
+
+    assert len(left_of(copier).due) == 2
