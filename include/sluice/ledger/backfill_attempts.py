@@ -181,6 +181,18 @@ def newest_attempt(ledger: Ledger, stream: str, start: datetime, end: datetime) 
     return None if row is None else record_of(BackfillAttemptObservation, row)
 
 
+def running_attempts(ledger: Ledger) -> tuple[BackfillAttemptObservation, ...]:
+    """The attempts of all streams that have not reported an end, oldest first. Some may have died."""
+    found = (
+        select(*BackfillAttempt.columns())
+        .where(BackfillAttempt.state == BackfillState.RUNNING)
+        .order_by(BackfillAttempt.started_at, BackfillAttempt.attempt)
+    )
+    with ledger.transaction() as connection:
+        rows = connection.execute(found).all()
+    return tuple(record_of(BackfillAttemptObservation, row) for row in rows)
+
+
 def attempts_launched_by(ledger: Ledger, launched_by: str) -> tuple[BackfillAttemptObservation, ...]:
     """The attempts of one launcher, such as a run of a DAG, oldest first."""
     found = (

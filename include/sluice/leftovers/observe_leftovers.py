@@ -20,7 +20,12 @@ from sluice.checkpoints.checkpoint_layout import FileObservation
 from sluice.checkpoints.copy_rehearsals import rehearsal_location
 from sluice.declarations.stream_declaration import QUARANTINE_NAMESPACE
 from sluice.errors import CheckpointError, CheckpointStorageError
-from sluice.ledger.backfill_attempts import BackfillState, newest_attempt
+from sluice.ledger.backfill_attempts import (
+    BackfillAttemptObservation,
+    BackfillState,
+    newest_attempt,
+    running_attempts,
+)
 from sluice.ledger.batches import BatchObservation, newest_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import GenerationObservation, all_generations
@@ -112,6 +117,11 @@ class Leftovers:
     def due(self) -> tuple[Leftover, ...]:
         """Those that may be removed."""
         return tuple(one for one in self.found if one.is_due(self.now))
+
+    @property
+    def missed(self) -> tuple[Leftover, ...]:
+        """Those that might be removed, and whose storage does not answer."""
+        return tuple(one for one in self.found if one.is_missed(self.now))
 
     @property
     def _grace(self) -> timedelta:
@@ -249,6 +259,13 @@ class Leftovers:
     def over(self) -> tuple[RefreshObservation, ...]:
         """The refreshes whose grace is over and whose end is not noted, as long as their tables may have been left."""
         return tuple(one for one, since in self._ended_refreshes() if self.now >= since + self._grace)
+
+    @cached_property
+    def silent(self) -> tuple[BackfillAttemptObservation, ...]:
+        """The attempts to backfill that have not reported an end for the grace, whether or not they had a table. One
+        that has died keeps the files of every backfill of its stream; one that lives has the lock of its interval."""
+        running = (one for one in running_attempts(self.ledger) if self._is_asked(one.key.stream))
+        return tuple(one for one in running if self.now >= one.started_at + self._grace)
 
     def is_cleared(self, refresh: RefreshObservation) -> bool:
         """Whether no table of a refresh is left now.

@@ -1,7 +1,8 @@
 """Removes what is left behind once its grace is over: `sluice stream clean`, and the DAG `ledger_upkeep` every night.
 
     event ─► file by file, those on top first ─► empty folders          of a folder
-    event ─► lock of the interval ─► drop, without the data files       of a table
+    lock of the interval ─► event ─► drop, without the data files       of a table
+    lock of the interval ─► event ─► note                               of a backfill that has died
 
 What is removed is looked for again each time, so that a removal that was interrupted is completed by the next one.
 """
@@ -9,12 +10,20 @@ What is removed is looked for again each time, so that a removal that was interr
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
+from typing import Any
 
+from sluice.backfill.intervals import Interval
 from sluice.checkpoints.checkpoint_files import open_checkpoint_files, require_below
-from sluice.errors import CheckpointError, SluiceError, UnhealthyError
-from sluice.ledger.backfill_attempts import BackfillState, end_attempt, newest_attempt
+from sluice.errors import CheckpointError, LedgerError, SluiceError, UnhealthyError
+from sluice.ledger.backfill_attempts import (
+    BackfillAttemptObservation,
+    BackfillState,
+    end_attempt,
+    newest_attempt,
+)
 from sluice.ledger.events import REQUESTED, Actor, ActorKind, Event, EventAction, record_event
 from sluice.ledger.locks import LockedInterval, interval_lock
 from sluice.ledger.refreshes import RefreshObservation, end_refresh
@@ -41,14 +50,18 @@ def plan_cleaning(left: Leftovers) -> CleaningPlan:
     ------
     LakehouseError, LedgerError: as `Leftovers.found`.
     """
-    steps = [*map(_sentence, left.due), *map(_end_sentence, left.over)]
+    stays = [f"Stays, and lets the command fail: {one.place}: {one.problem}" for one in left.missed]
+    steps = [*map(_sentence, left.due), *stays, *map(_end_sentence, left.over), *map(_loss_sentence, left.silent)]
     return OperationPlan(
         verb=OperationVerb.CLEAN,
         subject=left.stream or "all streams",
         seen=left,
         steps=steps_of(*(steps or ("Nothing is to be removed.",))),
         at_stake=Stake.CHECKPOINT if left.due else Stake.NOTHING,
-        evidence={"removes": [{"place": one.place, "files": one.files, "bytes": one.size_bytes} for one in left.due]},
+        evidence={
+            "removes": [{"place": one.place, "files": one.files, "bytes": one.size_bytes} for one in left.due],
+            "stays": [one.place for one in left.missed],
+        },
     )
 
 
@@ -72,23 +85,24 @@ def clean(
     LakehouseError, LedgerError: as `Leftovers.found`.
     """
     plan_cleaning(left).require_same(planned)
-    missed = [one for one in left.found if one.is_missed(left.now)]
-    failed = [f"{one.place}: {one.problem}" for one in missed]
+    failed = [f"{one.place}: {one.problem}" for one in left.missed]
     for one in left.due:
         try:
             _remove(left, one, actor, reached)
         except SluiceError as error:
             _log.error("leftover=%s %s", one.place, error)
             failed.append(f"{one.place}: {error.message}")
+    for attempt in left.silent:
+        _note_lost(left, attempt, actor)
     for refresh in left.over:
         if left.is_cleared(refresh):
             record_event(left.ledger, _end_event(refresh, actor))
             end_refresh(left.ledger, refresh.number)
     if failed:
-        count = len(left.due) + len(missed)
+        count = len(left.due) + len(left.missed)
         raise UnhealthyError(
             f"{len(failed)} of {count} leftovers were not removed: {' '.join(failed)}",
-            next_step="The others are gone. `sluice stream clean` again continues with the rest.",
+            next_step=f"{count - len(failed)} are gone. `sluice stream clean` again continues with the rest.",
         )
     return left.due
 
@@ -101,7 +115,6 @@ def _remove(left: Leftovers, one: Leftover, actor: Actor, reached: Reached) -> N
         if one.path:
             _remove_folder(left, one, reached)
         else:
-            _end_attempt(left, one)
             drop_staging_copy(left.catalog, one.place)
             reached(CrashPoint.CLEARED)
 
@@ -127,13 +140,21 @@ def _lock(left: Leftovers, one: Leftover) -> AbstractContextManager[None]:
     return interval_lock(left.ledger, LockedInterval(stream=one.stream, start=one.interval.start, end=one.interval.end))
 
 
-def _end_attempt(left: Leftovers, one: Leftover) -> None:
-    """Note that a backfill has died whose interval is locked here: only then are the files of its stream orphans."""
-    if one.interval is None:
-        return
-    attempt = newest_attempt(left.ledger, one.stream, one.interval.start, one.interval.end)
-    if attempt is not None and attempt.state is BackfillState.RUNNING:
-        end_attempt(left.ledger, attempt.key, BackfillState.LOST, reason="its process ended without a report")
+def _note_lost(left: Leftovers, attempt: BackfillAttemptObservation, actor: Actor) -> None:
+    """Note that an attempt has died: only then are the files of its stream orphans."""
+    key = attempt.key
+    try:
+        with interval_lock(
+            left.ledger, LockedInterval(stream=key.stream, start=key.interval_start, end=key.interval_end)
+        ):
+            newest = newest_attempt(left.ledger, key.stream, key.interval_start, key.interval_end)
+            if newest is None or newest.key != key or newest.state is not BackfillState.RUNNING:
+                return  # it has ended meanwhile, or another one began and has noted it
+            evidence = {"kind": "backfill", "attempt": key.attempt}
+            record_event(left.ledger, _note(key.stream, _loss_sentence(attempt), actor, evidence))
+            end_attempt(left.ledger, key, BackfillState.LOST, reason="its process ended without a report")
+    except LedgerError as error:  # it lives, or the next removal notes it
+        _log.info("stream=%s attempt=%s is not noted as lost: %s", key.stream, key.attempt, error)
 
 
 def _remove_folder(left: Leftovers, one: Leftover, reached: Reached) -> None:
@@ -164,24 +185,31 @@ def _end_sentence(refresh: RefreshObservation) -> str:
     return f"Note the end of refresh {refresh.number} of {refresh.stream}, once no table of it is left."
 
 
-def _end_event(refresh: RefreshObservation, actor: Actor) -> Event:
-    return Event(
-        name=refresh.stream,
-        actor=actor,
-        action=EventAction.REMOVE_LEFTOVER,
-        reason=REQUESTED if actor.kind is ActorKind.PERSON else "grace_over",
-        explanation=_end_sentence(refresh),
-        evidence={"kind": "refresh", "of": f"refresh {refresh.number}, {refresh.state}"},
+def _loss_sentence(attempt: BackfillAttemptObservation) -> str:
+    key = attempt.key
+    interval = Interval(start=key.interval_start, end=key.interval_end)
+    return (
+        f"Note that attempt {key.attempt} to backfill {interval.spoken} of {key.stream} was lost, unless it still runs."
     )
+
+
+def _end_event(refresh: RefreshObservation, actor: Actor) -> Event:
+    evidence = {"kind": "refresh", "of": f"refresh {refresh.number}, {refresh.state}"}
+    return _note(refresh.stream, _end_sentence(refresh), actor, evidence)
 
 
 def _event(one: Leftover, actor: Actor) -> Event:
     facts = {name: value for name, value in asdict(one).items() if name in ("kind", "of", "place", "files")}
+    evidence = {**facts, "bytes": one.size_bytes, "since": one.since.isoformat()}
+    return _note(one.stream, _sentence(one), actor, evidence)
+
+
+def _note(stream: str, sentence: str, actor: Actor, evidence: Mapping[str, Any]) -> Event:
     return Event(
-        name=one.stream,
+        name=stream,
         actor=actor,
         action=EventAction.REMOVE_LEFTOVER,
         reason=REQUESTED if actor.kind is ActorKind.PERSON else "grace_over",
-        explanation=_sentence(one),
-        evidence={**facts, "bytes": one.size_bytes, "since": one.since.isoformat()},
+        explanation=sentence,
+        evidence=evidence,
     )

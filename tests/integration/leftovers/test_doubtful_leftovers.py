@@ -6,28 +6,64 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from tests.fixtures.left_behind import a_batch, age, reset
 from tests.fixtures.publication import COLUMNS
 from tests.integration.cli.test_operations import Copier, copier, typed
+from tests.integration.leftovers.test_left_tables import DAY, staged
 from tests.integration.leftovers.test_leftovers import ANN, Yard, empty_yard, left_of, yard
 from tests.integration.leftovers.test_unseen_leftovers import FOLDER, local
 
-from sluice.errors import UnhealthyError
+from sluice.backfill.intervals import Interval, name_part
+from sluice.checkpoints.checkpoint_files import LocalCheckpointFiles
+from sluice.checkpoints.checkpoint_layout import FileObservation
+from sluice.errors import CheckpointStorageError, UnhealthyError
+from sluice.ledger.backfill_attempts import BackfillState, begin_attempt, newest_attempt
 from sluice.ledger.batches import record_batch
 from sluice.ledger.generations import record_identities
-from sluice.leftovers.remove_leftovers import clean
+from sluice.ledger.table_writers import known_writes
+from sluice.leftovers.remove_leftovers import clean, plan_cleaning
 from sluice.publication.crash_points import CrashPoint
+from sluice.publication.staging_layout import BACKFILL_NAMESPACE
 from sluice.settings import load_settings
 from sluice.sources.source_identities import output_table_name
 
 __all__ = ["COLUMNS", "copier", "empty_yard", "yard"]
+
+NEXT_DAY = Interval(start=DAY.end, end=DAY.end + timedelta(days=1))
+
+
+def test_the_attempts_of_a_joint_backfill_that_died_are_noted_with_its_one_staging_table(copier: Copier) -> None:
+    """`JointRun` has an attempt for each interval, and one staging table, which has the name of the first."""
+    began = datetime.now(UTC) - timedelta(hours=1)
+    for day, identity in ((DAY, "j1"), (NEXT_DAY, "j2")):
+        begin_attempt(copier.ledger, copier.stream, start=day.start, end=day.end, launched_by="ann", identity=identity)
+    staged(copier, f"{BACKFILL_NAMESPACE}.{copier.stream}__copies__{name_part(DAY)}")
+    clean(left_of(copier), actor=ANN)
+    assert left_of(copier).found == ()
+
+    known = known_writes(copier.ledger, ["j1", "j2"], since=began)
+    assert None not in known.values(), f"their files never become orphans: {known}"
+
+
+def test_an_attempt_that_died_before_it_had_a_staging_table_is_noted_as_lost(copier: Copier) -> None:
+    """As one that was killed while it computed, behind the plan: the table is created only when rows are staged. The
+    same state is left by a kill between the drop of the table and the record of the end."""
+    began = datetime.now(UTC) - timedelta(hours=1)
+    begin_attempt(copier.ledger, copier.stream, start=DAY.start, end=DAY.end, launched_by="ann", identity="n1")
+
+    clean(left_of(copier), actor=ANN)
+
+    attempt = newest_attempt(copier.ledger, copier.stream, DAY.start, DAY.end)
+    assert attempt is not None
+    known = known_writes(copier.ledger, ["n1"], since=began)
+    assert (attempt.state, known["n1"] is not None) == (BackfillState.LOST, True)
 
 
 @pytest.fixture
@@ -115,6 +151,23 @@ def test_the_mark_of_an_output_that_has_another_name_since_keeps_nothing_for_eve
         changed.set_properties({mark: at_2, f"{mark}_before": at_1})
 
     assert left_of(copier).found != (), "it is neither listed nor removed, and nothing says why"
+
+
+def refused(_: LocalCheckpointFiles, folder: str = "") -> Sequence[FileObservation]:
+    """A storage that does not answer."""
+    raise CheckpointStorageError("The folder cannot be listed: Input/output error.")
+
+
+@FOLDER
+def test_the_plan_says_what_the_command_will_fail_for(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan is "Nothing is to be removed.", and the command ends with "1 of 1 leftovers were not removed"."""
+    monkeypatch.setattr(LocalCheckpointFiles, "list_files", refused)
+    steps = " ".join(step.sentence for step in plan_cleaning(yard.left()).steps)
+    with pytest.raises(UnhealthyError) as failed:
+        clean(yard.left(), actor=ANN)
+
+    assert "Input/output error" in steps, steps
+    assert "The others are gone" not in (failed.value.next_step or ""), f"{failed.value.message}: there are no others"
 
 
 @pytest.mark.parametrize("how", ["away", "unreadable"])
