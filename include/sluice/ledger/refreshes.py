@@ -23,7 +23,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from sluice.errors import UsageError
 from sluice.ledger.batches import totals
 from sluice.ledger.connection import Ledger
-from sluice.ledger.events import Event, add_event
+from sluice.ledger.events import Event, EventAction, EventSubject, LedgerEvent, add_event
 from sluice.ledger.generations import Generation
 from sluice.ledger.leases import Lease
 from sluice.ledger.ledger_table import LedgerTable, is_one_of
@@ -138,6 +138,20 @@ def all_refreshes(ledger: Ledger) -> tuple[RefreshObservation, ...]:
     with ledger.transaction() as connection:
         rows = connection.execute(select(*Refresh.columns()).order_by(Refresh.number)).all()
     return tuple(record_of(RefreshObservation, row) for row in rows)
+
+
+def times_of_abandonment(ledger: Ledger) -> Mapping[int, datetime]:
+    """When each abandoned refresh was given up, by its number; without those whose event is not kept any more."""
+    is_its = (
+        (LedgerEvent.subject == EventSubject.STREAM)
+        & (LedgerEvent.name == Refresh.stream)
+        & (LedgerEvent.action == EventAction.ABANDON_REFRESH)
+        & (LedgerEvent.recorded_at >= Refresh.began_at)
+    )
+    found = select(Refresh.number, func.min(LedgerEvent.recorded_at)).join(LedgerEvent, is_its)
+    with ledger.transaction() as connection:
+        rows = connection.execute(found.where(Refresh.state == RefreshState.ABANDONED).group_by(Refresh.number))
+        return {row[0]: row[1] for row in rows}
 
 
 def unsettled_refresh(ledger: Ledger, stream: str) -> RefreshObservation | None:

@@ -6,8 +6,8 @@ back hands that of an earlier generation to a later one. A folder is closed when
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from sluice.ledger.generations import GenerationObservation, checkpoint_of
@@ -37,12 +37,14 @@ class KnownCheckpoints:
 
     generations: by stream, oldest first. live: stream and generation of each live run.
     begun: the streams whose newest generation has recorded a batch: from then on the tables say where it stands.
+    abandoned_at: when refreshes were given up, by number, as far as that is kept.
     """
 
     generations: Sequence[GenerationObservation]
     refreshes: Sequence[RefreshObservation]
     live: Collection[tuple[str, int]]
     begun: Collection[str]
+    abandoned_at: Mapping[int, datetime] = field(default_factory=dict)
 
 
 def newest_generations(generations: Sequence[GenerationObservation]) -> dict[str, GenerationObservation]:
@@ -69,8 +71,8 @@ def closed_checkpoints(known: KnownCheckpoints) -> Iterator[ClosedCheckpoint]:
 def _abandoned(
     generation: GenerationObservation, refresh: RefreshObservation, known: KnownCheckpoints
 ) -> ClosedCheckpoint | None:
-    """The checkpoint of a shadow; none while the refresh is open. When its end was noted says nothing of the folder:
-    the newest change of a file does."""
+    """The checkpoint of a shadow; none while the refresh is open. When its end was noted says nothing: that may have
+    been long after it was given up. Where that time is not kept any more, the newest change of a file counts."""
     if refresh.state in OPEN_STATES or (generation.stream, generation.generation) in known.live:
         return None
     return ClosedCheckpoint(
@@ -79,7 +81,7 @@ def _abandoned(
         of=f"refresh {refresh.number}, {refresh.state}",
         checkpoint=generation.checkpoint,
         path=_path(generation.stream, generation.generation),
-        closed_at=refresh.began_at,
+        closed_at=known.abandoned_at.get(refresh.number, refresh.began_at),
     )
 
 

@@ -29,7 +29,7 @@ from sluice.ledger.backfill_attempts import (
 from sluice.ledger.batches import BatchObservation, newest_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import GenerationObservation, all_generations
-from sluice.ledger.refreshes import OPEN_STATES, RefreshObservation, all_refreshes
+from sluice.ledger.refreshes import OPEN_STATES, RefreshObservation, all_refreshes, times_of_abandonment
 from sluice.ledger.runs import live_generations
 from sluice.leftovers.closed_checkpoints import (
     ClosedCheckpoint,
@@ -111,7 +111,7 @@ class Leftovers:
         LakehouseError, LedgerError: when the catalog or the ledger does not answer.
         """
         found = (*self._of_checkpoints(), *self._of_refreshes(), *self._of_backfills())
-        return tuple(sorted(found, key=lambda one: (one.stream, one.since, one.place)))
+        return tuple(sorted(found, key=lambda one: (one.stream, one.since, bool(one.path), one.place)))
 
     @property
     def due(self) -> tuple[Leftover, ...]:
@@ -133,6 +133,10 @@ class Leftovers:
     @cached_property
     def _refreshes(self) -> tuple[RefreshObservation, ...]:
         return all_refreshes(self.ledger)
+
+    @cached_property
+    def _abandoned_at(self) -> Mapping[int, datetime]:
+        return times_of_abandonment(self.ledger)
 
     @cached_property
     def _live(self) -> frozenset[tuple[str, int]]:
@@ -174,7 +178,13 @@ class Leftovers:
         return tuple(replace(one, problem=self._doubts[one.stream], is_unanswered=False) for one in found)
 
     def _closed_of(self, begun: Collection[str]) -> tuple[ClosedCheckpoint, ...]:
-        known = KnownCheckpoints(generations=self._generations, refreshes=self._refreshes, live=self._live, begun=begun)
+        known = KnownCheckpoints(
+            generations=self._generations,
+            refreshes=self._refreshes,
+            live=self._live,
+            begun=begun,
+            abandoned_at=self._abandoned_at,
+        )
         closed = closed_checkpoints(known)
         return tuple(one for one in closed if self._is_asked(one.stream) and one.closed_at <= self.now)
 
@@ -280,7 +290,7 @@ class Leftovers:
         """The refreshes that no command continues and whose end is not noted, with when it could be taken back."""
         streams = {stream for stream, _ in self._live}
         for refresh in self._refreshes:
-            since = max(refresh.began_at, refresh.keeps_until or refresh.began_at)
+            since = self._abandoned_at.get(refresh.number) or refresh.keeps_until or refresh.began_at
             is_over = refresh.ended_at is None and refresh.state not in OPEN_STATES and since <= self.now
             if is_over and self._is_asked(refresh.stream) and refresh.shadow not in streams:
                 yield refresh, since

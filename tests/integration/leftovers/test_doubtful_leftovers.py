@@ -13,7 +13,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from tests.fixtures.left_behind import a_batch, age, reset
+from sqlalchemy import update
+from tests.fixtures.left_behind import a_batch, age, fill, reset
 from tests.fixtures.publication import COLUMNS
 from tests.integration.cli.test_operations import Copier, copier, typed
 from tests.integration.leftovers.test_left_tables import DAY, staged
@@ -26,13 +27,16 @@ from sluice.checkpoints.checkpoint_layout import FileObservation
 from sluice.errors import CheckpointStorageError, UnhealthyError
 from sluice.ledger.backfill_attempts import BackfillState, begin_attempt, newest_attempt
 from sluice.ledger.batches import record_batch
-from sluice.ledger.generations import record_identities
+from sluice.ledger.events import EventAction
+from sluice.ledger.generations import current_generation, record_identities
+from sluice.ledger.refreshes import Refresh, abandon_refresh, end_refresh
 from sluice.ledger.table_writers import known_writes
 from sluice.leftovers.remove_leftovers import clean, plan_cleaning
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.staging_layout import BACKFILL_NAMESPACE
 from sluice.settings import load_settings
 from sluice.sources.source_identities import output_table_name
+from sluice.supervision.supervision_events import command_event
 
 __all__ = ["COLUMNS", "copier", "empty_yard", "yard"]
 
@@ -64,6 +68,32 @@ def test_an_attempt_that_died_before_it_had_a_staging_table_is_noted_as_lost(cop
     assert attempt is not None
     known = known_writes(copier.ledger, ["n1"], since=began)
     assert (attempt.state, known["n1"] is not None) == (BackfillState.LOST, True)
+
+
+@pytest.mark.parametrize("is_ended", [True, False], ids=["ended", "killed"])
+def test_what_an_abandoned_refresh_leaves_is_kept_for_the_grace_from_when_it_was_abandoned(
+    copier: Copier, is_ended: bool
+) -> None:
+    """It was begun 40 days ago, its build stood still for 35 days, and it is given up now: "counted from when nothing
+    needs it any more" (0104)."""
+    begun = copier.refresh()
+    shadow = current_generation(copier.ledger, begun.shadow, checkpoints_root=load_settings().checkpoints)
+    fill(shadow.checkpoint, load_settings())
+    with copier.ledger.transaction() as connection:
+        of_refresh = update(Refresh).where(Refresh.number == begun.number)
+        connection.execute(of_refresh.values(began_at=Refresh.began_at - timedelta(days=40)))
+    then = (datetime.now(UTC) - timedelta(days=35)).timestamp()
+    for file in local(load_settings().checkpoints).rglob("*"):
+        os.utime(file, (then, then))
+    assert left_of(copier, later=timedelta(0)).found == (), "until now a command may continue it"
+    event = command_event(EventAction.ABANDON_REFRESH, copier.stream, by="a test")
+    abandon_refresh(copier.ledger, begun.number, event=event)
+    if is_ended:
+        end_refresh(copier.ledger, begun.number)
+
+    due = left_of(copier, later=timedelta(0)).due
+
+    assert due == (), [(one.kind, f"not needed since {one.since:%Y-%m-%d}") for one in due]
 
 
 @pytest.fixture

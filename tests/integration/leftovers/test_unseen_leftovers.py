@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from pyiceberg.exceptions import ServerError
 from pyiceberg.table import Table
-from sqlalchemy import update
+from sqlalchemy import insert, select, update
 from tests.fixtures.left_behind import age, reset
 from tests.fixtures.publication import COLUMNS
 from tests.integration.cli.test_operations import Copier, copier
@@ -27,6 +27,7 @@ from sluice.checkpoints.checkpoint_layout import FileObservation
 from sluice.checkpoints.copy_rehearsals import rehearsal_location
 from sluice.errors import CheckpointError, CheckpointStorageError, UnhealthyError
 from sluice.ledger.backfill_attempts import begin_attempt
+from sluice.ledger.events import LedgerEvent
 from sluice.ledger.generations import record_identities
 from sluice.ledger.refreshes import Refresh, RefreshObservation
 from sluice.ledger.table_writers import known_writes
@@ -198,8 +199,14 @@ def test_a_table_that_is_away_keeps_everything_of_its_stream(copier: Copier) -> 
 
 
 def aged(copier: Copier, refresh: RefreshObservation) -> None:
-    """Make a refresh and the files of its shadow 40 days old."""
+    """Make a refresh, its abandonment and the files of its shadow 40 days old."""
     with copier.ledger.transaction() as connection:
+        names = [one.name for one in LedgerEvent.__table__.columns if one.name not in ("number", "recorded_at")]
+        at_then = select(
+            *(LedgerEvent.__table__.c[name] for name in names), LedgerEvent.recorded_at - timedelta(days=40)
+        )
+        at_then = at_then.where(LedgerEvent.name == refresh.stream)  # beside today's, as no event is ever changed
+        connection.execute(insert(LedgerEvent).from_select([*names, "recorded_at"], at_then))
         of_refresh = update(Refresh).where(Refresh.number == refresh.number)
         connection.execute(of_refresh.values(began_at=Refresh.began_at - timedelta(days=40)))
     then = (datetime.now(UTC) - timedelta(days=40)).timestamp()
