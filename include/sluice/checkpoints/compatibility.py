@@ -9,7 +9,6 @@ Source: https://spark.apache.org/docs/4.1.1/streaming/apis-on-dataframes-and-dat
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 from sluice.declarations.stream_declaration import StreamDeclaration
@@ -20,9 +19,6 @@ STATE_OPERATORS = "state operators"
 STATE_MEANING = "meaning of the state"
 """The entry of what the operators keep: keys and aggregates with order and types, conditions and columns of joins,
 limits. Spark compares types alone."""
-
-_OPERATOR = re.compile(r"(?:^|; )(?:Aggregate|Deduplicate|Distinct|FlatMapGroups|Join|TransformWithState)")
-"""The beginning of each operator in that entry. Their keys may have a semicolon, too, in a text."""
 
 PROCESSOR_KEYS = "keys of the state processors"
 """The entry of the columns by which processors of state keep their values; there is none without a processor."""
@@ -88,16 +84,6 @@ def fingerprint_of(
     if processor_keys:
         fingerprint[PROCESSOR_KEYS] = "; ".join(processor_keys)
     return fingerprint
-
-
-def count_operators(recorded: Mapping[str, str]) -> int:
-    """How many operators keep state at least, by the fingerprint of a checkpoint; 0 where it does not say so. Limits
-    keep some and are not part of it.
-
-    Known limitation: an operator that Spark leaves out counts all the same: a `distinct` behind another one, or one in
-    a part of a SQL text that the rest does not use.
-    """
-    return len(_OPERATOR.findall(recorded.get(STATE_OPERATORS, "")))
 
 
 def refused_changes(recorded: Mapping[str, str], wanted: Mapping[str, str]) -> tuple[str, ...]:

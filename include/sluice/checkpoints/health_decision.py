@@ -34,16 +34,14 @@ SHOWN_PROBLEMS = 3
 """How many damaged stores a message lists; they are usually damaged together."""
 
 
-def judge_state(
-    seen: CheckpointContents, *, committed_batch: int | None, is_kept: bool = False, operators: int = 0
-) -> CheckpointFinding:
+def judge_state(seen: CheckpointContents, *, committed_batch: int | None, is_kept: bool = False) -> CheckpointFinding:
     """Check that every store has all files that a start after `committed_batch` loads, each in its full size.
 
     A start after batch N loads state version N + 1: the newest full state up to it and all later changes.
 
     Parameters
     ----------
-    is_kept: whether the query is known to keep state. operators: how many operators at least are known to.
+    is_kept: whether the query is known to keep state.
     """
     stores, noted = state_stores(seen.files), _noted_stores(seen)
     if (is_kept or noted) and not stores and committed_batch is not None:
@@ -51,7 +49,7 @@ def judge_state(
     if committed_batch is None or not stores:
         return CheckpointFinding(name=CheckpointProperty.STATE_COMPLETE, healthy=True, message="no state is kept yet")
     version = committed_batch + 1
-    problems = _missing_stores(stores, noted, operators=operators)
+    problems = _missing_stores(stores, noted)
     for folder, store in stores.items():
         problems += [f"{folder}: {problem}" for problem in _problems_of(store, version, seen)]
     message = f"{len(stores)} stores are whole at version {version}"
@@ -61,7 +59,7 @@ def judge_state(
     return CheckpointFinding(name=CheckpointProperty.STATE_COMPLETE, healthy=not problems, message=message)
 
 
-def _missing_stores(stores: Collection[str], noted: Mapping[str, _NotedStores], *, operators: int) -> list[str]:
+def _missing_stores(stores: Collection[str], noted: Mapping[str, _NotedStores]) -> list[str]:
     """Operators have numbers from 0 without a gap. Each has as many partitions as Spark has noted, and each of them the
     same stores, a join several.
 
@@ -77,7 +75,7 @@ def _missing_stores(stores: Collection[str], noted: Mapping[str, _NotedStores], 
             partitions[operator] = max(int(partition) + 1, partitions.get(operator, 0))
             names.setdefault(operator, set()).add("".join(f"/{one}" for one in name))
     seen = max((int(one) for one in noted.keys() | names.keys() if one.isdecimal()), default=-1) + 1
-    all_of_them = noted.keys() | set(map(str, range(max(seen, operators))))
+    all_of_them = noted.keys() | set(map(str, range(seen)))
     for operator in noted.keys() & names.keys():
         if partitions[operator] > 1 or len(noted[operator].names) > 1:
             partitions[operator] = max(partitions[operator], noted[operator].partitions)
@@ -170,7 +168,7 @@ class CheckpointExpectation:
     has_batches: whether the ledger holds batches of this generation.
     is_live: whether a driver is running.
     longest_batch_seconds: how long a batch of a live stream may take before it counts as stuck.
-    keeps_state: whether the query is known to keep state. state_operators: how many operators at least are known to.
+    keeps_state: whether the query is known to keep state.
     """
 
     stream: str
@@ -180,7 +178,6 @@ class CheckpointExpectation:
     is_live: bool
     longest_batch_seconds: float
     keeps_state: bool = False
-    state_operators: int = 0
 
 
 def judge_checkpoint(
@@ -197,12 +194,7 @@ def judge_checkpoint(
             _commits_follow(offsets, commits, seen.newest_planned_batch),
             _readable(CheckpointProperty.COMMITS_READABLE, seen, commits, problem_of=commit_problem),
             _complete(seen),
-            judge_state(
-                seen,
-                committed_batch=max(commits, default=None),
-                is_kept=expected.keeps_state,
-                operators=expected.state_operators,
-            ),
+            judge_state(seen, committed_batch=max(commits, default=None), is_kept=expected.keeps_state),
             _leftovers(seen, now),
             _progress(expected, offsets, commits, seen.newest_planned_batch, now),
         ]

@@ -19,7 +19,6 @@ from pyiceberg.table import Table
 from sluice.checkpoints.checkpoint_files import open_checkpoint_files
 from sluice.checkpoints.checkpoint_layout import OFFSETS, CheckpointContents
 from sluice.checkpoints.checkpoint_logs import offsets_of
-from sluice.checkpoints.compatibility import count_operators
 from sluice.checkpoints.health_decision import CheckpointExpectation, judge_checkpoint
 from sluice.checkpoints.observe_checkpoint import observe_checkpoint
 from sluice.declarations.source_declarations import IcebergSource, KafkaSource
@@ -388,7 +387,6 @@ def _health(
         is_live=seen.is_live,
         longest_batch_seconds=longest_batch_seconds(declaration),
         keeps_state=seen.keeps_state,
-        state_operators=count_operators(seen.fingerprint),
     )
     return judge_checkpoint(expected=expected, seen=seen.contents, now=now)
 

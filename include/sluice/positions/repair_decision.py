@@ -26,7 +26,6 @@ from sluice.checkpoints.checkpoint_logs import (
     next_batch_metadata,
     offsets_of,
 )
-from sluice.checkpoints.compatibility import count_operators
 from sluice.checkpoints.health_decision import commit_problem, judge_state, offset_problem
 from sluice.checkpoints.replayed_batches import REPLAY
 from sluice.ledger.checkpoint_checks import CheckpointFinding, CheckpointProperty
@@ -207,8 +206,7 @@ class _Checkpoint:
         return self._state_at(stands).healthy
 
     def _state_at(self, stands: int) -> CheckpointFinding:
-        operators = count_operators(self.seen.fingerprint)
-        return judge_state(self.contents, committed_batch=stands, is_kept=True, operators=operators)
+        return judge_state(self.contents, committed_batch=stands, is_kept=True)
 
     def _lost_state(self, newest: int, done: int) -> str:
         known = self.seen.batches.get(done)

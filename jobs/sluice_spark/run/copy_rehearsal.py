@@ -3,7 +3,7 @@
     the copy in `.rehearsals` ─► its newest commit goes ─► the query runs that batch again ─► its state is compared
 
 What a copy is worth shows when it is needed: whether its files are whole, whether today's code reads its state, and
-whether the sources still have what comes behind it, where a restored copy goes on. The rows of the batch go nowhere.
+whether the sources still have what comes behind it, where a restored copy continues. The rows of the batch go nowhere.
 
 What it does not do: it runs one batch, and a replay may need a thousand. The state is compared by its number of rows.
 """
@@ -150,7 +150,7 @@ class CopyRehearsal:
         return "" if is_run else f"batch {key} was planned on the copy and did not run"
 
     def _lost(self, batch: BatchObservation, shadow: CheckpointFiles) -> str:
-        """What an input does not have any more of what comes behind a batch, where a restored copy goes on: the batch
+        """What an input does not have any more of what comes behind a batch, where a restored copy continues: the batch
         itself may be read all the same. Empty where nothing shows that; what does not answer the query asks again."""
         with suppress(LakehouseError):
             reach = SourceReach(

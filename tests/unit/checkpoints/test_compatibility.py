@@ -12,7 +12,6 @@ from sluice.checkpoints.compatibility import (
     STATE_MEANING,
     STATE_OPERATORS,
     STATE_VERSION,
-    count_operators,
     fingerprint_of,
     refused_changes,
 )
@@ -122,16 +121,3 @@ def test_a_checkpoint_is_bound_to_the_keys_of_its_processors() -> None:
     declaration = continuous_stream().declaration
     by_user, by_page = (fingerprint_of(declaration, processor_keys=(keys,)) for keys in ("user string", "page string"))
     assert refused_changes(by_user, by_page) == (f"{PROCESSOR_KEYS} was `user string` and is now `page string`",)
-
-
-@pytest.mark.parametrize(
-    ("operators", "count"),
-    [
-        ((), 0),
-        (("Aggregate carrier, split(route, ; , -1)[0]", "Deduplicate id"), 2),
-        (("Join Inner ((id = other) AND (name = a; b))", "Distinct", "TransformWithStateInPySpark", "Aggregate"), 4),
-    ],
-)
-def test_the_operators_with_state_are_counted(operators: tuple[str, ...], count: int) -> None:
-    assert count_operators(described(operators=operators)) == count
-    assert count_operators({}) == 0

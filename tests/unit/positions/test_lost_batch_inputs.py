@@ -1,13 +1,10 @@
-"""Batches that would be run again without what they have read, or all of the state: a repair is refused then."""
+"""Batches that would be run again without what they have read: a repair is refused then."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import pytest
 from tests.unit.positions.test_repair_decision import entry, files, position, repair, without
 
-from sluice.checkpoints.compatibility import STATE_OPERATORS
 from sluice.operations import Refusal
 from sluice.positions.repair_decision import decide_repair
 
@@ -32,15 +29,3 @@ def test_a_batch_is_not_run_again_without_the_copy_of_a_table_that_it_has_read(m
     decided = decide_repair(position(damaged | copies, visible=5, state=True))
 
     assert isinstance(decided, Refusal) == is_gone
-
-
-@pytest.mark.parametrize(("known", "is_whole"), [("Deduplicate id", True), ("Aggregate day; Deduplicate id", False)])
-def test_a_repair_does_not_begin_with_a_state_that_lacks_an_operator(known: str, is_whole: bool) -> None:
-    seen = position(files(planned=5, committed=5, state=6), visible=5, state=True)
-    assert seen.generation is not None
-    fingerprint = {**seen.generation.fingerprint, STATE_OPERATORS: known}
-
-    decided = decide_repair(replace(seen, generation=replace(seen.generation, fingerprint=fingerprint)))
-
-    assert isinstance(decided, Refusal) != is_whole
-    assert is_whole or "state/1: the folder is gone or empty" in str(decided)

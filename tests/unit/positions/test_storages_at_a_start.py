@@ -22,8 +22,8 @@ NOTHING: Any = None
 
 @pytest.fixture
 def away(tmp_path: Path) -> str:
-    """A folder that cannot be listed: it lies below a file."""
-    (tmp_path / "root").write_text("")
+    """A folder that cannot be listed: it lies behind a link to itself."""
+    (tmp_path / "root").symlink_to("root")
     return f"{(tmp_path / 'root').as_uri()}/silver/1"
 
 
