@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 from sluice.declarations.source_declarations import FilesSource
 from sluice.declarations.stream_declaration import StreamDeclaration
-from sluice.errors import CheckpointError, CheckpointStorageError, InputReplacedError
+from sluice.errors import CheckpointError, InputReplacedError
 from sluice.settings import FilesConnection, Settings
 from sluice.sources.unread_input import observe_folder
 
@@ -49,7 +49,6 @@ def require_unchanged_files(declaration: StreamDeclaration, settings: Settings, 
     Raises
     ------
     InputReplacedError: when a file was written again after it was read.
-    CheckpointError: when a storage does not answer.
     SettingsError: when the deployment does not have a connection.
     """
     for name, declared in declaration.inputs.items():
@@ -59,9 +58,7 @@ def require_unchanged_files(declaration: StreamDeclaration, settings: Settings, 
         root = settings.connection(source.connection, FilesConnection).root
         try:
             seen = observe_folder(source, root=root, checkpoint=checkpoint, object_store=settings.object_store)
-        except CheckpointStorageError:  # a storage that is away just now is no reason to leave the check out
-            raise
-        except CheckpointError as error:  # a file system that only Spark reads
+        except CheckpointError as error:  # only Spark reads it, or a folder beside the files may not be entered
             _log.warning("input %s: whether files were written again is unknown: %s", name, error)
             continue
         if not seen.changed:

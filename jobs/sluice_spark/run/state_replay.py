@@ -65,7 +65,7 @@ class StateReplay:
 
         Raises
         ------
-        CheckpointError: when the storage does not answer: a run that began without them would continue from an old state.
+        CheckpointError: when the storage does not answer: a run without them would continue from an old state.
         """
         try:
             files = self._files()

@@ -13,7 +13,6 @@ from tests.unit.positions.test_repair_decision import position
 
 from sluice.errors import CheckpointStorageError
 from sluice.settings import FilesConnection, ObjectStoreSettings, Settings
-from sluice.sources.changed_files import require_unchanged_files
 from sluice_spark.run.run_start import require_unbroken_input
 from sluice_spark.run.state_replay import StateReplay
 
@@ -71,12 +70,3 @@ def test_an_input_is_not_taken_for_unbroken(away: str) -> None:
     with pytest.raises(CheckpointStorageError):
         checked(replace(generation, checkpoint=away))
     checked(replace(generation, checkpoint="hdfs://only/spark/1"))
-
-
-def test_files_are_not_taken_for_unchanged(away: str, tmp_path: Path) -> None:
-    files = {"connection": "here", "path": "latest", "format": "json", "columns": [{"name": "id", "type": "long"}]}
-    declaration = continuous_stream(inputs={"records": {"stream": {"files": files}}}).declaration
-    settings = cast("Settings", Deployment(tmp_path))
-    with pytest.raises(CheckpointStorageError):
-        require_unchanged_files(declaration, settings, checkpoint=away)
-    require_unchanged_files(declaration, settings, checkpoint="hdfs://only/spark/1")
