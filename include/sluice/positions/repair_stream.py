@@ -280,7 +280,8 @@ def _of_rejections(ledger: Ledger, seen: StreamPosition) -> Iterator[Refusal]:
             reason=RefusalReason.NOT_PROVABLE,
             sentence=f"Batch {seen.number}:{number} of {seen.stream} was rejected by a person, and no table shows that "
             "any more: read again, its rows would become visible.",
-            next_step=f"`sluice stream reset {seen.stream} --dry-run` shows what reading the inputs again repeats.",
+            next_step=f"`sluice stream reset {seen.stream} --dry-run` shows what reading the inputs again repeats: "
+            "that batch, too, which is to be rejected again.",
         )
 
 

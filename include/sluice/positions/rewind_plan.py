@@ -191,7 +191,7 @@ def _first_passed(reader: PassedReader | UnknownReader) -> int:
 def _by_table(seen: StreamPosition) -> Mapping[str, tuple[StagedOutput, ...]]:
     """The outputs in which something was published, by table."""
     found: dict[str, tuple[StagedOutput, ...]] = {}
-    for one in seen.tables:
+    for one in (each for each in seen.tables if each.output.target):  # a former output may have lost its name
         found[one.output.target] = (*found.get(one.output.target, ()), one.output)
     return found
 

@@ -12,11 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
+from sluice.errors import DeliveryError, LakehouseError
 from sluice.positions.stream_position import TableWitness
 from sluice.publication.staged_batch import StagedOutput
-from sluice.publication.undeclared_outputs import OutputTables, find_undeclared_outputs
+from sluice.publication.undeclared_outputs import OutputTables, former_output, former_staging_tables
+from sluice.stored_keys import STAGING_TARGET
 from sluice.tables.catalog import catalog_refusals
-from sluice.tables.declared_tables import require_table
 from sluice.tables.inspection import READERS
 
 
@@ -30,7 +31,7 @@ def missing_list(staging: Table | None, *, is_whole: bool = False) -> str:
 
     Raises
     ------
-    LakehouseError: when the object store or the catalog does not answer.
+    LakehouseError: when the object store or the catalog does not answer, or is another one than the catalog's.
     """
     if staging is None:
         return ""
@@ -46,6 +47,12 @@ def _missing(staging: Table, *, is_whole: bool) -> Iterator[str]:
     newest, io = staging.current_snapshot(), staging.io
     if newest is None:
         return
+    if not io.new_input(staging.metadata_location).exists():  # its storage is not the one of the catalog, or not there
+        raise LakehouseError(
+            f"{staging.metadata_location}, the metadata that the catalog knows of {'.'.join(staging.name())}, is not "
+            "in the storage, so nothing is said of what else is not there.",
+            next_step="See that the storage that is configured is the one of the catalog.",
+        )
     if not io.new_input(newest.manifest_list).exists():
         yield newest.manifest_list
     elif is_whole:
@@ -62,16 +69,28 @@ def torn_former_outputs(
 
     Raises
     ------
-    DeliveryError, LakehouseError: when a table cannot be loaded.
+    DeliveryError, LakehouseError: when a staging table cannot be loaded.
     """
-    for one in find_undeclared_outputs(catalog, stream, declared):
-        lost = missing_list(require_table(catalog, one.staging), is_whole=True)
-        names = StagedOutput(stream=stream, output=one.output, target=one.target or "")
-        if lost and one.waiting_in(generation):
-            problem = (
-                f"{one.rows:,} rows wait for the former output {one}, and {lost} is gone, without which none is read"
+    for output, staging in former_staging_tables(catalog, stream, declared):
+        if lost := missing_list(staging, is_whole=True):
+            names = StagedOutput(stream=stream, output=output, target=staging.properties.get(STAGING_TARGET, ""))
+            problem, step = _kept_from(catalog, staging, names, lost, generation=generation)
+            yield TableWitness(
+                output=names, position=None, lost="" if problem else lost, problem=problem, next_step=step
             )
-            step = f"Declare {one.output} again for {names.target}: a repair has them read again for it then."
-            yield TableWitness(output=names, position=None, problem=problem, next_step=step)
-        elif lost:
-            yield TableWitness(output=names, position=None, lost=lost)
+
+
+def _kept_from(catalog: Catalog, staging: Table, names: StagedOutput, lost: str, *, generation: int) -> tuple[str, str]:
+    """Why the staging table of a former output is not emptied, and what is to be done; empty where it may be."""
+    try:
+        former = former_output(catalog, staging, stream=names.stream, output=names.output)
+    except DeliveryError as error:
+        return error.message, error.next_step or ""
+    # A ledger that was set back knows an earlier generation than the batches have.
+    rows = [one.summary.rows or 0 for one in former.waiting if one.summary.key.generation >= generation]
+    if not rows:
+        return "", ""
+    problem = f"{sum(rows):,} rows wait for the former output {former}, and {lost} is gone, without which none is read"
+    if former.position is None:
+        return problem, f"`sluice batch abandon {names.stream} {names.output}` gives them up."
+    return problem, f"Declare {names.output} again for {names.target}: a repair has them read again for it then."

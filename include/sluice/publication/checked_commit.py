@@ -268,6 +268,8 @@ def commit_checked(
     attempts = _Attempts(committer=committer, identifier=identifier, plan=plan, what=what)
     for _ in policy.turns():
         outcome = attempts.load_and_check()
+        if outcome is None:
+            continue
         if not isinstance(outcome, _Sent):
             return outcome
         reached(CrashPoint.CHECKED)
@@ -309,8 +311,9 @@ class _Attempts:
     count: int = 0
     pending: list[_Sent] = field(default_factory=list)
 
-    def load_and_check(self) -> Landed | NothingToCommit | _Sent:
-        """The next commit to send; or what makes it unnecessary."""
+    def load_and_check(self) -> Landed | NothingToCommit | _Sent | None:
+        """The next commit to send; or what makes it unnecessary. None when another writer has moved the table on and
+        removed what it referred to, before the commit was prepared."""
         table = self.load()
         settled = self.settle(table)
         if settled is not None:
@@ -324,6 +327,8 @@ class _Attempts:
         try:
             commit = self.committer.prepare(table, change)
         except FileNotFoundError as error:
+            if self.load().metadata_location != table.metadata_location:
+                return None
             raise self._torn(error) from error
         return _Sent(commit=commit, change=change, parent_id=table.metadata.current_snapshot_id)
 

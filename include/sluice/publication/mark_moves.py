@@ -258,7 +258,7 @@ def fence_staging(catalog: Catalog, output: StagedOutput, *, token: int, policy:
         commit_checked(PyIcebergCommitter(catalog), output.staging, plan, what=what, policy=policy)
     except DivergedError as error:
         if isinstance(error.__cause__, FileNotFoundError):
-            raise torn(output.staging, stream=output.stream, error=error.__cause__) from error
+            raise torn(output.staging, stream=output.stream, error=error.__cause__) from error.__cause__
         raise
 
 

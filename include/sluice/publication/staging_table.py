@@ -119,7 +119,7 @@ def listed_files(staging: Table, batches: Sequence[StagedBatch]) -> Mapping[int,
     wanted = {batch.snapshot_id for batch in batches}
     files: dict[int | None, dict[str, DataFile]] = defaultdict(dict)
     with (
-        _readable(staging, batches),
+        _readable(staging),
         catalog_refusals(f"read the manifests of {'.'.join(staging.name())}", but_not=(FileNotFoundError,)),
     ):
         manifests = newest.manifests(staging.io) if newest is not None else []
@@ -132,12 +132,17 @@ def listed_files(staging: Table, batches: Sequence[StagedBatch]) -> Mapping[int,
 
 
 @contextmanager
-def _readable(staging: Table, batches: Sequence[StagedBatch]) -> Iterator[None]:
+def _readable(staging: Table) -> Iterator[None]:
+    """Raises that a staging table is torn, unless somebody has cleared it since it was loaded."""
+    name = ".".join(staging.name())
     try:
         yield
     except FileNotFoundError as error:
-        stream = next((batch.summary.key.stream for batch in batches), "")
-        raise torn(".".join(staging.name()), stream=stream, error=error) from error
+        with catalog_refusals(f"load the table {name}"):
+            now = staging.catalog.load_table(staging.name())
+        if now.metadata_location != staging.metadata_location:
+            raise LakehouseError(f"{name} was cleared while it was read.", next_step="Try again.") from error
+        raise torn(name, stream=staging.name()[-1].partition("__")[0], error=error) from error
 
 
 def _may_hold(manifest: ManifestFile, snapshots: Collection[int]) -> bool:

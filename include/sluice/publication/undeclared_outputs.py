@@ -120,16 +120,31 @@ def find_undeclared_outputs(
     ------
     DeliveryError, LakehouseError: when a staging table or a target cannot be read.
     """
+    former = former_staging_tables(catalog, stream, declared)
+    return tuple(former_output(catalog, staging, stream=stream, output=output) for output, staging in former)
+
+
+def former_staging_tables(
+    catalog: Catalog, stream: str, declared: Iterable[OutputTables]
+) -> Iterator[tuple[str, Table]]:
+    """The staging tables of the former outputs of a stream, by name, each behind that.
+
+    Parameters
+    ----------
+    declared: the outputs that the stream has now, with their tables.
+
+    Raises
+    ------
+    DeliveryError, LakehouseError: when a staging table cannot be read.
+    """
     tables = {one.names.output: one for one in declared}
-    found = []
     for output in _outputs_with_staging(catalog, stream):
         now = tables.get(output)
         if now is not None and not now.holds_batches_for_another_table:
             continue
         staging = load_table(catalog, staging_name(stream, output)) if now is None else now.staging
         if staging is not None:
-            found.append(_observed(catalog, staging, stream=stream, output=output))
-    return tuple(found)
+            yield output, staging
 
 
 def refuse_undeclared_outputs(outputs: Sequence[UndeclaredOutput], *, generation: int) -> None:
@@ -197,7 +212,13 @@ def _outputs_with_staging(catalog: Catalog, stream: str) -> Iterator[str]:
     yield from sorted(name[-1].removeprefix(prefix) for name in tables if name[-1].startswith(prefix))
 
 
-def _observed(catalog: Catalog, staging: Table, *, stream: str, output: str) -> UndeclaredOutput:
+def former_output(catalog: Catalog, staging: Table, *, stream: str, output: str) -> UndeclaredOutput:
+    """A former output as its loaded staging table and its target show it.
+
+    Raises
+    ------
+    DeliveryError, LakehouseError: when the target cannot be read.
+    """
     staged = staged_batches(staging, stream=stream, output=output)
     name = staged[-1].summary.mode.table if staged else staging.properties.get(STAGING_TARGET)
     plan = _plan(catalog, staging, staged, StagedOutput(stream=stream, output=output, target=name)) if name else None

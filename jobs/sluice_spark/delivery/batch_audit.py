@@ -113,26 +113,18 @@ class BatchAudit:
     def _with_samples(self, kept: DataFrame, result: RuleResult) -> RuleResult:
         declared = enumerate(row_rules(self.rules).get(result.output, ()))
         broken = [(place, rule) for place, rule in declared if rule.name in result.held_by][:SAMPLED_RULES]
+        if not broken:
+            return result
+        try:
+            masked = {*self.masked, *self.masked_of(result.table)}
+        except SluiceError as error:  # what is masked is not known, so nothing is shown
+            _log.warning("no rows of output %s that break its rules are kept: %s", result.output, error.message)
+            return result
         sampled = {
-            rule.name: replace(result.rules[rule.name], observed=self._sample(kept, result, place, rule))
+            rule.name: replace(result.rules[rule.name], observed=_sample(kept, result.output, place, rule, masked))
             for place, rule in broken
         }
         return replace(result, rules={**result.rules, **sampled})
-
-    def _sample(self, kept: DataFrame, result: RuleResult, place: int, rule: RuleDeclaration) -> str | None:
-        try:
-            rows = broken_rows(kept, result.output, place)
-            masked = {*self.masked, *self.masked_of(result.table)}
-            names = columns_of(rows, rule)
-            if not names or not masked.isdisjoint(_names_within(rows.select(*map(quoted, names)).schema)):
-                return None
-            as_json = fn.to_json(fn.struct(*map(quoted, names)), {**TIMES, "ignoreNullFields": "false"})
-            short = rows.select(as_json.alias("row")).where(fn.length("row") <= LONGEST_SAMPLE).limit(SAMPLED_ROWS)
-            return json.dumps([row["row"] for row in short.collect()], ensure_ascii=False)
-        except (PySparkException, Py4JJavaError, SluiceError) as error:  # the batch is counted, and waits without them
-            said = first_line(error) if not isinstance(error, SluiceError) else error.message
-            _log.warning("no rows of output %s that break %s are kept: %s", result.output, rule.name, said)
-            return None
 
     def _judge(
         self,
@@ -158,6 +150,20 @@ class BatchAudit:
     def _without_masked(self, rule: RuleDeclaration, found: RuleCount) -> RuleCount:
         is_masked = any(column.lower() in self.masked for _, column in rule.columns)
         return replace(found, observed=None) if is_masked else found
+
+
+def _sample(kept: DataFrame, output: str, place: int, rule: RuleDeclaration, masked: Collection[str]) -> str | None:
+    try:
+        rows = broken_rows(kept, output, place)
+        names = columns_of(rows, rule)
+        if not names or any(name in masked for name in _names_within(rows.select(*map(quoted, names)).schema)):
+            return None
+        as_json = fn.to_json(fn.struct(*map(quoted, names)), {**TIMES, "ignoreNullFields": "false"})
+        short = rows.select(as_json.alias("row")).where(fn.length("row") <= LONGEST_SAMPLE).limit(SAMPLED_ROWS)
+        return json.dumps([row["row"] for row in short.collect()], ensure_ascii=False)
+    except (PySparkException, Py4JJavaError) as error:  # the batch is counted already, and waits without them
+        _log.warning("no rows of output %s that break %s are kept: %s", output, rule.name, first_line(error))
+        return None
 
 
 def _names_within(kind: DataType) -> Iterator[str]:

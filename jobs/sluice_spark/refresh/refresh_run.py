@@ -198,6 +198,8 @@ class RefreshRun:
             try:
                 self._run(spark, shadow, refresh, batches)
             except StagingError as error:
+                if not isinstance(error.__cause__, FileNotFoundError):
+                    raise
                 way_out = (
                     f"Give the refresh up, and begin another: `sluice stream refresh {self.stream.name} --abandon`."
                 )

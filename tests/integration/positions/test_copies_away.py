@@ -21,14 +21,8 @@ from sluice.settings import load_settings
 __all__ = ["copier"]
 
 
-def test_copies_that_cannot_be_looked_at_are_not_called_none(
-    copier: Copier, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The checkpoint is lost, a copy of it is there, and the folder of the copies does not answer just now."""
-    published_all(copier)
-    with_copy(copier)
-    shutil.rmtree(folder(copier))
-    assert "Put the copy of" in typed(["stream", "repair", copier.stream, "--dry-run"], capsys)[1]
+def let_copies_be_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder of the copies does not answer; the checkpoint does."""
     listed = LocalCheckpointFiles.list_files
 
     def refused(files: LocalCheckpointFiles, folder: str = "") -> Sequence[FileObservation]:
@@ -37,6 +31,17 @@ def test_copies_that_cannot_be_looked_at_are_not_called_none(
         return listed(files, folder)
 
     monkeypatch.setattr(LocalCheckpointFiles, "list_files", refused)
+
+
+def test_copies_that_cannot_be_looked_at_are_not_called_none(
+    copier: Copier, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint is lost, a copy of it is there, and the folder of the copies does not answer just now."""
+    published_all(copier)
+    with_copy(copier)
+    shutil.rmtree(folder(copier))
+    assert "Put the copy of" in typed(["stream", "repair", copier.stream, "--dry-run"], capsys)[1]
+    let_copies_be_away(monkeypatch)
 
     _, shown, errors = typed(["stream", "repair", copier.stream, "--dry-run"], capsys)
 
@@ -81,7 +86,7 @@ def forget(copier: Copier) -> None:
     """An older copy of the ledger, which does not know the stream."""
     with copier.ledger.transaction() as connection:
         for table in ("batches", "generations"):
-            connection.execute(sql(f"DELETE FROM {table} WHERE stream = :stream"), {"stream": copier.stream})  # noqa: S608
+            connection.execute(sql(f"DELETE FROM {table} WHERE stream = :stream"), {"stream": copier.stream})  # noqa: S608  # names of this test
 
 
 def test_copies_count_where_the_ledger_has_the_generation_and_not_what_it_keeps(
@@ -110,14 +115,7 @@ def test_a_stream_whose_copies_do_not_answer_is_not_taken_for_one_without_state(
     shutil.rmtree(folder(copier))
     forget(copier)
     assert "Put the copy of" in typed(["stream", "repair", copier.stream, "--dry-run"], capsys)[1]
-    listed = LocalCheckpointFiles.list_files
-
-    def refused(files: LocalCheckpointFiles, folder: str = "") -> Sequence[FileObservation]:
-        if "/.copies/" in files.location:
-            raise CheckpointStorageError("The folder cannot be listed: Input/output error.")
-        return listed(files, folder)
-
-    monkeypatch.setattr(LocalCheckpointFiles, "list_files", refused)
+    let_copies_be_away(monkeypatch)
 
     code, shown, errors = typed(["stream", "repair", copier.stream, "--dry-run"], capsys)
 

@@ -13,7 +13,7 @@ from tests.spark.delivery.test_held_batches import BAD, GOOD, choose, declare, i
 from sluice.errors import StagingError, UnpublishableError
 from sluice.ledger.refreshes import newest_refresh
 from sluice.operations import OperationVerb
-from sluice.positions.repair_stream import repair_stream
+from sluice.positions.repair_stream import RepairPlan, plan_repair, repair_stream
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.staged_batch import staging_name
 
@@ -104,6 +104,24 @@ def test_the_staging_table_of_a_former_output_is_emptied_as_well(workshop: Works
     workshop.run(stream, is_recorded=True)
 
     assert [row["id"] for row in workshop.rows("first")] == [1, 2]
+
+
+@pytest.mark.full  # every run has a former output that is torn
+def test_a_former_output_whose_table_was_rolled_back_keeps_no_plan_from_being_made(workshop: Workshop) -> None:
+    """Adoption looks at it, too: the plan of what repairs it must not fail because of it."""
+    stream = run_with_two(workshop)
+    workshop.append("source", [{"id": 2}])
+    workshop.run(stream, is_recorded=True)
+    declare_outputs(workshop, "first")
+    table = workshop.table("second")
+    table.manage_snapshots().rollback_to_snapshot(table.snapshots()[0].snapshot_id).commit()
+
+    def plan() -> RepairPlan:
+        return plan_repair(workshop.ledger, workshop.catalog, workshop.stream(stream), workshop.settings)
+
+    assert not plan().is_refused
+    tear(workshop, stream, "second")
+    assert "was rolled back" in " ".join(plan().sentences())
 
 
 @pytest.mark.full  # every run has the error of a staging table

@@ -216,7 +216,7 @@ def test_stores_that_are_gone_everywhere_are_found_by_what_spark_has_noted(gone:
 
 
 def test_an_operator_before_another_that_is_gone_with_its_note_is_found() -> None:
-    """Operators have numbers from 0 without a gap. How many there are, Spark's optimiser decides: nothing tells it."""
+    """Operators have numbers from 0 without a gap. Spark's optimizer decides how many there are."""
     left = {path: text for path, text in joined().items() if not path.startswith("state/0/")}
 
     (problem,) = check(contents(left)).problems
