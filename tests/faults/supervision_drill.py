@@ -86,7 +86,8 @@ def all_faults(*, kills: int, at_once: int, lots: random.Random) -> list[Fault]:
         _single("zombie", zombie, BRONZE, process_faults.wake_zombie),
         _single("freeze", "SIGSTOP for good", GOLD, process_faults.freeze_driver),
         *(Fault(kind="kill", name=kill, strokes=strokes) for strokes in together),
-        *(_losing(stream, ledger) for stream, ledger in zip((BRONZE, SILVER, BRONZE), LedgerIs, strict=True)),
+        *(_losing(BRONZE, ledger) for ledger in LedgerIs),
+        _losing(SILVER, LedgerIs.WHOLE, is_copied=True),  # it has state
     ]
 
 
@@ -94,11 +95,11 @@ def _single(kind: str, name: str, stream: str, act: Callable[[Scene, str], Recov
     return Fault(kind=kind, name=name, strokes=(_befalling(stream, act, stream),))
 
 
-def _losing(stream: str, ledger: LedgerIs) -> Fault:
+def _losing(stream: str, ledger: LedgerIs, *, is_copied: bool = False) -> Fault:
     def act(scene: Scene) -> Recovery:
-        return lose_checkpoint(scene, stream, ledger=ledger)
+        return lose_checkpoint(scene, stream, ledger=ledger, is_copied=is_copied)
 
-    name = f"checkpoint removed, ledger {ledger}"
+    name = f"checkpoint removed{', copied' * is_copied}, ledger {ledger}"
     return Fault(kind="lose", name=name, strokes=(Stroke(stream=stream, act=act),))
 
 

@@ -64,7 +64,7 @@ def _leftovers(ctx: CliContext, name: str) -> Leftovers:
 
 def _removed(done: tuple[Leftover, ...]) -> str:
     files, size = sum(one.files or 0 for one in done), sum(one.size_bytes or 0 for one in done)
-    return f"{len(done)} leftovers are gone: {files:,} files with {size:,} bytes." if done else "Nothing was to go."
+    return f"{len(done)} leftovers are gone: {files:,} files with {size:,} bytes." if done else "No leftover was to go."
 
 
 def _table(listed: Sequence[Leftover], now: datetime) -> Table:

@@ -124,6 +124,11 @@ class Leftovers:
         return tuple(one for one in self.found if one.is_missed(self.now))
 
     @property
+    def held_back(self) -> tuple[Leftover, ...]:
+        """Those of `doubtful` whose grace is over."""
+        return tuple(one for one in self.doubtful if self.now >= one.goes_at)
+
+    @property
     def _grace(self) -> timedelta:
         return timedelta(days=self.settings.leftovers_kept_days)
 
@@ -156,6 +161,18 @@ class Leftovers:
         else:
             found = chain(fresh._of_refreshes(), fresh._of_backfills())
         return next((each for each in found if each.place == one.place), None)
+
+    def is_there(self, one: Leftover) -> bool:
+        """Whether there is a file of a folder, or the table, whatever it is needed for.
+
+        Raises
+        ------
+        CheckpointError, LakehouseError: when its storage or the catalog does not answer.
+        """
+        if one.path:
+            return any(True for _ in open_checkpoint_files(one.place, self.settings.object_store).list_files())
+        with catalog_refusals(f"look for the table {one.place}"):
+            return self.catalog.table_exists(one.place)
 
     def _of_checkpoints(self) -> Iterator[Leftover]:
         for closed in self._closed:

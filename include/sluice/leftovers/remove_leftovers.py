@@ -50,7 +50,10 @@ def plan_cleaning(left: Leftovers) -> CleaningPlan:
     ------
     LakehouseError, LedgerError: as `Leftovers.found`.
     """
-    stays = [f"Stays, and lets the command fail: {one.place}: {one.problem}" for one in left.missed]
+    stays = [
+        *(f"Stays, and lets the command fail: {one.place}: {one.problem}" for one in left.missed),
+        *(f"Stays: {one.place}: {one.problem}" for one in left.held_back),
+    ]
     steps = [*map(_sentence, left.due), *stays, *map(_end_sentence, left.over), *map(_loss_sentence, left.silent)]
     return OperationPlan(
         verb=OperationVerb.CLEAN,
@@ -60,7 +63,7 @@ def plan_cleaning(left: Leftovers) -> CleaningPlan:
         at_stake=Stake.CHECKPOINT if left.due else Stake.NOTHING,
         evidence={
             "removes": [{"place": one.place, "files": one.files, "bytes": one.size_bytes} for one in left.due],
-            "stays": [one.place for one in left.missed],
+            "stays": [one.place for one in (*left.missed, *left.held_back)],
         },
     )
 
@@ -76,7 +79,7 @@ def clean(
 
     Returns
     -------
-    What was removed.
+    What was removed; not what another removal has removed meanwhile.
 
     Raises
     ------
@@ -86,9 +89,11 @@ def clean(
     """
     plan_cleaning(left).require_same(planned)
     failed = [f"{one.place}: {one.problem}" for one in left.missed]
+    removed = []
     for one in left.due:
         try:
-            _remove(left, one, actor, reached)
+            if _remove(left, one, actor, reached):
+                removed.append(one)
         except SluiceError as error:
             _log.error("leftover=%s %s", one.place, error)
             failed.append(f"{one.place}: {error.message}")
@@ -104,12 +109,16 @@ def clean(
             f"{len(failed)} of {count} leftovers were not removed: {' '.join(failed)}",
             next_step=f"{count - len(failed)} are gone. `sluice stream clean` again continues with the rest.",
         )
-    return left.due
+    return tuple(removed)
 
 
-def _remove(left: Leftovers, one: Leftover, actor: Actor, reached: Reached) -> None:
+def _remove(left: Leftovers, one: Leftover, actor: Actor, reached: Reached) -> bool:
+    """Whether this removal removed it: of two at once each finds what the other one has removed gone."""
     with _lock(left, one):
-        _require_unchanged(left, one)
+        now = left.again(one)
+        if now is None and not left.is_there(one):
+            return False
+        _require_unchanged(one, now)
         record_event(left.ledger, _event(one, actor))
         reached(CrashPoint.BEGUN)
         if one.path:
@@ -117,18 +126,18 @@ def _remove(left: Leftovers, one: Leftover, actor: Actor, reached: Reached) -> N
         else:
             drop_staging_copy(left.catalog, one.place)
             reached(CrashPoint.CLEARED)
+    return True
 
 
-def _require_unchanged(left: Leftovers, one: Leftover) -> None:
+def _require_unchanged(one: Leftover, now: Leftover | None) -> None:
     """What was found may be written, or needed, by the time that what comes before it is gone: that takes hours.
 
     A removal that was killed, and one that runs beside this one, leave fewer files."""
-    now = left.again(one)
     if now is not None and now.problem:
         raise CheckpointError(now.problem)
     if now is None or now.since > one.since or (now.files or 0) > (one.files or 0):
         raise CheckpointError(
-            f"{one.place} has changed since it was looked at: it was written, is needed again, or is gone.",
+            f"{one.place} has changed since it was looked at: it was written, or is needed again.",
             next_step="It stays. `sluice stream leftovers` shows it as it is now.",
         )
 

@@ -45,8 +45,14 @@ _FORGETS = {
 }
 
 
-def lose_checkpoint(scene: Scene, stream: str, *, ledger: LedgerIs) -> Recovery:
-    """SIGKILL, and the checkpoint is removed: no other driver starts, until a person repairs the position."""
+def lose_checkpoint(scene: Scene, stream: str, *, ledger: LedgerIs, is_copied: bool = False) -> Recovery:
+    """SIGKILL, and the checkpoint is removed: no other driver starts, until a person repairs the position.
+
+    is_copied: whether the stream is restarted before, since each stop copies a checkpoint with state; what it publishes
+        after that is behind the copy.
+    """
+    if is_copied:
+        _restart(scene, stream)
     run, generation = scene.run(stream), find_generation(scene.platform.ledger, stream)
     if generation is None:
         raise NotRecoveredError(f"{stream} has no generation.")
@@ -71,6 +77,12 @@ def lose_checkpoint(scene: Scene, stream: str, *, ledger: LedgerIs) -> Recovery:
         start_seconds=seconds,
         bound_seconds=seconds + GRANTED_SECONDS,
     )
+
+
+def _restart(scene: Scene, stream: str) -> None:
+    before, ordered_at = scene.run(stream), time.time()
+    _sluice("restart", stream)
+    scene.await_publication(stream, token=before.token + 1, after_seconds=ordered_at)
 
 
 def _refused_at(scene: Scene, stream: str, *, after: int) -> float | None:

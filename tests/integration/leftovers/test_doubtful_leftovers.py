@@ -153,6 +153,20 @@ def test_a_checkpoint_that_is_written_between_the_look_and_its_removal_stays(yar
     assert written[0].exists(), "what was written today is removed"
 
 
+def test_of_two_removals_at_once_each_says_what_it_removed(yard: Yard) -> None:
+    """A person types the command while the DAG of the night works: each finds gone what the other one removed."""
+    left, of_the_other = yard.left(), []
+
+    def other(here: CrashPoint) -> None:
+        if here is CrashPoint.CLEARED and not of_the_other:  # this one has removed the copies
+            of_the_other.extend(clean(yard.left(), actor=ANN))
+
+    removed = clean(left, actor=ANN, reached=other)
+
+    assert [[one.kind for one in each] for each in (removed, of_the_other)] == [["copies"], ["checkpoint"]]
+    assert yard.left().found == ()
+
+
 def in_generation_2(copier: Copier) -> None:
     """The stream was reset, and its table is the one of generation 2."""
     reset(copier.ledger, copier.stream, load_settings())
@@ -214,8 +228,10 @@ def test_what_stays_for_the_sake_of_a_table_is_listed_with_the_reason(
             changed.set_properties({copier.bench.output.mark_property: "no mark"})
 
     _, shown, errors = typed(["stream", "leftovers", copier.stream], capsys)
+    plan = plan_cleaning(left_of(copier))
 
     assert "Nothing is left behind" not in shown, shown + errors
+    assert {step.sentence.partition(":")[0] for step in plan.steps} == {"Stays"}, plan.steps
 
 
 def test_a_mark_that_was_removed_in_the_newest_generation_is_found_in_the_earlier_metadata(copier: Copier) -> None:
