@@ -6,7 +6,7 @@ of each stream, so that people find it, and takes their decision, which a run of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -62,6 +62,12 @@ class HeldBatch:
     decided_by: str | None = None
     decided_at: datetime | None = None
 
+    @property
+    def sentence(self) -> str:
+        """That it waits, for what, and how many batches behind it."""
+        behind = f" {self.queued} batches queue behind it." if self.queued else ""
+        return f"Batch {self.key.number} waits for a person: it breaks {self.reason}.{behind}"
+
 
 class HeldBatchOfStream(LedgerTable, record=HeldBatch, key=("stream",)):
     """The oldest batch of a stream that waits for a person."""
@@ -112,6 +118,14 @@ def find_held(ledger: Ledger, stream: str) -> HeldBatch | None:
     with ledger.transaction() as connection:
         row = connection.execute(query).one_or_none()
     return None if row is None else record_of(HeldBatch, row)
+
+
+def undecided_batches(ledger: Ledger, streams: Collection[str]) -> tuple[HeldBatch, ...]:
+    """The batches of these streams that wait for a person, about which none has decided."""
+    table = HeldBatchOfStream
+    query = select(*table.columns()).where(table.stream.in_(list(streams)), table.decision.is_(None))
+    with ledger.transaction() as connection:
+        return tuple(record_of(HeldBatch, row) for row in connection.execute(query.order_by(table.stream)).all())
 
 
 def decided_batches(ledger: Ledger, streams: Sequence[str]) -> tuple[HeldBatch, ...]:

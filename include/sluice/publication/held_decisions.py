@@ -17,7 +17,7 @@ from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import UsageError
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import REQUESTED, Actor, Event, EventAction
-from sluice.ledger.held_batches import HeldBatch, HeldDecision, decide_held, find_held
+from sluice.ledger.held_batches import HeldBatch, HeldDecision, decide_held, find_held, undecided_batches
 from sluice.ledger.runs import newest_run
 from sluice.operations import OperationPlan, OperationVerb, Stake, steps_of
 
@@ -32,6 +32,12 @@ def holds_batch(ledger: Ledger, stream: str, number: int | None = None) -> bool:
     """Whether a batch of a stream waits for a decision; the one of this number, if one is given."""
     held = find_held(ledger, stream)
     return held is not None and held.decision is None and number in (None, held.key.batch)
+
+
+def held_of_table(ledger: Ledger, declarations: Declarations, table: str) -> tuple[HeldBatch, ...]:
+    """The batches that a table does not have yet because a person is to decide about them, by stream."""
+    streams = declarations.streams.items()
+    return undecided_batches(ledger, [name for name, one in streams if table in one.declaration.tables_written])
 
 
 def plan_decision(

@@ -80,11 +80,13 @@ def with_held(verdict: StreamVerdict, seen: StreamRecords) -> StreamVerdict:
     held = seen.held
     if held is None or held.decision is not None or verdict.state not in _MAY_HOLD:
         return verdict
-    behind = f" {held.queued} batches queue behind it." if held.queued else ""
-    text = f"Batch {held.key.number} waits for a person: it breaks {held.reason}.{behind}"
     step = f"`sluice batch release {seen.stream} {held.key.batch}` publishes it, `sluice batch reject` discards it."
     return StreamVerdict(
-        state=StreamState.HELD, is_healthy=False, explanation=text, next_step=step, occasion=held.key.number
+        state=StreamState.HELD,
+        is_healthy=False,
+        explanation=held.sentence,
+        next_step=step,
+        occasion=held.key.number,
     )
 
 

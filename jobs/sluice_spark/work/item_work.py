@@ -32,6 +32,7 @@ from sluice.ledger.work_values import WorkItem
 from sluice.maintenance.maintenance_records import run_sentences
 from sluice.maintenance.run_maintenance import require_no_problems
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
+from sluice.publication.held_decisions import held_of_table
 from sluice.quality.quality_pages import quality_sentence
 from sluice.settings import Settings
 from sluice.work.choose_items import IntervalLane, interval_of
@@ -336,6 +337,10 @@ class ItemWork:
         if check.verdict in UNSUCCESSFUL_VERDICTS:
             step = f"See each rule: the link Quality report of the task, or `sluice quality report {check.table}`."
             raise UnhealthyError(sentence, next_step=step)
+        if waiting := held_of_table(self.ledger, self.declarations, check.table):
+            held = " ".join(f"{one.key.stream}: {one.sentence}" for one in waiting)
+            step = "Release or reject it: the link Quality report of the task, or `sluice batch list STREAM`."
+            raise UnhealthyError(f"{sentence} But not all of its rows are there. {held}", next_step=step)
         return check
 
     def _state_of(self, stream: str) -> StateDeclaration:

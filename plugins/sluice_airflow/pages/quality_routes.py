@@ -5,8 +5,9 @@ Who may read the DAG `data_quality` sees them, for the tables that they may see.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, HTTPException, Request
@@ -15,6 +16,7 @@ from fastapi.responses import FileResponse, HTMLResponse
 from sluice.declarations.masked_tables import masked_columns_of_table
 from sluice.ledger.batch_rules import rule_results_of_tables
 from sluice.ledger.quality_checks import checks_of_tables, recent_quality
+from sluice.pages.job_plans import BATCH_WORDS
 from sluice.pages.page_templates import render
 from sluice.pages.quality_report import (
     SUMMARY_CHECKS,
@@ -27,14 +29,16 @@ from sluice.pages.quality_report import (
 )
 from sluice.pages.table_lines import TableLine
 from sluice.pages.table_selection import TableSelection, counts_of
+from sluice.publication.held_decisions import broken_samples, held_of_table
 from sluice.quality.judged_rules import TableRules, judged_rules, writers_of
 from sluice.quality.quality_pages import QualityPages
 from sluice.quality.rule_results import SHOWN_RESULTS, read_report
 from sluice.supervision.platform_dags import MAINTENANCE_DAG, QUALITY_DAG
 from sluice_airflow.pages.dag_outlooks import find_outlooks
-from sluice_airflow.pages.page_access import ReaderDep
+from sluice_airflow.pages.page_access import Reader, ReaderDep
 from sluice_airflow.pages.page_addresses import airflow_of, base_of, dag_run_link
 from sluice_airflow.pages.page_state import PageState, StateDep
+from sluice_airflow.pages.stream_routes import held_batch_verbs
 from sluice_airflow.pages.table_routes import lines_for, require_dag, visible_table
 
 _REPORT_POLICY = (
@@ -113,12 +117,28 @@ def _report_page(table: str, request: Request, reader: ReaderDep, pages: StateDe
         "report": report,
         "charts": charts_of_report(report),
         "batches": batch_lines(report),
+        "held": list(_held_of(table, reader, pages)),
+        "batch_words": BATCH_WORDS,
         "run_link": dag_run_link(report.newest.launched_by) if report.newest is not None else "",
         "data_docs": {check.checked_at: docs.result_page(table, check.checked_at) for check in report.checks},
         "paused": pages.paused_for(reader, among=(QUALITY_DAG,)),
         "outlook": find_outlooks((QUALITY_DAG,)).get(QUALITY_DAG),
     }
     return HTMLResponse(render("table_quality", values))
+
+
+def _held_of(table: str, reader: Reader, pages: PageState) -> Iterator[Mapping[str, Any]]:
+    """The batches that wait for a person, each with rows that break its rules and what this reader may decide."""
+    waiting = held_of_table(pages.ledger, pages.declarations, table)
+    for held in waiting:
+        stream = held.key.stream
+        if reader.may_read([stream]):
+            sees = reader.may_see_samples(stream)
+            yield {
+                "batch": held,
+                "samples": list(broken_samples(pages.declarations, stream, held)) if sees else [],
+                "verbs": held_batch_verbs(stream, reader, pages),
+            }
 
 
 def _report_file(table: str, check: str, path: str, reader: ReaderDep, pages: StateDep) -> FileResponse:

@@ -155,16 +155,22 @@ def _may_backfill(line: StreamLine, reader: Reader, pages: PageState) -> bool:
     return bool(reader.may_act_on([line.stream])) and reader.may_start(f"{line.stream}{BACKFILL_SUFFIX}")
 
 
+def held_batch_verbs(stream: str, reader: Reader, pages: PageState) -> tuple[OperationVerb, ...]:
+    """What a reader may decide about a batch of a stream that a rule holds."""
+    declared = pages.declarations.streams.get(stream)
+    may_decide = bool(reader.may_act_on([stream])) and reader.may_start(CONTROL_DAG)
+    if declared is None or not can_stage(declared) or not may_decide:
+        return ()
+    is_separable = declared.declaration.quarantine
+    return tuple(verb for verb in BATCH_VERBS if is_separable or verb is not OperationVerb.SEPARATE_BATCH)
+
+
 def _batch_verbs(line: StreamLine, reader: Reader, pages: PageState) -> tuple[OperationVerb, ...]:
     """What may be decided about a batch that waits. One that no rule holds: not while a driver lives, which publishes
     what is staged, nor where all is published; whether one waits is seen with the plan."""
-    declared = pages.declarations.streams.get(line.stream)
-    may_decide = bool(reader.may_act_on([line.stream])) and reader.may_start(CONTROL_DAG)
-    if declared is None or not can_stage(declared) or not may_decide:
-        return ()
-    if line.state is StreamState.HELD:
-        is_separable = declared.declaration.quarantine
-        return tuple(verb for verb in BATCH_VERBS if is_separable or verb is not OperationVerb.SEPARATE_BATCH)
+    verbs = held_batch_verbs(line.stream, reader, pages)
+    if line.state is StreamState.HELD or OperationVerb.REJECT_BATCH not in verbs:
+        return verbs
     is_in_order = line.state is StreamState.ALL_REJECTED or (line.is_healthy and line.state is not StreamState.STOPPED)
     return () if line.has_live_run or is_in_order else (OperationVerb.REJECT_BATCH,)
 

@@ -31,6 +31,7 @@ from sluice.ledger.events import EventAction
 from sluice.ledger.generations import current_generation, record_identities
 from sluice.ledger.refreshes import Refresh, abandon_refresh, end_refresh
 from sluice.ledger.table_writers import known_writes
+from sluice.leftovers.observe_leftovers import Leftover
 from sluice.leftovers.remove_leftovers import clean, plan_cleaning
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.staging_layout import BACKFILL_NAMESPACE
@@ -155,7 +156,7 @@ def test_a_checkpoint_that_is_written_between_the_look_and_its_removal_stays(yar
 
 def test_of_two_removals_at_once_each_says_what_it_removed(yard: Yard) -> None:
     """A person types the command while the DAG of the night works: each finds gone what the other one removed."""
-    left, of_the_other = yard.left(), []
+    left, of_the_other = yard.left(), list[Leftover]()
 
     def other(here: CrashPoint) -> None:
         if here is CrashPoint.CLEARED and not of_the_other:  # this one has removed the copies

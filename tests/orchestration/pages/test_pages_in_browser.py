@@ -15,6 +15,8 @@ from tests.fixtures.airflow import RunningAirflow
 from tests.fixtures.browser import logged_in, screenshot, with_cookie
 from tests.fixtures.supervised_streams import await_running, kill_driver, started
 
+from sluice.ledger.batches import PublicationKey
+from sluice.ledger.held_batches import HeldBatch, hold_batch, let_go
 from sluice.ledger.quality_checks import (
     ExpectationObservation,
     QualityObservation,
@@ -257,15 +259,50 @@ def test_a_paused_dag_is_said_where_its_result_is_missed_and_unpaused_there(
     page.context.close()
 
 
-def test_from_the_red_task_two_clicks_lead_to_the_broken_rule_and_its_values(
-    airflow: RunningAirflow, browser: Browser, checked: None
-) -> None:
+@pytest.fixture(scope="module")
+def red_task(airflow: RunningAirflow, checked: None) -> str:
+    """The page of a task that has checked `gold.third` and failed."""
     tell_drivers(airflow.behaviours, "gold.third", Behaviour(fails_with="UnhealthyError: id is not null: 3 rows"))
     airflow.unpause("data_quality")
     run = airflow.trigger("data_quality", tables=["gold.third"])
     airflow.wait(lambda: airflow.task("data_quality", "gold.third", run)["state"] == "failed", within_seconds=200)
+    return f"/dags/data_quality/runs/{quote(run)}/tasks/gold.third"
+
+
+def test_from_the_red_task_three_clicks_lead_to_the_release_of_a_held_batch(
+    airflow: RunningAirflow, browser: Browser, red_task: str
+) -> None:
+    held = HeldBatch(
+        key=PublicationKey(stream="by_stream", generation=1, batch=4),
+        reason="has_id by 3 of 40 rows",
+        rows={"main": 40},
+        failed={"main": {"has_id": 3}},
+        samples={"main": {"has_id": '["{\\"id\\":null}"]'}},
+    )
+    hold_batch(airflow.ledger, held)
+    page = with_cookie(airflow, browser, "admin")
+    page.goto(red_task)
+    page.get_by_role("link", name="Details").click(timeout=PATIENCE)
+    page.get_by_role("link", name="Quality report").click(timeout=PATIENCE)
+    frame = page.frame_locator("iframe")
+    banner = frame.locator(".banner", has_text="Batch 1:4 waits for a person")
+    expect(banner).to_contain_text("it breaks has_id by 3 of 40 rows", timeout=PATIENCE)
+    expect(banner).to_contain_text('{"id":null}')
+    screenshot(page, "held-batch")
+    banner.get_by_role("link", name="Release batch…", exact=True).click()
+
+    expect(frame.get_by_role("button", name=re.compile("^Release batch"))).to_be_visible(timeout=PATIENCE)
+    expect(frame.locator("body")).to_contain_text('{"id":null}')
+    screenshot(page, "held-batch-plan")
+    let_go(airflow.ledger, held.key)
+    page.context.close()
+
+
+def test_from_the_red_task_two_clicks_lead_to_the_broken_rule_and_its_values(
+    airflow: RunningAirflow, browser: Browser, red_task: str
+) -> None:
     page = with_cookie(airflow, browser, "viewer")
-    page.goto(f"/dags/data_quality/runs/{quote(run)}/tasks/gold.third")
+    page.goto(red_task)
     page.get_by_role("link", name="Details").click(timeout=PATIENCE)
     page.get_by_role("link", name="Quality report").click(timeout=PATIENCE)
 

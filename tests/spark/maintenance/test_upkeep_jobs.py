@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.fixtures.sample_declarations import write_incremental_stream
 from tests.fixtures.stack import Stack
 from tests.fixtures.work import ask_for, serve
 from tests.fixtures.workshop import Workshop
 
+from sluice.ledger.batches import PublicationKey
+from sluice.ledger.held_batches import HeldBatch, hold_batch
 from sluice.ledger.work_items import observe_item
 from sluice.ledger.work_values import WorkState
 from sluice.work.requests import CheckTable
@@ -29,9 +32,9 @@ def environment(services: Stack, workshop: Workshop) -> Mapping[str, str]:
     return {**os.environ, **services.environment(), **own}
 
 
-def declare(workshop: Workshop, **parts: Any) -> str:
+def declare(workshop: Workshop, called: str = "rows", **parts: Any) -> str:
     """Declare and create a table, and append six rows in six files; its full name."""
-    name = workshop.table_name("rows")
+    name = workshop.table_name(called)
     columns = [{"name": "id", "type": "long"}]
     declared = {"table": name, "description": "rows", "owner": "me", "columns": columns, **parts}
     (workshop.folder / f"{name}.table.yaml").write_text(yaml.safe_dump(declared))
@@ -64,18 +67,31 @@ def test_a_person_maintains_a_table(workshop: Workshop, environment: Mapping[str
     assert [past["after"]["snapshot"] for past in history["runs"]] == [document["after"]["snapshot"]]
 
 
-def test_a_check_that_finds_bad_data_fails_with_the_reason(
+def checked(highest: int) -> Mapping[str, Any]:
+    """A check that the ids are at most so high."""
+    bounds = {"column": "id", "min_value": 0, "max_value": highest}
+    return {"expectations": [{"type": "expect_column_values_to_be_between", "kwargs": bounds}]}
+
+
+def test_a_check_that_finds_bad_data_or_a_held_batch_fails_with_the_reason(
     workshop: Workshop, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    bounds = {"column": "id", "min_value": 0, "max_value": 3}
-    expectation = {"type": "expect_column_values_to_be_between", "kwargs": bounds}
-    table = declare(workshop, quality={"expectations": [expectation]})
-    item = ask_for(workshop, CheckTable(table=table))
+    broken, waiting = declare(workshop, quality=checked(3)), declare(workshop, "awaited", quality=checked(5))
+    stream = waiting.rpartition(".")[2]
+    (workshop.folder / "rows.sql").write_text("SELECT id FROM rows")
+    write_incremental_stream(workshop.folder, stream, schedule="{cron: '0 0 1 1 *'}", reads=broken, writes=waiting)
+    key = PublicationKey(stream=stream, generation=1, batch=4)
+    hold_batch(workshop.ledger, HeldBatch(key=key, reason="has_id by 3 of 40 rows", rows={"main": 40}))
+    items = [ask_for(workshop, CheckTable(table=table)) for table in (broken, waiting)]
 
-    assert serve(workshop, [item]) == "no further work came"
+    assert serve(workshop, items) == "no further work came"
 
-    seen = observe_item(workshop.ledger, item)
-    reason = "sluice: failed: UnhealthyError: 1 of 1 expectations do not hold on 6 rows of snapshot"
-    assert (seen.state, (seen.failure or "").splitlines()[-1].startswith(reason)) == (WorkState.FAILED, True)
-    assert f"sluice quality report {table}" in caplog.text
+    seen = [observe_item(workshop.ledger, item) for item in items]
+    reasons = [(one.failure or "").splitlines()[-1] for one in seen]
+    assert [one.state for one in seen] == [WorkState.FAILED] * 2, reasons
+    assert reasons[0].startswith(
+        "sluice: failed: UnhealthyError: 1 of 1 expectations do not hold on 6 rows of snapshot"
+    )
+    assert f"{stream}: Batch 1:4 waits for a person: it breaks has_id by 3 of 40 rows." in reasons[1]
+    assert f"sluice quality report {broken}" in caplog.text

@@ -72,6 +72,7 @@ def report_page(report: TableReport, **changed: Any) -> str:
         "report": report,
         "charts": charts_of_report(report),
         "batches": batch_lines(report),
+        "held": (),
         "run_link": "dags/data_quality/runs/scheduled__7",
         "data_docs": {},
         "paused": (),
