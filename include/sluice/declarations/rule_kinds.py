@@ -76,6 +76,8 @@ BATCH_KINDS: Mapping[str, RuleKind] = {
     "expect_table_row_count_to_equal": RuleKind(columns=(), needs={"value": (int,)}, has_share=False),
     "expect_column_values_to_be_unique": RuleKind(),
     "expect_compound_columns_to_be_unique": RuleKind(columns=("column_list",)),
+    "column_values_to_be_unique_in_table": RuleKind(),
+    "compound_columns_to_be_unique_in_table": RuleKind(columns=("column_list",)),
     "expect_column_min_to_be_between": RuleKind(may_have=_BETWEEN, one_of=_BOUNDS, has_share=False, of=_ORDERED),
     "expect_column_max_to_be_between": RuleKind(may_have=_BETWEEN, one_of=_BOUNDS, has_share=False, of=_ORDERED),
     "expect_column_mean_to_be_between": RuleKind(may_have=_SIZES, one_of=_BOUNDS, has_share=False, of=_NUMBERS),
@@ -90,6 +92,9 @@ BATCH_KINDS: Mapping[str, RuleKind] = {
     "column_values_to_exist_in_table": RuleKind(needs={"table": (str,)}, may_have={"table_column": (str,)}),
 }
 """Those about all rows of a batch together."""
+
+UNIQUE_IN_TABLE = frozenset({"column_values_to_be_unique_in_table", "compound_columns_to_be_unique_in_table"})
+"""Those that compare a batch with the rows that its table has already."""
 
 
 def mistakes_in(kwargs: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -43,6 +43,8 @@ _RULES: Mapping[str, str] = {
     "expect_compound_columns_to_be_unique": "{column_list} together are unique",
     "expect_table_row_count_to_be_between": "the number of rows is {bounds}",
     "expect_table_row_count_to_equal": "the number of rows is {value}",
+    "column_values_to_be_unique_in_table": "{column} is unique in the table",
+    "compound_columns_to_be_unique_in_table": "{column_list} together are unique in the table",
     "column_to_be_fresh": "the newest {column} is at most {within} old",
     "column_values_to_exist_in_table": "{column} is in {table}",
 }

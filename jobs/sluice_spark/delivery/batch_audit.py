@@ -7,25 +7,28 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial, reduce
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as fn
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from sluice.declarations.rule_declaration import RuleDeclaration, batch_rules, row_rules
+from sluice.declarations.rule_kinds import UNIQUE_IN_TABLE
 from sluice.errors import DeliveryError, SluiceError
 from sluice.failure_reasons import FailureReason
 from sluice.ledger.batch_rules import RuleCount, RuleResult
 from sluice.ledger.batches import PublicationKey
+from sluice.publication.staged_batch import StagedBatch
 from sluice.stored_keys import OPERATION_COLUMN
 from sluice_spark.query.batch_conditions import judge_batch
 from sluice_spark.query.row_rules import broken_rules, columns_of, found_by_rules
 from sluice_spark.query.stream_outputs import broken_rows, part, rule_counts
 from sluice_spark.session.columns import quoted
 from sluice_spark.session.jvm import first_line
-from sluice_spark.sinks.iceberg import DELETE, IcebergTarget, as_staged
+from sluice_spark.sinks.iceberg import DELETE, IcebergTarget, as_staged, read_staged
 from sluice_spark.sinks.text_formats import TIMES
 
 _log = logging.getLogger(__name__)
@@ -38,6 +41,9 @@ LONGEST_SAMPLE = 300
 
 Results = Mapping[str, RuleResult]
 """What the rules of each output found, by output."""
+
+Waiting = Callable[[IcebergTarget], Iterable[StagedBatch]]
+"""Gives the batches that are staged for an output and may not be visible yet."""
 
 
 class RuleBrokenError(DeliveryError):
@@ -80,13 +86,14 @@ class BatchAudit:
         rows: Mapping[str, int],
         found: Results,
         now: datetime,
+        waiting: Waiting = lambda _: (),
     ) -> Results:
         """What all rules found, the batch rules of some outputs too.
 
         Parameters
         ----------
         kept: the rows of all outputs. targets: those whose rules are evaluated. rows: the number of rows by output.
-        found: what the row rules found.
+        found: what the row rules found. waiting: the batches before this one that are staged for an output.
 
         Raises
         ------
@@ -98,7 +105,7 @@ class BatchAudit:
             if not (wanted := batch_rules(self.rules.get(name, ()))):
                 continue
             own = found.get(name) or _result(key, name, table=target.declared.table, rows=rows[name], rules={})
-            judged[name] = replace(own, rules={**own.rules, **self._judge(kept, key, target, wanted, now=now)})
+            judged[name] = replace(own, rules={**own.rules, **self._judge(kept, key, target, wanted, now, waiting)})
         return judged
 
     def with_samples(self, kept: DataFrame, found: Results) -> Results:
@@ -132,15 +139,19 @@ class BatchAudit:
         key: PublicationKey,
         target: IcebergTarget,
         rules: Sequence[RuleDeclaration],
-        *,
         now: datetime,
+        waiting: Waiting,
     ) -> Mapping[str, RuleCount]:
         rows = as_staged(part(kept, target.output), target.declared)
         if target.declared.operation_column is not None:
             rows = rows.where(fn.col(quoted(OPERATION_COLUMN)) != DELETE)
+        before = tuple(waiting(target)) if any(rule.type in UNIQUE_IN_TABLE for rule in rules) else ()
+        present = partial(_present, rows.sparkSession, target, before)
         try:
-            found = judge_batch(rows, rules, catalog=target.catalog, now=now)
+            found = judge_batch(rows, rules, catalog=target.catalog, now=now, present=present)
         except (PySparkException, Py4JJavaError) as error:
+            if before and tuple(waiting(target)) != before:  # one became visible and was cleared while it was read
+                return self._judge(kept, key, target, rules, now, waiting)
             names = ", ".join(rule.name for rule in rules)
             raise DeliveryError(
                 f"Batch {key} cannot be judged by the rules {names} of {target.declared.table}: {first_line(error)}."
@@ -150,6 +161,15 @@ class BatchAudit:
     def _without_masked(self, rule: RuleDeclaration, found: RuleCount) -> RuleCount:
         is_masked = any(column.lower() in self.masked for _, column in rule.columns)
         return replace(found, observed=None) if is_masked else found
+
+
+def _present(
+    session: SparkSession, target: IcebergTarget, waiting: Sequence[StagedBatch], names: Sequence[str]
+) -> DataFrame:
+    """Some columns of the rows that a table has, and of those that wait to become visible in it. What became visible
+    since the latter were listed is in both."""
+    parts = (session.table(target.identifier), *(read_staged(session, target, one) for one in waiting))
+    return reduce(DataFrame.unionAll, (one.select(*map(quoted, names)) for one in parts))
 
 
 def _sample(kept: DataFrame, output: str, place: int, rule: RuleDeclaration, masked: Collection[str]) -> str | None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import reduce
+from functools import partial, reduce
 
 from py4j.protocol import Py4JJavaError
 from pyiceberg.catalog import Catalog
@@ -166,7 +166,10 @@ class BatchStaging:
                 require_unbroken(rules, batch.key)
             if counted.pop(_INVALID, 0):
                 return self._stage_apart(kept, batch, [*carried, *others], rules=rules)
-            rules = self.audit.of_batch(kept, batch.key, carried, rows=counted, found=rules, now=self.now())
+            before = partial(self._staged_before, batch.key)
+            rules = self.audit.of_batch(
+                kept, batch.key, carried, rows=counted, found=rules, now=self.now(), waiting=before
+            )
             require_unbroken(rules, batch.key)
             undecoded = self._undecoded()
             beyond_limit = self._beyond_limit(batch.key, counted, undecoded)  # one that is staged counts for the next
@@ -188,6 +191,13 @@ class BatchStaging:
             return BatchCounts(rows={**counted, **rejected}, rules=rules)
         finally:
             kept.unpersist()
+
+    def _staged_before(self, key: PublicationKey, target: IcebergTarget) -> Iterator[StagedBatch]:
+        """The earlier batches in the staging table of an output. What another try has staged of this one is not."""
+        names = target.names
+        for one in staged_batches(load_staging_table(self.catalog, names), stream=names.stream, output=names.output):
+            if not one.is_overtaken and one.position < (key.generation, key.batch):
+                yield one
 
     @property
     def _has_quarantine(self) -> bool:

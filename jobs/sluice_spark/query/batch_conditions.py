@@ -13,10 +13,11 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
-from pyspark.sql.types import DoubleType, FloatType
+from pyspark.sql.types import DateType, DecimalType, DoubleType, FloatType, IntegralType, StringType
 
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.rule_declaration import RuleDeclaration, batch_rules
+from sluice.declarations.rule_kinds import UNIQUE_IN_TABLE
 from sluice.declarations.scalar_types import parse_duration
 from sluice.ledger.batch_rules import RuleCount
 from sluice_spark.query.row_rules import between, require_each
@@ -34,8 +35,17 @@ _NUMBER = "number"
 """How many rows have a value."""
 
 
+Present = Callable[[Sequence[str]], DataFrame]
+"""Gives some columns of the rows that the table of an output has already."""
+
+
 def judge_batch(
-    rows: DataFrame, rules: Sequence[RuleDeclaration], *, catalog: str, now: datetime
+    rows: DataFrame,
+    rules: Sequence[RuleDeclaration],
+    *,
+    catalog: str,
+    now: datetime,
+    present: Present | None = None,
 ) -> Mapping[str, RuleCount]:
     """What each rule finds in a batch, by its name.
 
@@ -44,12 +54,13 @@ def judge_batch(
     rows: those that would become visible, kept. They are read once for all measures, and once for each rule about
         repeated values or another table.
     rules: about the batch as a whole. catalog: the name of the catalog in Spark. now: when the batch is judged.
+    present: the rows of its table; unset where there are none yet.
 
     Raises
     ------
     PySparkException, Py4JJavaError: when Spark cannot evaluate one.
     """
-    found = _found(rows, rules, catalog=catalog, now=now).collect()[0].asDict()
+    found = _found(rows, rules, catalog=catalog, now=now, present=present).collect()[0].asDict()
     return {rule.name: _count(found, place, rule) for place, rule in enumerate(rules)}
 
 
@@ -84,11 +95,18 @@ def _count(found: Mapping[str, Any], place: int, rule: RuleDeclaration) -> RuleC
     )
 
 
-def _found(rows: DataFrame, rules: Sequence[RuleDeclaration], *, catalog: str, now: datetime) -> DataFrame:
+def _found(
+    rows: DataFrame,
+    rules: Sequence[RuleDeclaration],
+    *,
+    catalog: str,
+    now: datetime,
+    present: Present | None = None,
+) -> DataFrame:
     """One row with what all rules find."""
     measures, apart = [fn.count(fn.lit(1)).alias(_ROWS)], list[DataFrame]()
     for place, rule in enumerate(rules):
-        counted = _counted_apart(rows, rule, catalog=catalog)
+        counted = _counted_apart(rows, rule, catalog=catalog, present=present)
         if counted is None:
             measures += _measured(rows, rule, place, now=now)
         else:
@@ -158,12 +176,19 @@ def _is_in_range(value: Column, lowest: float | None, highest: float | None) -> 
     return reduce(Column.__or__, (fn.abs(value - bound) <= 1e-8 + 1e-4 * abs(bound) for bound in given), inside)
 
 
-def _counted_apart(rows: DataFrame, rule: RuleDeclaration, *, catalog: str) -> DataFrame | None:
+_UNIQUE = {"expect_column_values_to_be_unique", "expect_compound_columns_to_be_unique", *UNIQUE_IN_TABLE}
+
+
+def _counted_apart(
+    rows: DataFrame, rule: RuleDeclaration, *, catalog: str, present: Present | None
+) -> DataFrame | None:
     """How many rows count for a rule about repeated values or another table, and how many break it; none of others."""
     columns = [fn.col(quoted(name)) for _, name in rule.columns]
     if rule.referenced is not None:
         return _known_elsewhere(rows, columns[0], *rule.referenced, catalog=catalog)
-    if rule.type not in ("expect_column_values_to_be_unique", "expect_compound_columns_to_be_unique"):
+    if rule.type in UNIQUE_IN_TABLE and present is not None:
+        return _repeated_in_table(rows, [name for _, name in rule.columns], present)
+    if rule.type not in _UNIQUE:
         return None
     number = fn.col(_NUMBER)
     return _of_each_value(rows, columns).agg(fn.sum(number), fn.sum(fn.when(number > 1, number)))
@@ -174,6 +199,28 @@ def _of_each_value(rows: DataFrame, columns: Sequence[Column]) -> DataFrame:
     is_value = reduce(Column.__or__, (column.isNotNull() for column in columns))
     named = [column.alias(f"value_{place}") for place, column in enumerate(columns)]
     return rows.where(is_value).groupBy(*named).agg(fn.count(fn.lit(1)).alias(_NUMBER))
+
+
+def _repeated_in_table(rows: DataFrame, names: Sequence[str], present: Present) -> DataFrame:
+    """The rows whose values are in another row of the batch, or in the table already. Files of the table whose bounds
+    lie elsewhere are not read: the least and greatest values are found first."""
+    values = _of_each_value(rows, [fn.col(quoted(name)) for name in names])
+    own, kept = [f"value_{place}" for place in range(len(names))], [f"known_{place}" for place in range(len(names))]
+    known = present(names).toDF(*kept)
+    for name, column in zip(own, map(fn.col, kept), strict=True):
+        if isinstance(values.schema[name].dataType, _BOUNDED):
+            lowest, highest = values.agg(fn.min(name), fn.max(name)).collect()[0]
+            is_near = column.between(lowest, highest) if lowest is not None else fn.lit(False)
+            known = known.where(column.isNull() | is_near)  # null is one of several columns
+    same = (fn.col(one).eqNullSafe(fn.col(other)) for one, other in zip(own, kept, strict=True))
+    is_known, number = fn.lit(True).alias("is_known"), fn.col(_NUMBER)
+    joined = values.join(known.distinct().select("*", is_known), reduce(Column.__and__, same), "left")
+    is_repeated = (number > 1) | fn.col("is_known").isNotNull()
+    return joined.agg(fn.sum(number), fn.sum(fn.when(is_repeated, number)))
+
+
+_BOUNDED = (IntegralType, DecimalType, StringType, DateType)
+"""The types whose values Iceberg compares with the bounds of files as Spark does; it takes -0.0 for less than 0.0."""
 
 
 def _known_elsewhere(rows: DataFrame, column: Column, table: str, named: str, *, catalog: str) -> DataFrame:

@@ -210,6 +210,16 @@ def test_what_a_stream_cannot_do_with_a_rule_is_refused(valid: Folder) -> None:
     ]
 
 
+def test_a_merge_has_no_rule_about_the_rows_that_its_table_keeps(valid: Folder) -> None:
+    declare(valid, stream="{name: a, type: column_values_to_be_unique_in_table, kwargs: {column: carrier}}")
+    text = (valid.path / S).read_text()
+    valid.write(S, text.replace("mode: append", "mode: merge, keys: [carrier]"))
+    assert valid.problems() == [
+        f"{S}:21: `rules[0]`: the rule a compares a batch with the rows that its table keeps, and a merge replaces "
+        "rows. Leave it out: a merge keeps one row for each of its `keys`."
+    ]
+
+
 def test_iceberg_s_own_sink_has_no_step_for_rules(valid: Folder) -> None:
     rule = "{name: its, expression: legs IS NOT NULL, on_failure: warn}"
     declare(valid, table=rule, quarantine=False, output=", delivery: direct")

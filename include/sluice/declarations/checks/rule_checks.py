@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from sluice.declarations.error_messages import did_you_mean, key_text
 from sluice.declarations.loaded_declarations import TABLE_SUFFIX, LoadedStream, LoadedTable
 from sluice.declarations.rule_declaration import MOST_RULES, RuleDeclaration
-from sluice.declarations.rule_kinds import unfit_column
+from sluice.declarations.rule_kinds import UNIQUE_IN_TABLE, unfit_column
 from sluice.declarations.scalar_types import listed
 from sluice.declarations.yaml_document import KeyPath
 from sluice.errors import DeclarationError
@@ -104,6 +104,12 @@ def _obstacles(stream: LoadedStream, output: str, rule: RuleDeclaration) -> Iter
         )
     if rule.is_of_batch and declaration.outputs[output].iceberg is None:
         yield "is about the rows that are staged for a table, and the output is none", "Leave it out."
+    written = declaration.outputs[output].iceberg
+    if rule.type in UNIQUE_IN_TABLE and written is not None and written.mode == "merge":
+        yield (
+            "compares a batch with the rows that its table keeps, and a merge replaces rows",
+            "Leave it out: a merge keeps one row for each of its `keys`.",
+        )
     if rule.on_failure == "quarantine" and not declaration.quarantine:
         yield "sends rows to the quarantine, and the stream has none", "Write `quarantine: true`."
     elif not declaration.quarantine and not declaration.tables_written:
