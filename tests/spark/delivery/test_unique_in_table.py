@@ -103,7 +103,12 @@ def test_a_batch_is_compared_with_the_table_and_with_those_that_wait_before_it(w
 
 
 @pytest.mark.parametrize(
-    "point", [CrashPoint.FIRST_OUTPUT_STAGED, CrashPoint.STAGED, CrashPoint.FIRST_OUTPUT_PUBLISHED]
+    "point",
+    [
+        CrashPoint.FIRST_OUTPUT_STAGED,
+        pytest.param(CrashPoint.STAGED, marks=pytest.mark.full),
+        pytest.param(CrashPoint.FIRST_OUTPUT_PUBLISHED, marks=pytest.mark.full),
+    ],
 )
 def test_a_batch_is_never_compared_with_itself(workshop: Workshop, point: CrashPoint) -> None:
     """What a driver had staged of it when it died stays in the staging table beside what the next one stages."""
