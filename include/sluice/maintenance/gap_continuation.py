@@ -16,9 +16,6 @@ the watermark behind that batch, which the state of the next one depends on, is 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
@@ -38,7 +35,16 @@ from sluice.ledger.generations import (
     record_identities,
 )
 from sluice.ledger.next_generation import open_next_generation, require_at_rest
-from sluice.maintenance.continued_checkpoint import ContinuedCheckpoint, plan_checkpoint, write_checkpoint
+from sluice.maintenance.continuation import (
+    Continuation,
+    ContinuationPlan,
+    ContinuationWay,
+    SourceGap,
+    ambiguous_merges,
+    distinct_gaps,
+    sentences_of_gap,
+)
+from sluice.maintenance.continued_checkpoint import plan_checkpoint, write_checkpoint
 from sluice.maintenance.reading_position import ReadingPosition, SourcePosition, observe_reading_position
 from sluice.maintenance.source_moves import (
     SourceMove,
@@ -47,86 +53,17 @@ from sluice.maintenance.source_moves import (
     move_to_new_topics,
     refuse_unadopted,
 )
+from sluice.maintenance.unpublished_batches import find_unpublished, unpublished_phrase, unpublished_refusal
 from sluice.operations import OperationPlan, OperationVerb, Stake, steps_of
+from sluice.publication.staged_batch import StagedBatch
 from sluice.settings import Settings
 from sluice.sources.gap_files import GapRange, NotProved, ends_of, live_files, plan_gap_range
-from sluice.sources.iceberg_positions import StreamOffset, history_of
+from sluice.sources.iceberg_positions import history_of
 from sluice.sources.input_branch import find_branch
 from sluice.sources.input_gap import InputGap, find_gap
 from sluice.sources.source_identities import Replaced, find_replaced, observe_identities
 from sluice.supervision.supervision_events import command_event
 from sluice.tables.declared_tables import require_table
-
-
-class ContinuationWay(StrEnum):
-    """How a stream is taken past a gap. EXACT: its rows are read once. LEAVE_OUT: they are never read."""
-
-    EXACT = "exact"
-    LEAVE_OUT = "leave_out"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceGap:
-    """What is missing behind the position of one source. reads: the files that are its rows; none leaves them out."""
-
-    source: SourcePosition
-    gap: InputGap
-    reads: GapRange | None
-
-    @property
-    def start(self) -> StreamOffset:
-        """Where the next batch starts. Without a range, with the files that the oldest reachable snapshot appended."""
-        if self.reads is not None:
-            return self.reads.start_offset
-        return StreamOffset(snapshot_id=self.gap.resumes_at.snapshot_id, position=0, scan_all_files=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Continuation:
-    """What a continuation leaves, reads and opens.
-
-    leaves, opens: the generation that is left, and the one that begins. after_batch: the newest one that is done.
-    continues, checkpoint: their checkpoints.
-    gaps: what is missing, of each source that is cut. moves: of sources that are not any more what they were.
-    accepts: the tables that are taken as they are: they were created again, and published rows are gone.
-    rows_read: what the next batch reads, and at least what the next ones read of moved sources.
-    rows_left_out: the missing rows that are never read.
-    content: of the new checkpoint.
-    """
-
-    way: ContinuationWay
-    leaves: int
-    opens: int
-    after_batch: int
-    continues: str
-    checkpoint: str
-    gaps: tuple[SourceGap, ...]
-    moves: tuple[SourceMove, ...]
-    accepts: tuple[str, ...]
-    rows_read: int
-    rows_left_out: int
-    content: ContinuedCheckpoint
-
-    @property
-    def evidence(self) -> dict[str, Any]:
-        """The facts, without the content of the checkpoint."""
-        return {
-            "way": self.way,
-            "leaves": self.leaves,
-            "opens": self.opens,
-            "after_batch": self.after_batch,
-            "continues": self.continues,
-            "checkpoint": self.checkpoint,
-            "missing_snapshots": [step.snapshot_id for one in _distinct(self.gaps) for step in one.gap.missing],
-            "resumes_at": [one.gap.resumes_at.snapshot_id for one in _distinct(self.gaps)],
-            "rows_read": self.rows_read,
-            "rows_left_out": self.rows_left_out,
-            "moves": {str(one.line): one.start for one in self.moves},
-            "accepts": list(self.accepts),
-        }
-
-
-ContinuationPlan = OperationPlan[Continuation]
 
 _LAST_STEPS = ("Leave generation", "Open generation", "Copy its state")
 """How the sentences begin that every continuation has; an event does not repeat them."""
@@ -168,7 +105,20 @@ def plan_continuation(
             f"{history[0].upper()}{history[1:]} where {wanted.name} continues: there is no gap.",
             next_step=f"Start it: `sluice stream start {wanted.name}`.",
         )
-    return _plan(wanted, settings, left=left, old=old, position=position, gaps=gaps, moves=moves, accepts=accepts)
+    waiting = find_unpublished(catalog, wanted, (left.generation, position.batch))
+    if waiting and not leaves_out:
+        raise unpublished_refusal(wanted, waiting)
+    return _plan(
+        wanted,
+        settings,
+        left=left,
+        old=old,
+        position=position,
+        gaps=gaps,
+        moves=moves,
+        accepts=accepts,
+        waiting=waiting,
+    )
 
 
 def continue_stream(
@@ -306,6 +256,7 @@ def _plan(
     gaps: Sequence[SourceGap],
     moves: Sequence[SourceMove],
     accepts: Sequence[str],
+    waiting: Sequence[StagedBatch],
 ) -> ContinuationPlan:
     opens = left.generation + 1
     checkpoint = checkpoint_of(wanted.name, opens, checkpoints_root=settings.checkpoints)
@@ -316,13 +267,14 @@ def _plan(
         ends={one.source.line: one.reads.end_offset.text() for one in gaps if one.reads is not None}
         | {one.line: one.end for one in moves if one.end is not None},
     )
-    is_exact = not accepts and all(one.reads is not None for one in gaps)
-    distinct = _distinct(gaps)
+    is_exact = not accepts and not waiting and all(one.reads is not None for one in gaps)
+    distinct = distinct_gaps(gaps)
     sentences = (
-        *(sentence for one in distinct for sentence in _sentences_of(one, has_state=bool(content.state))),
+        *(sentence for one in distinct for sentence in sentences_of_gap(one, has_state=bool(content.state))),
         *dict.fromkeys(sentence for one in moves for sentence in one.sentences),
         *accepts,
-        *(_ambiguous_merges(wanted) if is_exact else ()),
+        *([f"Discard {unpublished_phrase(waiting)}: the batches behind them continue."] if waiting else ()),
+        *(ambiguous_merges(wanted) if is_exact else ()),
         f"Leave generation {left.generation} after batch {position.batch}; its checkpoint {left.checkpoint} is kept.",
         f"Open generation {opens} with the checkpoint {checkpoint}, which continues behind batch {position.batch}.",
         *([f"Copy its state: {len(content.state):,} files, {content.state_bytes:,} bytes."] if content.state else ()),
@@ -341,6 +293,7 @@ def _plan(
         rows_read=sum(one.reads.rows for one in distinct if one.reads is not None)
         + sum(one.rows or 0 for one in moves),
         rows_left_out=sum(one.gap.rows for one in distinct if one.reads is None),
+        rows_discarded=sum(one.summary.rows or 0 for one in waiting),
         content=content,
     )
     return OperationPlan(
@@ -349,45 +302,9 @@ def _plan(
         seen=found,
         steps=steps_of(*sentences),
         at_stake=Stake.CHECKPOINT,
-        rows=found.rows_read + found.rows_left_out,
+        rows=found.rows_read + found.rows_left_out + found.rows_discarded,
         evidence=found.evidence,
     )
-
-
-def _distinct(gaps: Sequence[SourceGap]) -> tuple[SourceGap, ...]:
-    """The gaps without those of an input that is read more than once, from the same position."""
-    return tuple({(one.source.input, one.gap.position): one for one in gaps}.values())
-
-
-def _sentences_of(one: SourceGap, *, has_state: bool) -> tuple[str, str]:
-    gap, reads = one.gap, one.reads
-    named = f"Input {one.source.input}: {gap}."
-    if reads is None:
-        state = " They are missing in the stream's state as well." if has_state else ""
-        return named, (
-            f"Leave out {gap.rows:,} rows of {len(gap.missing)} expired snapshots for good; the next batch begins with "
-            f"snapshot {gap.resumes_at.snapshot_id}.{state}"
-        )
-    return named, (
-        f"Read {reads.rows:,} rows in one batch: files {reads.first} to {reads.end - 1} of snapshot "
-        f"{reads.snapshot_id}. They are the rows of the {len(gap.missing)} expired snapshots and of "
-        f"{_reachable(reads.reachable)}; each of these appended only, and every file of theirs is live."
-    )
-
-
-def _reachable(count: int) -> str:
-    return "that one" if count == 1 else f"the {count} up to that one"
-
-
-def _ambiguous_merges(wanted: LoadedStream) -> Iterator[str]:
-    """The outputs that cannot merge a batch in which a key occurs more than once, as it may in a long gap."""
-    for name, declared in wanted.declaration.outputs.items():
-        output = declared.iceberg
-        if output is not None and output.mode == "merge" and not output.ordering:
-            yield (
-                f"Output {name} merges by {', '.join(output.keys)} without an `ordering_column`: if the missing rows "
-                "hold a key more than once, their batch fails. Declare one first."
-            )
 
 
 def _not_proved(wanted: LoadedStream, source: SourcePosition, gap: InputGap, found: NotProved) -> UsageError:

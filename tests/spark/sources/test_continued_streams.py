@@ -12,7 +12,7 @@ from tests.fixtures.workshop import Workshop
 
 from sluice.errors import InputGapError, UsageError
 from sluice.ledger.batches import totals
-from sluice.maintenance.gap_continuation import ContinuationWay
+from sluice.maintenance.continuation import ContinuationWay
 
 COLUMNS: dict[str, Any] = {"id": "long", "word": "string"}
 EVENTS: dict[str, Any] = {"id": "long", "at": "timestamptz"}

@@ -11,7 +11,7 @@ from tests.fixtures.continuations import expire, go_on, plan_of, run_recorded
 from tests.fixtures.workshop import Workshop
 
 from sluice.errors import InputGapError, UsageError
-from sluice.maintenance.gap_continuation import ContinuationPlan, ContinuationWay
+from sluice.maintenance.continuation import ContinuationPlan, ContinuationWay
 from sluice.maintenance.retention_plan import MIN_SNAPSHOTS
 from sluice_spark.run.run_start import require_unbroken_input
 
