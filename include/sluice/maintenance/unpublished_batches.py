@@ -1,7 +1,7 @@
 """What a stream has staged and not published when it is taken past a gap in its input.
 
-Spark commits a batch as soon as it is staged. One that waits for others (`publish_every`) or for a
-person, or that a driver left when it died, is done for the checkpoint and not visible. A new generation begins behind it.
+Spark commits a batch as soon as it is staged. One that waits for others (`publish_every`) or for a person, or that a
+driver left when it died, is done for the checkpoint and not visible. A new generation begins behind it.
 """
 
 from __future__ import annotations
