@@ -11,6 +11,7 @@ RocksDB refers to, and the descriptions of the operators.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,8 @@ from sluice.checkpoints.checkpoint_layout import FileObservation, checksum_path,
 from sluice.checkpoints.s3_checkpoint_files import S3CheckpointFiles
 from sluice.errors import CheckpointError, CheckpointStorageError
 from sluice.settings import ObjectStoreSettings
+
+_log = logging.getLogger(__name__)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -144,13 +147,16 @@ def _without_links(folder: Path, *, wanted: Path) -> list[tuple[str, str]]:
         ) from error
 
 
-def open_checkpoint_files(location: str, object_store: ObjectStoreSettings) -> CheckpointFiles:
+def open_checkpoint_files(
+    location: str, object_store: ObjectStoreSettings, *, skips_closed: bool = False
+) -> CheckpointFiles:
     """The files of the checkpoint folder at a URI.
 
     Parameters
     ----------
     location: `file://…`, `s3a://…` or `s3://…`.
     object_store: the settings of the S3 store; not used for a local folder.
+    skips_closed: whether what may not be looked at in a local folder is left out of a list, with a warning.
 
     Raises
     ------
@@ -158,7 +164,7 @@ def open_checkpoint_files(location: str, object_store: ObjectStoreSettings) -> C
     """
     scheme = urlsplit(location).scheme
     if scheme == "file":
-        return LocalCheckpointFiles(location)
+        return LocalCheckpointFiles(location, skips_closed=skips_closed)
     if scheme in ("s3", "s3a"):
         return S3CheckpointFiles(location, object_store)
     raise CheckpointError(
@@ -170,16 +176,17 @@ def open_checkpoint_files(location: str, object_store: ObjectStoreSettings) -> C
 class LocalCheckpointFiles:
     """The files below a `file://` URI. See `sluice.checkpoints.checkpoint_files.CheckpointFiles`."""
 
-    def __init__(self, location: str) -> None:
+    def __init__(self, location: str, *, skips_closed: bool = False) -> None:
         self.location = location.rstrip("/")
         self._root = Path(unquote(urlsplit(location).path))
+        self._skips_closed = skips_closed
 
     def list_files(self, folder: str = "") -> Sequence[FileObservation]:
         """Every file below `folder`."""
         try:
             found = [
                 Path(parent) / name
-                for parent, _, names in os.walk(self._root / folder, onerror=_raise_unless_missing)
+                for parent, _, names in os.walk(self._root / folder, onerror=self._refuse)
                 for name in names
             ]
             return sorted((seen for path in found if (seen := self._observe(path))), key=lambda seen: seen.path)
@@ -233,6 +240,9 @@ class LocalCheckpointFiles:
             status = path.stat()
         except FileNotFoundError:  # Spark purges old files while it runs
             return None
+        except OSError as error:
+            self._refuse(error)
+            return None
         return FileObservation(
             path=path.relative_to(self._root).as_posix(),
             size_bytes=status.st_size,
@@ -240,16 +250,19 @@ class LocalCheckpointFiles:
             modified_at=_EPOCH + timedelta(microseconds=status.st_mtime_ns // 1000),
         )
 
+    def _refuse(self, error: OSError) -> None:
+        """Raise what keeps a file or folder from being looked at, unless it is gone or is to be left out."""
+        if isinstance(error, FileNotFoundError):
+            return
+        if not self._skips_closed or error.filename == str(self._root):
+            raise error
+        _log.warning("%s is left out: %s", error.filename, error.strerror)
+
     def _problem(self, done: str, error: OSError) -> CheckpointError:
         sentence = f"The folder {self.location} cannot be {done}: {error.strerror or error}."
         if isinstance(error, IsADirectoryError | NotADirectoryError):  # its storage has answered: it is damaged
             return CheckpointError(sentence, next_step="Write it back as it was; a wrong restore does this.")
         return CheckpointStorageError(sentence, next_step=_MAY_READ)
-
-
-def _raise_unless_missing(error: OSError) -> None:
-    if not isinstance(error, FileNotFoundError):
-        raise error
 
 
 STATE = "state"

@@ -49,7 +49,7 @@ class Continuation:
     gaps: what is missing, of each source that is cut. moves: of sources that are not any more what they were.
     accepts: the tables that are taken as they are: they were created again, and published rows are gone.
     rows_read: what the next batch reads, and at least what the next ones read of moved sources.
-    rows_left_out: the missing rows that are never read. rows_discarded: those that are staged and never become visible.
+    rows_left_out: the missing rows that are never read. rows_given_up: those that were read and never become visible.
     content: of the new checkpoint.
     """
 
@@ -64,7 +64,7 @@ class Continuation:
     accepts: tuple[str, ...]
     rows_read: int
     rows_left_out: int
-    rows_discarded: int
+    rows_given_up: int
     content: ContinuedCheckpoint
 
     @property
@@ -81,7 +81,7 @@ class Continuation:
             "resumes_at": [one.gap.resumes_at.snapshot_id for one in distinct_gaps(self.gaps)],
             "rows_read": self.rows_read,
             "rows_left_out": self.rows_left_out,
-            "rows_discarded": self.rows_discarded,
+            "rows_given_up": self.rows_given_up,
             "moves": {str(one.line): one.start for one in self.moves},
             "accepts": list(self.accepts),
         }

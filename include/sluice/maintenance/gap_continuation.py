@@ -53,9 +53,8 @@ from sluice.maintenance.source_moves import (
     move_to_new_topics,
     refuse_unadopted,
 )
-from sluice.maintenance.unpublished_batches import find_unpublished, unpublished_phrase, unpublished_refusal
+from sluice.maintenance.unpublished_batches import Unpublished, find_unpublished, unpublished_refusal
 from sluice.operations import OperationPlan, OperationVerb, Stake, steps_of
-from sluice.publication.staged_batch import StagedBatch
 from sluice.settings import Settings
 from sluice.sources.gap_files import GapRange, NotProved, ends_of, live_files, plan_gap_range
 from sluice.sources.iceberg_positions import history_of
@@ -105,9 +104,9 @@ def plan_continuation(
             f"{history[0].upper()}{history[1:]} where {wanted.name} continues: there is no gap.",
             next_step=f"Start it: `sluice stream start {wanted.name}`.",
         )
-    waiting = find_unpublished(catalog, wanted, (left.generation, position.batch))
-    if waiting and not leaves_out:
-        raise unpublished_refusal(wanted, waiting)
+    unpublished = find_unpublished(ledger, catalog, wanted, generation=left.generation, done=position.batch)
+    if unpublished and not leaves_out:
+        raise unpublished_refusal(wanted, unpublished)
     return _plan(
         wanted,
         settings,
@@ -117,7 +116,7 @@ def plan_continuation(
         gaps=gaps,
         moves=moves,
         accepts=accepts,
-        waiting=waiting,
+        unpublished=unpublished,
     )
 
 
@@ -256,7 +255,7 @@ def _plan(
     gaps: Sequence[SourceGap],
     moves: Sequence[SourceMove],
     accepts: Sequence[str],
-    waiting: Sequence[StagedBatch],
+    unpublished: Unpublished,
 ) -> ContinuationPlan:
     opens = left.generation + 1
     checkpoint = checkpoint_of(wanted.name, opens, checkpoints_root=settings.checkpoints)
@@ -267,13 +266,13 @@ def _plan(
         ends={one.source.line: one.reads.end_offset.text() for one in gaps if one.reads is not None}
         | {one.line: one.end for one in moves if one.end is not None},
     )
-    is_exact = not accepts and not waiting and all(one.reads is not None for one in gaps)
+    is_exact = not accepts and not unpublished and all(one.reads is not None for one in gaps)
     distinct = distinct_gaps(gaps)
     sentences = (
         *(sentence for one in distinct for sentence in sentences_of_gap(one, has_state=bool(content.state))),
         *dict.fromkeys(sentence for one in moves for sentence in one.sentences),
         *accepts,
-        *([f"Discard {unpublished_phrase(waiting)}: the batches behind them continue."] if waiting else ()),
+        *([f"Give up {unpublished}, for good."] if unpublished else ()),
         *(ambiguous_merges(wanted) if is_exact else ()),
         f"Leave generation {left.generation} after batch {position.batch}; its checkpoint {left.checkpoint} is kept.",
         f"Open generation {opens} with the checkpoint {checkpoint}, which continues behind batch {position.batch}.",
@@ -293,7 +292,7 @@ def _plan(
         rows_read=sum(one.reads.rows for one in distinct if one.reads is not None)
         + sum(one.rows or 0 for one in moves),
         rows_left_out=sum(one.gap.rows for one in distinct if one.reads is None),
-        rows_discarded=sum(one.summary.rows or 0 for one in waiting),
+        rows_given_up=unpublished.rows,
         content=content,
     )
     return OperationPlan(
@@ -302,7 +301,7 @@ def _plan(
         seen=found,
         steps=steps_of(*sentences),
         at_stake=Stake.CHECKPOINT,
-        rows=found.rows_read + found.rows_left_out + found.rows_discarded,
+        rows=found.rows_read + found.rows_left_out + found.rows_given_up,
         evidence=found.evidence,
     )
 

@@ -1,61 +1,127 @@
-"""What a stream has staged and not published when it is taken past a gap in its input.
+"""What is done for the checkpoint and not visible in the tables, when a stream is taken past a gap in its input.
 
 Spark commits a batch as soon as it is staged. One that waits for others (`publish_every`) or for a person, or that a
-driver left when it died, is done for the checkpoint and not visible. A new generation begins behind it.
+driver left when it died, is not visible then; neither is what tables lost that were set back. A new generation begins
+behind all of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from pyiceberg.catalog import Catalog
 
 from sluice.declarations.loaded_declarations import LoadedStream
-from sluice.errors import LakehouseError, MarkError, UsageError
-from sluice.publication.mark_moves import plan_output
-from sluice.publication.staged_batch import StagedBatch, staged_outputs
-from sluice.publication.undeclared_outputs import load_output_tables
+from sluice.errors import UsageError
+from sluice.ledger.batches import BatchObservation, recent_batches
+from sluice.ledger.connection import Ledger
+from sluice.publication.chain import MarkPosition, plan_publication
+from sluice.publication.marks import read_target_state
+from sluice.publication.staged_batch import StagedBatch, StagedOutput, staged_outputs
+from sluice.publication.undeclared_outputs import OutputTables, load_output_tables
+
+_KNOWN_BATCHES = 1_000
+"""Of so many batches the ledger is asked for the rows."""
 
 
-def find_unpublished(catalog: Catalog, wanted: LoadedStream, done: tuple[int, int]) -> tuple[StagedBatch, ...]:
-    """What is staged of the batches that are done for the checkpoint, and not visible, by output.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnpublishedBatch:
+    """A batch of an output that is not visible there. staged: unset where it is not staged either.
+
+    rows: as it was staged, else as the ledger knows; unset where neither does.
+    """
+
+    output: StagedOutput
+    number: int
+    staged: StagedBatch | None
+    rows: int | None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a person is to decide about it."""
+        rules = self.staged.summary.rules if self.staged is not None else None
+        return rules is not None and rules.holds
+
+
+@dataclass(frozen=True, slots=True)
+class Unpublished:
+    """All of them, of every output."""
+
+    batches: tuple[UnpublishedBatch, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.batches)
+
+    @property
+    def rows(self) -> int:
+        """Their rows, as far as these are known."""
+        return sum(one.rows or 0 for one in self.batches)
+
+    def __str__(self) -> str:
+        numbers = {one.number for one in self.batches}
+        what = f"{len(numbers)} batch{'es' * (len(numbers) > 1)}"
+        more = "at least " if any(one.rows is None for one in self.batches) else ""
+        return f"{what} with {more}{self.rows:,} rows that are not visible"
+
+
+def find_unpublished(
+    ledger: Ledger, catalog: Catalog, wanted: LoadedStream, *, generation: int, done: int
+) -> Unpublished:
+    """What a checkpoint has done of a generation and its tables do not show.
 
     Parameters
     ----------
-    done: the generation, and the newest of these batches.
+    done: the newest batch that is done for the checkpoint.
 
     Raises
     ------
-    DeliveryError, LakehouseError: when a staging table cannot be read.
+    DeliveryError, LakehouseError, LedgerError: when tables or the ledger cannot be read.
     """
-    found: list[StagedBatch] = []
-    for output in staged_outputs(wanted.declaration):
-        tables = load_output_tables(catalog, output)
-        if tables.staging is None:
-            continue
-        try:
-            ready = plan_output(catalog, output).ready
-        except (MarkError, LakehouseError):  # its table was created again, or is gone
-            ready = tuple(one for one in tables.staged if not one.is_overtaken)
-        found += [one for one in ready if done[0] == one.position[0] and one.position <= done]
-    return tuple(found)
-
-
-def unpublished_phrase(waiting: Sequence[StagedBatch]) -> str:
-    """How many batches and rows wait."""
-    batches, rows = {one.position for one in waiting}, sum(one.summary.rows or 0 for one in waiting)
-    what = "1 batch" if len(batches) == 1 else f"{len(batches)} batches"
-    return f"{what} with {rows:,} rows, staged and not visible yet"
-
-
-def unpublished_refusal(wanted: LoadedStream, waiting: Sequence[StagedBatch]) -> UsageError:
-    """The refusal to leave them behind, with the ways out."""
-    start = f"`sluice stream start {wanted.name}` publishes them, before it ends for what is missing; then continue it"
-    rules = (one.summary.rules for one in waiting)
-    if any(one is not None and one.holds for one in rules):
-        start = f"Decide about the batch that is held, `sluice batch list {wanted.name}`. Then {start}"
-    return UsageError(
-        f"Stream {wanted.name} has {unpublished_phrase(waiting)}. A new generation begins behind them, and they would "
-        "never be.",
-        next_step=f"{start}. Or `sluice stream continue {wanted.name} --leave-out` discards them.",
+    batches = recent_batches(ledger, wanted.name, _KNOWN_BATCHES)
+    recorded = {one.key.batch: one for one in batches if one.key.generation == generation}
+    tables = (load_output_tables(catalog, output) for output in staged_outputs(wanted.declaration))
+    return Unpublished(
+        tuple(found for one in tables for found in _of_output(one, recorded, generation=generation, done=done))
     )
+
+
+def unpublished_refusal(wanted: LoadedStream, found: Unpublished) -> UsageError:
+    """The refusal to leave them behind, with the ways out."""
+    name = wanted.name
+    step = f"`sluice stream start {name}` publishes them, before it ends for what is missing; then continue it"
+    if any(one.is_held for one in found.batches):
+        step = f"Decide about the batch that is held, `sluice batch list {name}`. Then {step}"
+    if any(one.staged is None for one in found.batches):
+        step = f"`sluice stream repair {name} --dry-run` shows what brings tables and checkpoint together"
+    return UsageError(
+        f"Stream {name} has {found}: a new generation begins behind them, and they would never be.",
+        next_step=f"{step}. Or `sluice stream continue {name} --leave-out` gives them up.",
+    )
+
+
+def _of_output(
+    tables: OutputTables, recorded: Mapping[int, BatchObservation], *, generation: int, done: int
+) -> Iterator[UnpublishedBatch]:
+    """Those behind the mark of an output. A new output has no mark, and none behind it."""
+    if tables.target is None or tables.is_left:
+        return
+    state, output = read_target_state(tables.target, tables.names), tables.names
+    ready, mark = tables.staged, None
+    if state.mark is not None:
+        mark = state.position(output)
+        ready = plan_publication(mark, tables.staged).ready
+    staged = {one.position[1]: one for one in ready if one.position[0] == generation and not one.is_overtaken}
+    for number in sorted(staged) if mark is None else _behind(mark, recorded, generation=generation, done=done):
+        batch = staged.get(number)
+        known = recorded[number].published_rows.get(output.output) if number in recorded else None
+        rows = batch.summary.rows if batch is not None else known
+        yield UnpublishedBatch(output=output, number=number, staged=batch, rows=rows)
+
+
+def _behind(
+    mark: MarkPosition, recorded: Mapping[int, BatchObservation], *, generation: int, done: int
+) -> Iterable[int]:
+    """A continuation that no run has followed yet leaves the mark in the generation before, with the same numbers."""
+    is_same = mark.generation == generation or not recorded
+    return range(mark.batch + 1 if is_same else min(recorded), done + 1)

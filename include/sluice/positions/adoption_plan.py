@@ -20,7 +20,6 @@ from sluice.declarations.source_declarations import IcebergSource
 from sluice.errors import UsageError
 from sluice.ledger.batches import BatchObservation, recent_batches
 from sluice.ledger.connection import Ledger, database_time
-from sluice.ledger.refreshes import unsettled_refresh
 from sluice.ledger.vacated_runs import find_left_driver
 from sluice.operations import OperationPlan, OperationVerb, Refusal, RefusalReason, Stake, steps_of
 from sluice.positions.adoption import AdoptedOutput, Adoption, AdoptionWay, name_of, sentences_of, stake_of
@@ -28,6 +27,7 @@ from sluice.positions.judge_position import disagreeing, judge_position
 from sluice.positions.observe_position import KNOWN_BATCHES, observe_position
 from sluice.positions.passed_readers import lookups_of
 from sluice.positions.repair_decision import decide_repair
+from sluice.positions.repair_stream import under_refresh
 from sluice.positions.restore_copy import decide_write
 from sluice.positions.rolled_back_table import find_goal, hidden_commits, missing_commits, rows_taken_out
 from sluice.positions.source_reach import SourceReach, refuse_gone_input
@@ -262,12 +262,7 @@ def _of_stream(observed: _Observed, stream: LoadedStream) -> Iterator[Refusal]:
             sentence=f"A run of {stream.name} lives, or its driver may, and publishes into {seen.stream}'s tables.",
             next_step=f"Stop it first: `sluice stream stop {stream.name}`.",
         )
-    if unsettled_refresh(observed.ledger, stream.name) is not None:
-        yield Refusal(
-            reason=RefusalReason.OTHER_REMEDY,
-            sentence=f"A refresh of {stream.name} is under way, and its commit may have replaced the content.",
-            next_step=f"End it first: `sluice stream refresh {stream.name}`.",
-        )
+    yield from under_refresh(observed.ledger, stream.name)
 
 
 def _of_table(adoption: Adoption, table: Table) -> Iterator[Refusal]:

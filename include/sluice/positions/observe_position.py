@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.table import Table
 
 from sluice.checkpoints.checkpoint_files import open_checkpoint_files
 from sluice.checkpoints.checkpoint_layout import OFFSETS, CheckpointContents
@@ -205,15 +204,13 @@ def _output(
     is_whole: bool,
 ) -> _Output | None:
     """An output; none while it is new, or declared again: its next start opens it where the checkpoint stands."""
-    if tables.target is None:
-        return None
     lost = missing_list(tables.staging, is_whole=is_whole)
-    if tables.is_left:
-        return _Output(witness=TableWitness(output=tables.names, position=None, lost=lost)) if lost else None
+    is_former = tables.holds_batches_for_another_table
+    unopened = TableWitness(output=tables.names, position=None, lost=lost) if lost and not is_former else None
     try:
-        at = assumed or _position(tables, tables.target, generation=generation, recorded=recorded)
-        if at is None:
-            return None
+        at = assumed or _position(tables, generation=generation, recorded=recorded)
+        if at is None or tables.target is None:
+            return _Output(witness=unopened) if unopened is not None else None
         staged = plan_publication(at, () if lost else tables.staged)
     except DeliveryError as error:
         return _Output(
@@ -233,9 +230,11 @@ def _output(
     return _Output(witness=witness, batches=(*_in_history(tables), *waiting))
 
 
-def _position(
-    tables: OutputTables, target: Table, *, generation: int, recorded: Sequence[BatchObservation]
-) -> MarkPosition | None:
+def _position(tables: OutputTables, *, generation: int, recorded: Sequence[BatchObservation]) -> MarkPosition | None:
+    """How far an output is published; none while it is not opened in its table."""
+    target = tables.target
+    if target is None or tables.is_left:
+        return None
     refuse_set_back([tables], generation=generation, recorded=recorded)
     state = read_target_state(target, tables.names)
     return state.position(tables.names) if state.mark is not None else find_lost_mark(target, tables.names)

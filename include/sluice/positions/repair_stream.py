@@ -35,7 +35,7 @@ from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.events import EventAction, record_event
 from sluice.ledger.generations import restore_generation
 from sluice.ledger.leases import LEASE_SECONDS
-from sluice.ledger.refreshes import unsettled_refresh
+from sluice.ledger.refreshes import RefreshState, unsettled_refresh
 from sluice.ledger.run_values import RunObservation
 from sluice.ledger.runs import recent_runs
 from sluice.ledger.vacated_runs import find_left_driver
@@ -47,6 +47,7 @@ from sluice.positions.repair_sentences import sentence_of_rows, sentences_of_fil
 from sluice.positions.restore_copy import decide_write, put_copy
 from sluice.positions.source_reach import SourceReach, refuse_gone_input
 from sluice.positions.stream_position import Agreement, PositionFinding, StreamPosition, Witness
+from sluice.positions.torn_staging import record_visible
 from sluice.publication.command_runs import CommandMode, run_of_command
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.staging_layout import empty_staging_table
@@ -123,16 +124,17 @@ def plan_repair(
     decided = decide_write(seen, settings.object_store) if is_written else None
     written = decided if isinstance(decided, CheckpointRepair) and not decided.is_empty else None
     refused, is_forgotten = _refused(decided), any(one.witness is Witness.LEDGER for one in findings)
+    is_left = is_forgotten and refused is not None  # nothing is read again then
     repair = Repair(
         seen=seen,
         generation=seen.number if is_forgotten else None,
         query_id=query_id_in(written.writes.get(METADATA, "") if written is not None else "") or query_id_of(seen),
         checkpoint=written,
-        left=refused if is_forgotten else None,
-        empties=tuple(one.output.staging for one in seen.tables if one.lost),
+        left=refused if is_left else None,
+        empties=() if is_left else tuple(dict.fromkeys(one.output.staging for one in seen.tables if one.lost)),
     )
     rows = written.rows_read_again if written is not None else 0
-    refusals = [*_refusals(ledger, seen, findings)]
+    refusals = [*_refusals(ledger, repair, findings)]
     if refused is not None and not is_forgotten:
         refusals.append(refused)
     if written is not None and written.replays:
@@ -220,6 +222,8 @@ def _carry_out(
             restored_by=asked_by,
         )
         reached(CrashPoint.RECORDED)
+    if repair.empties:
+        record_visible(ledger, catalog, repair.seen)
     for staging in repair.empties:
         empty_staging_table(catalog, staging)
         reached(CrashPoint.CLEARED)
@@ -261,9 +265,12 @@ def _remove(files: CheckpointFiles, path: str) -> None:
         files.remove(one)
 
 
-def _refusals(ledger: Ledger, seen: StreamPosition, findings: tuple[PositionFinding, ...]) -> Iterator[Refusal]:
+def _refusals(ledger: Ledger, repair: Repair, findings: tuple[PositionFinding, ...]) -> Iterator[Refusal]:
+    seen = repair.seen
     if findings:
-        yield from not_at_rest(ledger, seen)
+        yield from _of_drivers(ledger, seen)
+        if repair.generation is not None or repair.checkpoint is not None or not repair.empties:
+            yield from under_refresh(ledger, seen.stream)  # which cannot end while a staging table is not readable
         yield from _of_rejections(ledger, seen)
         yield from other_remedies(
             [one for one in findings if not (is_written_back(one) and one.witness is Witness.MARK)]
@@ -276,10 +283,11 @@ def _of_rejections(ledger: Ledger, seen: StreamPosition) -> Iterator[Refusal]:
         return
     rejected, done = rejected_batches(ledger, seen.stream, generation=seen.number), seen.done
     for number in sorted(one for one in rejected if one > done)[:1]:
+        behind = [one.output.target for one in seen.tables if one.position is not None and one.newest_waiting < number]
         yield Refusal(
             reason=RefusalReason.NOT_PROVABLE,
-            sentence=f"Batch {seen.number}:{number} of {seen.stream} was rejected by a person, and no table shows that "
-            "any more: read again, its rows would become visible.",
+            sentence=f"Batch {seen.number}:{number} of {seen.stream} was rejected by a person, and nothing in "
+            f"{' and '.join(behind)} shows that any more: read again, its rows would become visible.",
             next_step=f"`sluice stream reset {seen.stream} --dry-run` shows what reading the inputs again repeats: "
             "that batch, too, which is to be rejected again.",
         )
@@ -287,6 +295,11 @@ def _of_rejections(ledger: Ledger, seen: StreamPosition) -> Iterator[Refusal]:
 
 def not_at_rest(ledger: Ledger, seen: StreamPosition) -> Iterator[Refusal]:
     """Why the position of a stream may move meanwhile."""
+    yield from _of_drivers(ledger, seen)
+    yield from under_refresh(ledger, seen.stream)
+
+
+def _of_drivers(ledger: Ledger, seen: StreamPosition) -> Iterator[Refusal]:
     if seen.is_live:
         yield Refusal(
             reason=RefusalReason.NOT_AT_REST,
@@ -301,11 +314,18 @@ def not_at_rest(ledger: Ledger, seen: StreamPosition) -> Iterator[Refusal]:
             next_step=f"End its process{_where(left)}, or wait until its lease is over, "
             f"{LEASE_SECONDS:.0f} s after its newest heartbeat.",
         )
-    if unsettled_refresh(ledger, seen.stream) is not None:
+
+
+def under_refresh(ledger: Ledger, stream: str) -> Iterator[Refusal]:
+    """The refusal while a refresh of a stream, or its way back, may have committed."""
+    refresh = unsettled_refresh(ledger, stream)
+    if refresh is not None:
+        is_back = refresh.state is RefreshState.TAKING_BACK
         yield Refusal(
             reason=RefusalReason.OTHER_REMEDY,
-            sentence=f"A refresh of {seen.stream} is under way, and its commit may have opened a generation.",
-            next_step=f"End it first: `sluice stream refresh {seen.stream}`.",
+            sentence=f"A refresh of {stream} is {'taken back' if is_back else 'under way'}, and its commit may have "
+            "opened a generation.",
+            next_step=f"End it first: `sluice stream refresh {stream}{' --take-back' * is_back}`.",
         )
 
 
@@ -359,8 +379,7 @@ def _sentences(repair: Repair, findings: tuple[PositionFinding, ...]) -> Iterato
             f"{repair.query_id}."
         )
     for table in repair.empties:
-        again = " What was staged there and is in no table is read again." if repair.left is None else ""
-        yield f"Empty {table}, without its data files.{again}"
+        yield f"Empty {table}, without its data files. What was staged there and is in no table is read again."
     if written is not None:
         yield from sentences_of_files(seen, written)
         yield sentence_of_rows(written.rows_read_again)

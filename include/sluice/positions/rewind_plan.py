@@ -189,9 +189,9 @@ def _first_passed(reader: PassedReader | UnknownReader) -> int:
 
 
 def _by_table(seen: StreamPosition) -> Mapping[str, tuple[StagedOutput, ...]]:
-    """The outputs in which something was published, by table."""
+    """The declared outputs in which something was published, by table."""
     found: dict[str, tuple[StagedOutput, ...]] = {}
-    for one in (each for each in seen.tables if each.output.target):  # a former output may have lost its name
+    for one in (each for each in seen.tables if each.is_declared):
         found[one.output.target] = (*found.get(one.output.target, ()), one.output)
     return found
 

@@ -74,6 +74,7 @@ class TableWitness:
     lost: the file that is gone without which nothing can be read in its staging table; empty while it can be. Nothing
         counts as staged there then.
     problem, next_step: why the position cannot be read.
+    is_declared: whether the stream still declares it.
     """
 
     output: StagedOutput
@@ -83,6 +84,7 @@ class TableWitness:
     lost: str = ""
     problem: str = ""
     next_step: str = ""
+    is_declared: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

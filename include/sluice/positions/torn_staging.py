@@ -7,27 +7,35 @@ refers to files that are gone. Others may remove them, too.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from sluice.errors import DeliveryError, LakehouseError
-from sluice.positions.stream_position import TableWitness
-from sluice.publication.staged_batch import StagedOutput
-from sluice.publication.undeclared_outputs import OutputTables, former_output, former_staging_tables
+from sluice.ledger.batches import find_batch, record_batch
+from sluice.ledger.connection import Ledger
+from sluice.positions.stream_position import StreamPosition, TableWitness
+from sluice.publication.chain import plan_publication
+from sluice.publication.staged_batch import StagedBatch, StagedOutput, recovered_observation
+from sluice.publication.undeclared_outputs import (
+    OutputTables,
+    former_output,
+    former_staging_tables,
+    load_output_tables,
+)
 from sluice.stored_keys import STAGING_TARGET
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.inspection import READERS
 
 
 def missing_list(staging: Table | None, *, is_whole: bool = False) -> str:
-    """A file that a staging table refers to and that is gone: the manifest list of its newest snapshot. Empty while it
-    can be read, or there is no table.
+    """A file that a staging table refers to and that is gone: the manifest list of a snapshot. Empty while it can be
+    read, or there is no table. Files are published from the newest list, and merged from that of their own batch.
 
     Parameters
     ----------
-    is_whole: whether the manifests in the list are looked for as well.
+    is_whole: whether the manifests in the lists are looked for as well.
 
     Raises
     ------
@@ -36,30 +44,68 @@ def missing_list(staging: Table | None, *, is_whole: bool = False) -> str:
     if staging is None:
         return ""
     with catalog_refusals(f"look for the manifests of {'.'.join(staging.name())}"):
-        while missing := next(_missing(staging, is_whole=is_whole), ""):
-            before, staging = staging.metadata_location, staging.refresh()
+        while missing := _missing(staging, is_whole=is_whole):
+            before, staging = staging.metadata_location, _refreshed(staging)
             if staging.metadata_location == before:  # whoever clears it meanwhile moves it on first
+                if not staging.io.new_input(before).exists():
+                    raise _of_another_storage(staging)
                 return missing
     return ""
 
 
-def _missing(staging: Table, *, is_whole: bool) -> Iterator[str]:
-    newest, io = staging.current_snapshot(), staging.io
-    if newest is None:
-        return
-    if not io.new_input(staging.metadata_location).exists():  # its storage is not the one of the catalog, or not there
-        raise LakehouseError(
-            f"{staging.metadata_location}, the metadata that the catalog knows of {'.'.join(staging.name())}, is not "
-            "in the storage, so nothing is said of what else is not there.",
-            next_step="See that the storage that is configured is the one of the catalog.",
-        )
-    if not io.new_input(newest.manifest_list).exists():
-        yield newest.manifest_list
-    elif is_whole:
-        paths = [manifest.manifest_path for manifest in newest.manifests(io)]
-        with ThreadPoolExecutor(READERS) as pool:
-            exist = list(pool.map(lambda path: io.new_input(path).exists(), paths))
-        yield from (path for path, exists in zip(paths, exist, strict=True) if not exists)
+def _missing(staging: Table, *, is_whole: bool) -> str:
+    lists = [snapshot.manifest_list for snapshot in reversed(staging.metadata.snapshots)]
+    with ThreadPoolExecutor(READERS) as pool:
+        missing = _first_missing(pool, staging, lists)
+        if is_whole and not missing:
+            read = pool.map(lambda snapshot: snapshot.manifests(staging.io), staging.metadata.snapshots)
+            manifests = dict.fromkeys(one.manifest_path for manifests in read for one in manifests)
+            missing = _first_missing(pool, staging, tuple(manifests))
+    return missing
+
+
+def _first_missing(pool: Executor, staging: Table, paths: Sequence[str]) -> str:
+    exist = pool.map(lambda path: staging.io.new_input(path).exists(), paths)
+    return next((path for path, exists in zip(paths, exist, strict=True) if not exists), "")
+
+
+def _refreshed(staging: Table) -> Table:
+    try:
+        return staging.refresh()
+    except FileNotFoundError as error:  # a catalog of SQL reads the metadata from the storage
+        raise _of_another_storage(staging) from error
+
+
+def _of_another_storage(staging: Table) -> LakehouseError:
+    """A storage that is not there, or not the one of the catalog, has not even the metadata."""
+    return LakehouseError(
+        f"The metadata that the catalog knows of {'.'.join(staging.name())} is not in the storage, so nothing is said "
+        "of what else is not there.",
+        next_step="See that the storage that is configured is the one of the catalog.",
+    )
+
+
+def record_visible(ledger: Ledger, catalog: Catalog, seen: StreamPosition) -> None:
+    """Record the batches that every table shows and the ledger does not have, from what is staged of them: once the
+    staging tables are emptied, no start finds these. Their summaries can be read while their files cannot.
+
+    Raises
+    ------
+    DeliveryError, LakehouseError, LedgerError: when a staging table cannot be loaded, or the ledger does not answer.
+    """
+    opened = [one for one in seen.tables if one.is_declared and one.position is not None]
+    visible = min((one.position.batch for one in opened if one.position is not None), default=-1)
+    staged: dict[int, dict[str, StagedBatch]] = {}
+    for one in opened:
+        found = load_output_tables(catalog, one.output).staged
+        for batch in plan_publication(one.position, found).published if one.position is not None else ():
+            generation, number = batch.position
+            if generation == seen.number and number <= visible:
+                staged.setdefault(number, {})[one.output.output] = batch
+    for _, batches in sorted(staged.items()):
+        observed = recovered_observation(batches)
+        if find_batch(ledger, observed.key) is None:
+            record_batch(ledger, observed)
 
 
 def torn_former_outputs(
@@ -76,7 +122,12 @@ def torn_former_outputs(
             names = StagedOutput(stream=stream, output=output, target=staging.properties.get(STAGING_TARGET, ""))
             problem, step = _kept_from(catalog, staging, names, lost, generation=generation)
             yield TableWitness(
-                output=names, position=None, lost="" if problem else lost, problem=problem, next_step=step
+                output=names,
+                position=None,
+                lost="" if problem else lost,
+                problem=problem,
+                next_step=step,
+                is_declared=False,
             )
 
 
@@ -93,4 +144,7 @@ def _kept_from(catalog: Catalog, staging: Table, names: StagedOutput, lost: str,
     problem = f"{sum(rows):,} rows wait for the former output {former}, and {lost} is gone, without which none is read"
     if former.position is None:
         return problem, f"`sluice batch abandon {names.stream} {names.output}` gives them up."
-    return problem, f"Declare {names.output} again for {names.target}: a repair has them read again for it then."
+    return problem, (
+        f"Declare {names.output} again for {names.target}: a repair has them read again for it then. "
+        f"`sluice batch abandon {names.stream} {names.output}` gives them up."
+    )

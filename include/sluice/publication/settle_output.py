@@ -16,7 +16,7 @@ from typing import Literal
 from pyiceberg.catalog import Catalog
 
 from sluice.declarations.stream_declaration import StreamDeclaration
-from sluice.errors import MarkError, UnpublishableError, UsageError
+from sluice.errors import MarkError, StagingError, UnpublishableError, UsageError
 from sluice.ledger.batches import PublicationKey, record_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import REQUESTED, Actor, Event, EventAction, record_event
@@ -34,6 +34,7 @@ from sluice.publication.staged_batch import (
     recovered_observation,
     staged_outputs,
 )
+from sluice.publication.staging_layout import empty_staging_table
 from sluice.publication.staging_table import clear_staging, staged_batches
 from sluice.publication.undeclared_outputs import (
     UndeclaredOutput,
@@ -184,7 +185,13 @@ def abandon_output(
         abandoned = [AbandonedBatch(batch=batch, reason=AbandonReason.UNDECLARED) for batch in found.waiting]
         names = StagedOutput(stream=found.stream, output=output, target=found.target)
         restore_lost_mark(catalog, names, token=token)
-        clear_staging(catalog, names, token=token, abandoned=abandoned)
+        try:
+            clear_staging(catalog, names, token=token, abandoned=abandoned)
+        except StagingError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+            _log.warning("%s", error)  # nothing of it can be read, and nothing is to be
+            empty_staging_table(catalog, found.staging)
     return plan
 
 

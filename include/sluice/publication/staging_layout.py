@@ -33,6 +33,7 @@ from sluice.errors import UnpublishableError
 from sluice.publication.marks import refuse_unpublishable
 from sluice.publication.pyiceberg_committer import UNCERTAIN
 from sluice.publication.staged_batch import StagedOutput
+from sluice.publication.staging_table import readable
 from sluice.publication.write_folders import Writer, folder_of
 from sluice.stored_keys import OPERATION_COLUMN, STAGING_TARGET, STAGING_TARGET_UUID
 from sluice.tables.catalog import catalog_refusals
@@ -203,7 +204,10 @@ def _refuse_anothers_batches(staging: Table, target: Table) -> None:
     newest = staging.current_snapshot()
     if known in (None, str(target.metadata.table_uuid)) or newest is None:
         return
-    with catalog_refusals(f"read the manifests of {'.'.join(staging.name())}"):
+    with (
+        readable(staging),
+        catalog_refusals(f"read the manifests of {'.'.join(staging.name())}", but_not=(FileNotFoundError,)),
+    ):
         if any(m.has_added_files() or m.has_existing_files() for m in newest.manifests(staging.io)):
             raise UnpublishableError(
                 f"{'.'.join(staging.name())} holds batches for an earlier table {'.'.join(target.name())}, which was "

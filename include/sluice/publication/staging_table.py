@@ -119,7 +119,7 @@ def listed_files(staging: Table, batches: Sequence[StagedBatch]) -> Mapping[int,
     wanted = {batch.snapshot_id for batch in batches}
     files: dict[int | None, dict[str, DataFile]] = defaultdict(dict)
     with (
-        _readable(staging),
+        readable(staging),
         catalog_refusals(f"read the manifests of {'.'.join(staging.name())}", but_not=(FileNotFoundError,)),
     ):
         manifests = newest.manifests(staging.io) if newest is not None else []
@@ -132,7 +132,7 @@ def listed_files(staging: Table, batches: Sequence[StagedBatch]) -> Mapping[int,
 
 
 @contextmanager
-def _readable(staging: Table) -> Iterator[None]:
+def readable(staging: Table) -> Iterator[None]:
     """Raises that a staging table is torn, unless somebody has cleared it since it was loaded."""
     name = ".".join(staging.name())
     try:

@@ -57,8 +57,10 @@ def require_unchanged_files(declaration: StreamDeclaration, settings: Settings, 
             continue
         root = settings.connection(source.connection, FilesConnection).root
         try:
-            seen = observe_folder(source, root=root, checkpoint=checkpoint, object_store=settings.object_store)
-        except CheckpointError as error:  # only Spark reads it, or a folder beside the files may not be entered
+            seen = observe_folder(
+                source, root=root, checkpoint=checkpoint, object_store=settings.object_store, skips_closed=True
+            )
+        except CheckpointError as error:  # only Spark reads it, or its storage is away
             _log.warning("input %s: whether files were written again is unknown: %s", name, error)
             continue
         if not seen.changed:

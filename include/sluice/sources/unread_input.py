@@ -136,7 +136,12 @@ class FolderObservation:
 
 
 def observe_folder(
-    source: FilesSource, *, root: str, checkpoint: str | None, object_store: ObjectStoreSettings
+    source: FilesSource,
+    *,
+    root: str,
+    checkpoint: str | None,
+    object_store: ObjectStoreSettings,
+    skips_closed: bool = False,
 ) -> FolderObservation:
     """Compare the files of a folder with those that a stream has read, by path and time of change, as URIs.
 
@@ -146,12 +151,14 @@ def observe_folder(
     root: the folder of its connection.
     checkpoint: the stream's checkpoint; None before its first batch.
     object_store: the settings of the S3 store.
+    skips_closed: whether a local file or folder that may not be looked at is left out, with a warning.
 
     Raises
     ------
     CheckpointError: when a storage does not answer.
     """
-    present = present_files(source, root=root, object_store=object_store)
+    folder = open_checkpoint_files(root, object_store, skips_closed=skips_closed)
+    present = _present_in(folder, source, root=root)
     if checkpoint is None:
         return FolderObservation(unread=frozenset(present), changed=frozenset())
     read = read_file_times(open_checkpoint_files(checkpoint, object_store))
@@ -216,7 +223,10 @@ def present_files(
     ------
     CheckpointError: when the storage does not answer.
     """
-    folder = open_checkpoint_files(root, object_store)
+    return _present_in(open_checkpoint_files(root, object_store), source, root=root)
+
+
+def _present_in(folder: CheckpointFiles, source: FilesSource, *, root: str) -> Mapping[str, FileObservation]:
     return {f"{root.rstrip('/')}/{seen.path}": seen for seen in _present(source, folder)}
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,8 @@ from pyiceberg.catalog import Catalog
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from sluice.errors import DeliveryError, StarvedError
+from sluice.errors import DeliveryError, LakehouseError, StarvedError
+from sluice.positions.torn_staging import missing_list
 from sluice.publication.chain import batches_to_publish
 from sluice.publication.checked_commit import RacePolicy
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
@@ -31,6 +32,7 @@ from sluice.publication.mark_moves import settle_merge
 from sluice.publication.marks import TargetState, load_target_state
 from sluice.publication.publish_batches import Publication, publish_append
 from sluice.publication.staged_batch import StagedBatch
+from sluice.publication.staging_table import load_staging_table, torn
 from sluice_spark.delivery.merge_statement import KeptRows, RowsToMerge
 from sluice_spark.session.jvm import first_line, jvm_of
 from sluice_spark.session.session_end import end_session
@@ -136,7 +138,7 @@ class FencedMerge:
             except (PySparkException, Py4JJavaError) as error:
                 # Only a table that others have changed meanwhile explains a refusal.
                 if not self._has_moved(target, state):
-                    raise _unmergeable(target, todo, error) from error
+                    raise self._unmergeable(target, todo, error) from error
                 _log.info("%s changed while batch %s was merged; again", target.declared.table, todo[-1].summary.key)
                 refusal = error
                 continue
@@ -163,7 +165,16 @@ class FencedMerge:
         try:
             kept.of(todo, state.table)
         except (PySparkException, Py4JJavaError) as error:
-            raise _unmergeable(target, todo, error) from error
+            raise self._unmergeable(target, todo, error) from error
+
+    def _unmergeable(self, target: IcebergTarget, batches: Sequence[StagedBatch], error: Exception) -> DeliveryError:
+        """Spark names neither the staging table that it could not read, nor what helps."""
+        with suppress(LakehouseError):  # what the merge has failed for says more
+            if lost := missing_list(load_staging_table(self.catalog, target.names), is_whole=True):
+                return torn(target.names.staging, stream=target.stream, error=FileNotFoundError(lost))
+        return DeliveryError(
+            f"Batch {batches[-1].summary.key} cannot be merged into {target.declared.table}: {first_line(error)}."
+        )
 
     def _refreshed(self, target: IcebergTarget) -> CheckedTarget:
         """The target, with its state read from the metadata of the object that the fenced session uses from now on."""
@@ -211,12 +222,6 @@ class FencedMerge:
 
 def _are_empty(batches: Sequence[StagedBatch]) -> bool:
     return all(batch.data_files == 0 for batch in batches)
-
-
-def _unmergeable(target: IcebergTarget, batches: Sequence[StagedBatch], error: Exception) -> DeliveryError:
-    return DeliveryError(
-        f"Batch {batches[-1].summary.key} cannot be merged into {target.declared.table}: {first_line(error)}."
-    )
 
 
 def _head(table: JavaObject) -> int | None:

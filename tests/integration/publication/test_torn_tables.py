@@ -78,3 +78,16 @@ def test_a_storage_that_has_nothing_is_not_taken_for_one_that_has_lost_a_file(ya
 
     with pytest.raises(LakehouseError, match="is not in the storage"):
         missing_list(staging)
+
+
+def test_a_table_that_was_moved_on_is_looked_at_again_where_its_earlier_metadata_went(yard: Yard) -> None:
+    """As a catalog removes it with `write.metadata.delete-after-commit.enabled`, which staging tables take over from
+    their targets."""
+    output = yard.bench.output
+    read = load_staging_table(yard.bench.catalog, output)
+    before = read.metadata_location
+    yard.bench.stage(2, [20])
+    assert load_staging_table(yard.bench.catalog, output).metadata_location != before
+    read.io.delete(before)
+
+    assert missing_list(read) == ""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tests.faults.ways_out.cells import AFTER, BEFORE
+from tests.faults.ways_out.damages import set_back_afterwards
+from tests.faults.ways_out.kinds import Kind, Subject
 from tests.fixtures.continuations import expire, go_on, plan_of
 from tests.fixtures.faulty_drivers import declare_lost
 from tests.fixtures.streams_of_tables import dying_at
@@ -29,7 +32,7 @@ def hold_two(workshop: Workshop) -> str:
 
 def test_batches_that_wait_for_a_person_are_decided_about_before(workshop: Workshop) -> None:
     stream = hold_two(workshop)
-    with pytest.raises(UsageError, match=r"has 2 batches with 2 rows, staged and not visible yet") as refused:
+    with pytest.raises(UsageError, match=r"has 2 batches with 2 rows that are not visible") as refused:
         plan_of(workshop, stream)
     assert (
         f"`sluice batch list {stream}`. Then `sluice stream start {stream}` publishes them" in refused.value.next_step
@@ -38,22 +41,23 @@ def test_batches_that_wait_for_a_person_are_decided_about_before(workshop: Works
     choose(workshop, stream, OperationVerb.RELEASE_BATCH)
     with pytest.raises(InputGapError):
         workshop.run(stream, is_recorded=True)
-    assert go_on(workshop, stream).evidence["rows_discarded"] == 0
+    assert go_on(workshop, stream).evidence["rows_given_up"] == 0
     workshop.run(stream, is_recorded=True)
 
     assert ids(workshop) == [1, 2, 3, 4, 5]
 
 
-def test_who_leaves_them_out_is_shown_how_many_rows_are_discarded(workshop: Workshop) -> None:
+def test_who_leaves_them_out_is_shown_how_many_rows_are_given_up(workshop: Workshop) -> None:
     stream = hold_two(workshop)
     plan = go_on(workshop, stream, leaves_out=True)
     workshop.run(stream, is_recorded=True)
 
-    assert plan.evidence["rows_discarded"] == 2
-    assert "Discard 2 batches with 2 rows, staged and not visible yet" in " ".join(plan.sentences())
-    assert plan.rows == 2 + plan.evidence["rows_left_out"]
+    assert plan.evidence["rows_given_up"] == 2
+    assert "Give up 2 batches with 2 rows that are not visible, for good." in " ".join(plan.sentences())
+    left_out = plan.evidence["rows_left_out"]
+    assert plan.rows == 2 + left_out
     assert find_held(workshop.ledger, stream) is None
-    assert len(ids(workshop)) == 5 - plan.rows
+    assert len(ids(workshop)) == 3 - left_out
 
 
 def test_batches_that_a_driver_left_are_published_by_the_start_that_is_named(workshop: Workshop) -> None:
@@ -86,3 +90,23 @@ def test_batches_that_a_driver_left_are_published_by_the_start_that_is_named(wor
     workshop.run(stream, is_recorded=True)
 
     assert [row["id"] for row in workshop.rows("first")] == [1, 2, 3, 4, 5]
+
+
+def test_batches_that_tables_lost_that_were_set_back_are_not_left_behind(workshop: Workshop) -> None:
+    subject = Subject(workshop=workshop, kind=Kind.I)
+    subject.declare()
+    subject.feed(BEFORE[:2])
+    subject.run()
+    with set_back_afterwards(subject, subject.targets):
+        subject.feed(BEFORE[2:])
+        subject.run()
+        published = len(subject.content())
+    gone = published - len(subject.content())
+    subject.feed(AFTER)
+    expire(workshop, workshop.table_name("source"))
+
+    with pytest.raises(UsageError, match=f"with {gone} rows that are not visible") as refused:
+        plan_of(workshop, subject.stream)
+
+    assert (refused.value.next_step or "").startswith(f"`sluice stream repair {subject.stream} --dry-run`")
+    assert plan_of(workshop, subject.stream, leaves_out=True).evidence["rows_given_up"] == gone
