@@ -24,10 +24,9 @@ from sluice.ledger.stream_troubles import (
     table_of_rows,
 )
 from sluice.supervision.alerts import Alert
+from sluice.supervision.compared_weeks import SETTLED_HOURS, WEEK_HOURS
 from sluice.supervision.platform_troubles import UNUSUAL_ROWS
 from sluice.supervision.unusual_rows import (
-    SETTLED_HOURS,
-    WEEK_HOURS,
     HourlyRows,
     RowsVerdict,
     UnusualKind,
