@@ -2,7 +2,7 @@
 
 Nulls: the share of an hour, and of the last 6 and 24, is compared with the same hours of the last weeks, each at
 today's level (`compared_weeks`). It is taken as asin(sqrt(share)), which has the same noise, 1 / (2 sqrt(rows)),
-whatever the share is. Too many are beyond 6.5 scales, and 10 of 100 rows more than usual, for two hours in a row; too
+whatever the share is. Too many are beyond 8 scales, and 10 of 100 rows more than usual, for two hours in a row; too
 few are no fault.
 
 Bounds: the lowest and the highest value of an hour are compared with those of all hours before the last four days.
@@ -44,7 +44,7 @@ from sluice.supervision.compared_weeks import (
 WINDOWS_HOURS = (1, 6, 24)
 """The hours over which nulls are judged, each by itself."""
 
-NULL_SCALES = 6.5
+NULL_SCALES = 8.0
 """So many times what shares usually differ by: more than of rows, because a table has many columns."""
 
 MORE_NULLS = 0.1
