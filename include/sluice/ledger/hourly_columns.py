@@ -92,7 +92,7 @@ def _stored(columns: Mapping[str, ColumnFigures]) -> dict[str, dict[str, Any]]:
 def read_column_hours(ledger: Ledger, streams: Collection[str]) -> tuple[HourOfColumns, ...]:
     """Read the hours of some streams that are over and kept, oldest first."""
     kept = and_(HourlyColumnsRow.hour < _HOUR, HourlyColumnsRow.hour >= _HOUR - literal(KEPT_FOR))
-    # As text: weeks of a table are tens of thousands of figures, which are read from JSON in a third of the time.
+    # As text: weeks of a table are tens of thousands of figures, which are read from JSON in about half of the time.
     read = (*HourlyColumnsRow.columns(without=("figures",)), cast(HourlyColumnsRow.figures, Text).label("figures"))
     query = select(*read).where(HourlyColumnsRow.stream.in_(list(streams)), kept).order_by(HourlyColumnsRow.hour)
     with ledger.transaction() as connection:
