@@ -24,10 +24,14 @@ DECISION_MODULES = (
     "sluice.supervision.progress_decision",
     "sluice.supervision.reset_effects",
     "sluice.supervision.class_policies",
+    "sluice.supervision.columns_watch",
+    "sluice.supervision.compared_weeks",
     "sluice.supervision.replacements",
     "sluice.supervision.restart_policy",
     "sluice.supervision.stream_verdict",
     "sluice.supervision.supervision_decision",
+    "sluice.supervision.unusual_columns",
+    "sluice.supervision.unusual_rows",
     "sluice.work.choose_items",
 )
 """Every module that decides. What is not listed here observes, acts or holds values."""

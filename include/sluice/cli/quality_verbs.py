@@ -63,7 +63,7 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Show each rule of a table with what it found over time, or the newest result of every table, and whose rows are
-    unusual in number; end with 1 when a rule does not hold."""
+    unusual; end with 1 when a rule does not hold."""
     settings = load_settings()
     declarations = load_declarations(settings.pipelines)
     with open_ledger(settings.ledger_url) as ledger:

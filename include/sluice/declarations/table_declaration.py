@@ -157,7 +157,9 @@ class TableDeclaration(Declared):
     )
     quality: QualityDeclaration | None = Field(None, description="what must be true of the committed table")
     unusual_rows: Literal["report", "ignore"] = Field(
-        "report", description="whether hours are reported in which unusually many or few rows come, or are rejected"
+        "report",
+        description="whether hours are reported in which unusually many or few rows come, or are rejected, or columns "
+        "have unusual nulls or values",
     )
     maintenance: MaintenanceDeclaration = Field(MaintenanceDeclaration(), description="how it is kept in order")
 

@@ -13,8 +13,8 @@ control_requests, control_values
                 what a person asked of the DAG `stream_control`, once
 generations, next_generation, refreshed_generations
                 the checkpoints of a stream; leave one behind; take one over after a refresh
-batches, batch_history, hourly_rows, progress_samples, undeclared_fields, source_schemas, schema_changes,
-stream_troubles
+batches, batch_history, hourly_rows, hourly_columns, progress_samples, undeclared_fields, source_schemas,
+schema_changes, stream_troubles
                 what streams did, up to where, and what is wrong with them
 refreshes, backfill_attempts
                 tables that are rebuilt, and intervals that are replaced

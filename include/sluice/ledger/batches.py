@@ -15,6 +15,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from sluice.ledger.batch_rules import RuleResult, add_rule_results
 from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import Generation
+from sluice.ledger.hourly_columns import ColumnFigures, add_column_figures
 from sluice.ledger.ledger_table import LedgerTable
 from sluice.ledger.stored_values import record_of, values_of
 from sluice.ledger.undeclared_fields import add_undeclared_fields
@@ -65,6 +66,8 @@ class BatchObservation:
     undeclared_fields: how often each field was sent that no column takes, by input name and field. The ledger adds them
         to the sums of the stream and does not keep them with the batch.
     rule_results: what the rules of its outputs found; the ledger has them in a table of their own.
+    column_figures: nulls and bounds by output and column, of outputs that are appended or replaced. The ledger adds
+        them to those of the hour and does not keep them with the batch.
     """
 
     key: PublicationKey
@@ -88,6 +91,7 @@ class BatchObservation:
     state_bytes: int | None = None
     undeclared_fields: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     rule_results: tuple[RuleResult, ...] = ()
+    column_figures: Mapping[str, Mapping[str, ColumnFigures]] = field(default_factory=dict)
     recorded_at: datetime | None = None
 
     @property
@@ -111,7 +115,7 @@ class StreamTotals:
 
 
 _KEY_FIELDS = ("stream", "generation", "batch")
-_ELSEWHERE = ("undeclared_fields", "rule_results")
+_ELSEWHERE = ("undeclared_fields", "rule_results", "column_figures")
 
 
 class Batch(LedgerTable, record=BatchObservation, key=_KEY_FIELDS, without=_ELSEWHERE):
@@ -157,6 +161,7 @@ def record_batch(ledger: Ledger, batch: BatchObservation) -> bool:
         if recorded is not None:
             add_undeclared_fields(connection, batch.key.stream, batch.undeclared_fields, batch=batch.key.number)
             add_rule_results(connection, batch.rule_results)
+            add_column_figures(connection, batch.key.stream, batch.column_figures)
     return recorded is not None
 
 

@@ -31,6 +31,7 @@ WRITES: Mapping[str, str] = {
     "held_batches": "INSERT, UPDATE, DELETE",
     "generations": "INSERT, UPDATE",
     "events": "INSERT",
+    "hourly_columns": "INSERT, UPDATE",
     "undeclared_fields": "INSERT, UPDATE",
     "source_schemas": "INSERT, UPDATE",
     "driver_uis": "INSERT, UPDATE",

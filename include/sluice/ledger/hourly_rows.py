@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
-from sqlalchemy import and_, delete, func, literal, select
+from sqlalchemy import and_, delete, func, literal, select, tuple_
 
 from sluice.ledger.connection import Ledger
 from sluice.ledger.ledger_table import LedgerTable
@@ -62,23 +61,27 @@ def read_hours(ledger: Ledger, streams: Collection[str]) -> HoursOfStreams:
     return HoursOfStreams(ends_at=ends_at, hours=tuple(record_of(HourOfRows, row) for row in rows))
 
 
-def remove_old_hours(ledger: Ledger, *, dry_run: bool = False) -> int:
+def remove_old_hours(ledger: Ledger, of: type[LedgerTable] = HourlyRow, *, dry_run: bool = False) -> int:
     """Remove the hours that are not read any more, some at a time.
+
+    Parameters
+    ----------
+    of: the table; each row of it is of one hour.
 
     Returns
     -------
     How many were removed; in a dry run, how many would be.
     """
-    is_old: Any = HourlyRow.hour < func.now() - KEPT_FOR
+    table = of.__table__
+    key, is_old = tuple_(*table.primary_key), table.c.hour < func.now() - KEPT_FOR
     if dry_run:
         with ledger.transaction() as connection:
-            return connection.execute(select(func.count()).select_from(HourlyRow).where(is_old)).scalar_one()
-    some = select(HourlyRow.stream, HourlyRow.hour).where(is_old).limit(_AT_ONCE).subquery()
+            return connection.execute(select(func.count()).select_from(of).where(is_old)).scalar_one()
+    some = select(*table.primary_key).where(is_old).limit(_AT_ONCE)
     removed = 0
     while True:
         with ledger.transaction() as connection:
-            is_one = and_(HourlyRow.stream == some.c.stream, HourlyRow.hour == some.c.hour)
-            gone = connection.execute(delete(HourlyRow).where(is_one)).rowcount
+            gone = connection.execute(delete(of).where(key.in_(some))).rowcount
         removed += gone
         if gone < _AT_ONCE:
             return removed

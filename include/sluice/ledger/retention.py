@@ -39,7 +39,8 @@ from sluice.ledger.batches import Batch
 from sluice.ledger.checkpoint_checks import CheckpointCheck
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import LedgerEvent
-from sluice.ledger.hourly_rows import remove_old_hours
+from sluice.ledger.hourly_columns import HourlyColumnsRow
+from sluice.ledger.hourly_rows import HourlyRow, remove_old_hours
 from sluice.ledger.leases import Lease
 from sluice.ledger.ledger_table import LedgerTable
 from sluice.ledger.maintenance_runs import MaintenanceRun
@@ -77,6 +78,7 @@ RETAINED: Mapping[str, str] = {
     "quality_results": "runs",
     "rule_results": "batches",
     "maintenance_runs": "runs",
+    "hourly_columns": "by itself",
     "hourly_rows": "by itself",
     "work_items": "by itself",
     "applications": "by itself",
@@ -213,13 +215,17 @@ def _all_but_newest(table: Any, subject: str, kept_for: timedelta) -> Select[Any
     return select(table.number).where(table.recorded_at < func.now() - kept_for, has_later)
 
 
+_BY_HOUR = (HourlyRow, HourlyColumnsRow)
+
+
 def _remove_records(ledger: Ledger, retention: Retention) -> int:
-    return sum(_remove(ledger, key, old) for key, old in _old_records(retention)) + remove_old_hours(ledger)
+    of_tables = sum(_remove(ledger, key, old) for key, old in _old_records(retention))
+    return of_tables + sum(remove_old_hours(ledger, of) for of in _BY_HOUR)
 
 
 def _count_records(ledger: Ledger, retention: Retention) -> int:
     of_tables = sum(_count(ledger, old) for _, old in _old_records(retention))
-    return of_tables + remove_old_hours(ledger, dry_run=True)
+    return of_tables + sum(remove_old_hours(ledger, of, dry_run=True) for of in _BY_HOUR)
 
 
 def _remove(ledger: Ledger, key: Any, old: Select[Any]) -> int:

@@ -159,7 +159,7 @@ class MergedFiles:
     """The files to publish, and the paths of the files whose rows were merged into larger ones."""
 
     files: tuple[DataFile, ...]
-    superseded: tuple[str, ...]
+    superseded: tuple[str, ...] = ()
 
 
 def merge_small_files(target: Table, files: Sequence[DataFile], *, writer: Writer) -> MergedFiles:

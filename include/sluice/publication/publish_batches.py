@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFile, ManifestContent
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.typedef import Record
@@ -49,12 +50,16 @@ class Publication:
     published: the batches that became visible by this call, in order; none when all were visible before.
     attempts: how many commits were sent; more than one means that other writers were faster.
     superseded_files: staged files whose rows are visible in larger files. `clear_staging` deletes them.
+    staged_files: those that were read to be published, by the snapshot of their batch; none of a merge, which Spark
+        reads. staged_schema: of these files; unset without any.
     """
 
     snapshot_id: int | None
     published: tuple[StagedBatch, ...]
     attempts: int
     superseded_files: tuple[str, ...] = ()
+    staged_files: Mapping[int, tuple[DataFile, ...]] = field(default_factory=dict)
+    staged_schema: Schema | None = None
 
     @property
     def was_published_before(self) -> bool:
@@ -120,7 +125,9 @@ def publish_replace(
 
     def files_for(target: Table, todo: Sequence[StagedBatch]) -> _ChangedFiles:
         refuse_unfit_schema(todo, staging=loaded, target=target)
-        return _exchange(target, _fitted(loaded, target, todo), replaced)
+        staged = staged_files(loaded, todo)
+        fitted = [fit_files(staged[batch.snapshot_id], staging=loaded, target=target) for batch in todo]
+        return replace(_exchange(target, fitted, replaced), staged=staged, schema=loaded.schema())
 
     return _publish(catalog, output, batches, token=token, files_for=files_for, reached=reached, policy=policy)
 
@@ -135,12 +142,17 @@ def _load_complete_staging(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ChangedFiles:
-    """The files that a publication adds and removes. superseded: staged files whose rows are in larger ones."""
+    """The files that a publication adds and removes.
+
+    superseded: staged files whose rows are in larger ones. staged, schema: as `Publication` has them.
+    """
 
     operation: Operation
     added: tuple[DataFile, ...]
     removed: tuple[DataFile, ...] = ()
     superseded: tuple[str, ...] = ()
+    staged: Mapping[int, tuple[DataFile, ...]] = field(default_factory=dict)
+    schema: Schema | None = None
 
 
 def _publish(
@@ -171,7 +183,7 @@ def _publish(
             mark=position_after(todo[-1].summary, token=token),
             added_at=min(batch.staged_at for batch in todo),
         )
-        planned.append(_Planned(change=change, batches=todo, superseded=files.superseded))
+        planned.append(_Planned(change=change, batches=todo, files=files))
         return change
 
     what = _described(output, batches)
@@ -183,7 +195,9 @@ def _publish(
         snapshot_id=landed.snapshot_id,
         published=visible.batches,
         attempts=landed.attempts,
-        superseded_files=visible.superseded,
+        superseded_files=visible.files.superseded,
+        staged_files=visible.files.staged,
+        staged_schema=visible.files.schema,
     )
 
 
@@ -193,7 +207,7 @@ class _Planned:
 
     change: TableChange
     batches: tuple[StagedBatch, ...]
-    superseded: tuple[str, ...]
+    files: _ChangedFiles
 
 
 def _described(output: StagedOutput, batches: Sequence[StagedBatch]) -> str:
@@ -220,10 +234,14 @@ class _AppendedFiles:
             self._staged = staged_files(self.staging, todo)
         files = [file for batch in todo for file in self._staged[batch.snapshot_id]]
         fitted = fit_files(files, staging=self.staging, target=target)
-        if not self.merge_small:
-            return _ChangedFiles(operation=Operation.APPEND, added=fitted)
-        merged = self._merged_for(target, todo, fitted)
-        return _ChangedFiles(operation=Operation.APPEND, added=merged.files, superseded=merged.superseded)
+        merged = self._merged_for(target, todo, fitted) if self.merge_small else MergedFiles(files=fitted)
+        return _ChangedFiles(
+            operation=Operation.APPEND,
+            added=merged.files,
+            superseded=merged.superseded,
+            staged=self._staged,
+            schema=self.staging.schema(),
+        )
 
     def _merged_for(self, target: Table, todo: Sequence[StagedBatch], fitted: Sequence[DataFile]) -> MergedFiles:
         metadata = target.metadata
@@ -232,11 +250,6 @@ class _AppendedFiles:
         if made_of not in self._merged:
             self._merged[made_of] = merge_small_files(target, fitted, writer=self.writer)
         return self._merged[made_of]
-
-
-def _fitted(staging: Table, target: Table, batches: Sequence[StagedBatch]) -> list[tuple[DataFile, ...]]:
-    staged = staged_files(staging, batches)
-    return [fit_files(staged[batch.snapshot_id], staging=staging, target=target) for batch in batches]
 
 
 def _exchange(target: Table, brought: Sequence[Sequence[DataFile]], replaced: ReplacedRange) -> _ChangedFiles:

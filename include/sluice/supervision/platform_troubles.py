@@ -31,7 +31,7 @@ DAG_PAUSED = "dag paused"
 """The reason of the trouble of a DAG."""
 
 UNUSUAL_ROWS = "unusual rows"
-"""The reason of the trouble of a table whose rows are unusual in number."""
+"""The reason of the trouble of a table whose rows are unusual in number, or whose columns are."""
 
 SCHEMA_CHANGED = "schema changed"
 """The reason of the trouble of an input whose sender has changed its schema."""

@@ -1,4 +1,4 @@
-"""Watches how many rows come into each table, and records what is unusual as a trouble under a subject of its own.
+"""Watches the rows and the columns of each table, and records what is unusual as a trouble under a subject of its own.
 
 A fifteenth of the tables is judged in each pass, so each four times an hour, by sums that the ledger has anyway. A
 person is alerted once when it begins; it is shown until it is over, and makes no stream unhealthy.
@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 
 from sluice.declarations.loaded_declarations import Declarations
+from sluice.declarations.masked_tables import masked_columns_of_table
 from sluice.errors import LedgerError
 from sluice.ledger.connection import Ledger
+from sluice.ledger.hourly_columns import read_column_hours
 from sluice.ledger.hourly_rows import HoursOfStreams, read_hours
 from sluice.ledger.stream_troubles import (
     StreamTrouble,
@@ -24,10 +27,11 @@ from sluice.ledger.stream_troubles import (
     table_of_rows,
 )
 from sluice.supervision.alerts import Alert
+from sluice.supervision.columns_watch import column_sentences, columns_of_table
+from sluice.supervision.compared_weeks import SETTLED_HOURS, WEEK_HOURS
 from sluice.supervision.platform_troubles import UNUSUAL_ROWS
+from sluice.supervision.unusual_columns import ColumnsVerdict, judge_columns
 from sluice.supervision.unusual_rows import (
-    SETTLED_HOURS,
-    WEEK_HOURS,
     HourlyRows,
     RowsVerdict,
     UnusualKind,
@@ -62,8 +66,12 @@ def watch_rows(ledger: Ledger, declarations: Declarations, *, number: int, by: s
         _clear_others(ledger, declarations, known, watched, by=by)
         if not due:
             return ()
-        hours = read_hours(ledger, {stream for table in due for stream, _ in watched[table]})
-        found = [_watch(ledger, table, hours_of_table(hours, watched[table]), known, by=by) for table in due]
+        streams = {stream for table in due for stream, _ in watched[table]}
+        hours = read_hours(ledger, streams)
+        found = [
+            _watch(ledger, table, judge_table(ledger, declarations, table, watched[table], hours), known, by=by)
+            for table in due
+        ]
     except LedgerError as error:
         _log.warning("the rows of %d tables could not be judged; the next turn does: %s", len(due), error)
         return ()
@@ -99,11 +107,48 @@ def hours_of_table(hours: HoursOfStreams, writers: Writers) -> HourlyRows:
     return HourlyRows(begins_at=begins_at, rows=rows, rejected=rejected)
 
 
-def explain(verdict: RowsVerdict) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableVerdict:
+    """What is unusual about the rows of a table and about its columns."""
+
+    rows: RowsVerdict
+    columns: ColumnsVerdict
+
+    @property
+    def is_unusual(self) -> bool:
+        """Whether anything is unusual now."""
+        return bool(self.rows.unusual or self.columns.unusual)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing was for the last `SETTLED_HOURS`, or cannot be known."""
+        return self.rows.is_settled and self.columns.is_settled
+
+
+def judge_table(
+    ledger: Ledger, declarations: Declarations, table: str, writers: Writers, hours: HoursOfStreams
+) -> TableVerdict:
+    """Judge a table by the hours of the streams that write it.
+
+    Raises
+    ------
+    LedgerError: when the hours of its columns cannot be read.
+    """
+    columns = columns_of_table(
+        declarations.tables[table].declaration,
+        read_column_hours(ledger, {stream for stream, _ in writers}),
+        writers=writers,
+        masked=masked_columns_of_table(declarations, table),
+        ends_at=hours.ends_at,
+    )
+    return TableVerdict(rows=judge_rows(hours_of_table(hours, writers)), columns=judge_columns(columns))
+
+
+def explain(verdict: TableVerdict) -> str:
     """What is unusual, since when, compared with what."""
-    if not verdict.unusual:
-        return f"As many rows come as usual again. It is over when they do for {SETTLED_HOURS} hours."
-    return " ".join(_sentence(one) for one in verdict.unusual)
+    if not verdict.is_unusual:
+        return f"The rows are as usual again. It is over when they are for {SETTLED_HOURS} hours."
+    return " ".join((*map(_sentence, verdict.rows.unusual), *column_sentences(verdict.columns.unusual)))
 
 
 def _sentence(one: UnusualRows) -> str:
@@ -121,10 +166,10 @@ def _sentence(one: UnusualRows) -> str:
 
 
 def _watch(
-    ledger: Ledger, table: str, history: HourlyRows, known: Mapping[str, StreamTrouble], *, by: str
+    ledger: Ledger, table: str, verdict: TableVerdict, known: Mapping[str, StreamTrouble], *, by: str
 ) -> Alert | None:
-    subject, verdict = rows_subject(table), judge_rows(history)
-    if verdict.is_settled or (not verdict.unusual and subject not in known):
+    subject = rows_subject(table)
+    if verdict.is_settled or (not verdict.is_unusual and subject not in known):
         if subject in known:
             clear_trouble(ledger, subject, by=by)
         return None

@@ -122,16 +122,23 @@ def _sampled(field: NestedField, column: pa.ChunkedArray[Any]) -> dict[str, Any]
 
 
 def _bounds_of(field: NestedField, files: Sequence[DataFile]) -> tuple[Any, Any]:
-    """The bounds of a number or time over all files; a file in which all values are null has none, and needs none."""
+    """The bounds of a number or time over all files; none where one is not known."""
     kind = field.field_type
     if not isinstance(kind, (*_NUMBERS, *_TIMES)) or not isinstance(kind, PrimitiveType):
         return None, None
-    filled = [file for file in files if (file.null_value_counts or {}).get(field.field_id) != file.record_count]
-    low = [(file.lower_bounds or {}).get(field.field_id) for file in filled]
-    high = [(file.upper_bounds or {}).get(field.field_id) for file in filled]
+    lowest, highest = stored_bounds(kind, field.field_id, files)
+    as_time = _TIMES.get(type(kind))
+    return (lowest, highest) if as_time is None or lowest is None else (as_time(lowest), as_time(highest))
+
+
+def stored_bounds(kind: PrimitiveType, field_id: int, files: Sequence[DataFile]) -> tuple[Any, Any]:
+    """The lowest and highest value of a column over all files, as Iceberg stores them: a date in days, a time in
+    microseconds. None where a file has no bounds; one in which all values are null needs none.
+    """
+    filled = [file for file in files if (file.null_value_counts or {}).get(field_id) != file.record_count]
+    low = [(file.lower_bounds or {}).get(field_id) for file in filled]
+    high = [(file.upper_bounds or {}).get(field_id) for file in filled]
     if not filled or None in low or None in high:
         return None, None
-    lowest: Any = min(from_bytes(kind, one) for one in low if one is not None)
-    highest: Any = max(from_bytes(kind, one) for one in high if one is not None)
-    as_time = _TIMES.get(type(kind))
-    return (lowest, highest) if as_time is None else (as_time(lowest), as_time(highest))
+    lowest = min(from_bytes(kind, one) for one in low if one is not None)
+    return lowest, max(from_bytes(kind, one) for one in high if one is not None)

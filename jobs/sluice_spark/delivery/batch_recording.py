@@ -12,6 +12,7 @@ import queue
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from tenacity import retry, retry_if_exception_type, stop_when_event_set, wait_exponential
 
@@ -19,12 +20,14 @@ from sluice.errors import LedgerError
 from sluice.ledger.batches import BatchObservation, PublicationKey, record_batch
 from sluice.ledger.connection import Ledger
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
+from sluice_spark.delivery.kept_figures import Figures
 
 _log = logging.getLogger(__name__)
 
 HandOver = Callable[[BatchObservation, Callable[[], None]], None]
 """Takes a batch to record, at once, and calls the function when the ledger has it."""
 
+_NO_FIGURES: Figures = MappingProxyType({})
 _LONGEST_WAIT_SECONDS = 10.0
 _CLOSING_SECONDS = 15.0
 """How long the end of a run waits for the last records. A ledger that is away longer loses the records of the last
@@ -47,7 +50,7 @@ class Recording:
         self._reached = reached
         self._changed = threading.Condition()
         self._observed: dict[PublicationKey, BatchObservation] = {}
-        self._published: dict[PublicationKey, Mapping[str, int]] = {}
+        self._published: dict[PublicationKey, tuple[Mapping[str, int], Figures]] = {}
         self._staged_again: dict[PublicationKey, BatchObservation] = {}
         self._unrecorded: set[PublicationKey] = set()
 
@@ -62,13 +65,13 @@ class Recording:
         with self._changed:
             self._observed[batch.key] = batch
             if not self._awaits_publication:
-                self._published[batch.key] = batch.snapshot_ids
+                self._published[batch.key] = (batch.snapshot_ids, {})
         self._hand_over_if_whole(batch.key)
 
-    def published(self, key: PublicationKey, snapshot_ids: Mapping[str, int]) -> None:
-        """Take note that a batch is visible. snapshot_ids: of the targets, by output."""
+    def published(self, key: PublicationKey, snapshot_ids: Mapping[str, int], figures: Figures = _NO_FIGURES) -> None:
+        """Take note that a batch is visible. snapshot_ids: of the targets, by output. figures: of its columns."""
         with self._changed:
-            self._published[key] = snapshot_ids
+            self._published[key] = (snapshot_ids, figures)
             self._unrecorded.add(key)
         self._hand_over_if_whole(key)
 
@@ -102,11 +105,12 @@ class Recording:
         with self._changed:
             if key not in self._observed or key not in self._published:
                 return
-            batch, snapshot_ids = self._observed.pop(key), self._published.pop(key)
+            batch, (snapshot_ids, figures) = self._observed.pop(key), self._published.pop(key)
             if (now := self._staged_again.pop(key, None)) is not None:
                 rows, refused = now.published_rows, now.refused_rows
                 batch = replace(batch, published_rows=rows, refused_rows=refused, rule_results=now.rule_results)
-        self._hand_over(replace(batch, snapshot_ids=snapshot_ids), lambda: self._recorded(key))
+        whole = replace(batch, snapshot_ids=snapshot_ids, column_figures=figures)
+        self._hand_over(whole, lambda: self._recorded(key))
 
     def _recorded(self, key: PublicationKey) -> None:
         self._reached(CrashPoint.RECORDED)

@@ -20,6 +20,7 @@ from sluice.publication.staged_batch import PlannedBatch, StagedBatch
 from sluice.publication.staging_table import clear_staging
 from sluice.supervision.held_lease import HeldLease
 from sluice_spark.delivery.fenced_merge import FencedMerge
+from sluice_spark.delivery.kept_figures import KeptFigures
 from sluice_spark.sinks.iceberg import IcebergTarget
 
 StagedByOutput: TypeAlias = Mapping[str, StagedBatch]
@@ -36,6 +37,7 @@ class Publisher:
     merging: publishes the outputs of mode `merge`.
     lease: the run's; asked before each publication.
     merges_small: whether small staged files are merged into larger ones before they become visible.
+    figures: those of the columns of published batches, until they are recorded.
     """
 
     catalog: Catalog
@@ -45,6 +47,7 @@ class Publisher:
     lease: HeldLease
     merges_small: bool = False
     reached: Reached = unnoticed
+    figures: KeptFigures = field(default_factory=lambda: KeptFigures(masked_of=lambda _: None))
     _superseded: dict[str, list[str]] = field(default_factory=dict)
 
     @property
@@ -89,6 +92,7 @@ class Publisher:
             own = [batch[target.output] for batch in batches if target.output in batch]
             published = self._publish(target, own, staging.get(target.output))
             self._superseded.setdefault(target.output, []).extend(published.superseded_files)
+            self.figures.note(target.output, target.declared.table, published)
             if published.snapshot_id is not None:
                 snapshot_ids[target.output] = published.snapshot_id
             if number == 0 and len(self.targets) > 1:
@@ -136,6 +140,8 @@ class Publisher:
             published=tuple(batch for each in published for batch in each.published),
             attempts=sum(each.attempts for each in published),
             superseded_files=tuple(file for each in published for file in each.superseded_files),
+            staged_files={key: files for each in published for key, files in each.staged_files.items()},
+            staged_schema=next((each.staged_schema for each in published if each.staged_schema is not None), None),
         )
 
     def _publish_alike(

@@ -31,6 +31,7 @@ from sluice_spark.delivery.batch_separation import BatchSeparation
 from sluice_spark.delivery.batch_staging import BatchCounts, BatchStaging, StagingLook, log_difference
 from sluice_spark.delivery.delivery_port import DeliveredBatch, DeliveryContext, OffsetLog
 from sluice_spark.delivery.fenced_merge import FencedMerge
+from sluice_spark.delivery.kept_figures import DeclaredMasks, KeptFigures
 from sluice_spark.delivery.publisher import Publisher, StagedByOutput
 from sluice_spark.delivery.rejection_hold import RejectionHold
 from sluice_spark.delivery.staged_publication import PublicationRhythm, StagedPublication
@@ -112,6 +113,7 @@ class StagedDelivery:
             if not (comes_again := checkpoint.runs_again(recovered.key)):
                 earlier = self.publisher.snapshots_of(recovered.key)  # a group has the key of its last batch alone
                 recovered = replace(recovered, snapshot_ids={**earlier, **now.get(recovered.key, {})})
+                recovered = self.publication.with_figures(recovered)
             self.publication.note_recovered(recovered, comes_again=comes_again)
         self.held.take_up(held)
 
@@ -267,6 +269,7 @@ def _hold(plan: StreamPlan, context: DeliveryContext) -> RejectionHold | None:
 
 def _publisher(plan: StreamPlan, context: DeliveryContext, *, merges_small: bool) -> Publisher:
     catalog, token = open_catalog(context.settings), context.run.token
+    masks = DeclaredMasks(declaration=plan.declaration, folder=context.settings.pipelines)
     merging = FencedMerge(
         spark=plan.rows.sparkSession,
         catalog=catalog,
@@ -282,4 +285,5 @@ def _publisher(plan: StreamPlan, context: DeliveryContext, *, merges_small: bool
         lease=context.controls.lease,
         merges_small=merges_small,
         reached=context.reached,
+        figures=KeptFigures(masked_of=masks.of),
     )

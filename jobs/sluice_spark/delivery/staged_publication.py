@@ -143,7 +143,7 @@ class StagedPublication:
         snapshot_ids = self.publisher.publish([batch])
         staged = replace(recovered_observation(batch), snapshot_ids=snapshot_ids)
         if is_recovered:
-            self.note_recovered(staged, comes_again=False)
+            self.note_recovered(self.with_figures(staged), comes_again=False)
             return
         if any(one.summary.is_separated for one in batch.values()):
             self.recording.staged_again(staged)
@@ -153,7 +153,11 @@ class StagedPublication:
         """Note that batches are visible. snapshot_ids: of the targets, by output."""
         for key in keys:
             self._uncleared += 1
-            self.recording.published(key, snapshot_ids)
+            self.recording.published(key, snapshot_ids, self.publisher.figures.take(key))
+
+    def with_figures(self, batch: BatchObservation) -> BatchObservation:
+        """The record of a batch with the figures of its columns, which are taken by that."""
+        return replace(batch, column_figures=self.publisher.figures.take(batch.key))
 
     def note_recovered(self, batch: BatchObservation, *, comes_again: bool) -> None:
         """Note that a batch of an earlier run is visible and still in the staging tables.

@@ -22,6 +22,7 @@ from sluice.ledger.driver_uis import DriverUi, find_driver_ui, record_driver_ui
 from sluice.ledger.events import REQUESTED, Actor, Event, EventAction, EventSubject, record_event
 from sluice.ledger.generations import current_generation, record_fingerprint
 from sluice.ledger.held_batches import HeldBatch, hold_batch
+from sluice.ledger.hourly_columns import ColumnFigures
 from sluice.ledger.ledger_table import LedgerTable
 from sluice.ledger.migrations import observe_version, upgrade
 from sluice.ledger.retention import Retention, apply_retention
@@ -130,6 +131,7 @@ def test_a_driver_does_what_it_does_in_its_life(driving: Ledger) -> None:
         input_rows=1,
         published_rows={"rows": 1},
         undeclared_fields={"rows": {"colour": 1}},
+        column_figures={"rows": {"n": ColumnFigures(rows=1, nulls=0)}},
     )
     assert record_batch(driving, batch)
     assert not record_batch(driving, batch)
@@ -211,11 +213,12 @@ def test_every_row_that_a_driver_can_change_is_one_of_its_own(driving: Ledger, w
             input_rows=1,
             published_rows={},
             undeclared_fields={"rows": {"colour": 1}},
+            column_figures={"rows": {"n": ColumnFigures(rows=1, nulls=0)}},
         )
         assert record_batch(working, batch)
         record_seen_schema(working, stream, SeenSchema(input="r", source="table a.b", fields={"n": "int"}, answer=""))
     own = ("runs", "leases", "generations", "batch_totals", "undeclared_fields", "source_schemas", "driver_uis")
-    for table in own:
+    for table in (*own, "hourly_columns"):
         with driving.transaction() as connection:
             changed = connection.execute(text(f"UPDATE sluice.{table} SET stream = stream RETURNING stream"))  # noqa: S608
             assert changed.scalars().all() == ["clicks"], table

@@ -45,6 +45,7 @@ NO_SIGNS = {
     "events": {"recorded_at"},
     "generations": {"opened_at"},
     "held_batches": {"held_at", "decided_at"},
+    "hourly_columns": {"hour"},
     "hourly_rows": {"hour"},
     "ledger_owner": {"claimed_at"},
     "leases": {"expires_at"},

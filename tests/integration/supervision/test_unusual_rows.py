@@ -130,3 +130,62 @@ def test_an_hour_has_the_sums_of_its_batches_also_of_those_that_are_gone(ledger:
     with ledger.transaction() as connection:
         connection.execute(text("UPDATE sluice.hourly_rows SET hour = hour - interval '113 days'"))
     assert [remove_old_hours(ledger, dry_run=is_dry) for is_dry in (True, False, False)] == [1, 1, 0]
+
+
+_WEEKS_OF_COLUMNS = """
+INSERT INTO sluice.hourly_columns (stream, output, hour, figures)
+SELECT 'flights', 'rows', date_trunc('hour', now(), 'UTC') - interval '1 hour' * n,
+    jsonb_build_object('n', jsonb_build_object('rows', 1000, 'nulls', CASE WHEN is_usual THEN 20 ELSE 300 END,
+        'lowest', 1, 'highest', CASE WHEN is_usual THEN 90 ELSE 9000 END))
+FROM generate_series(1, 1000) AS n, LATERAL (SELECT n <= CAST(:usual AS int) OR n > :usual + 2 AS is_usual) AS judged"""
+
+
+def with_weeks_of_columns(ledger: Ledger, *, usual_hours: int = 0) -> None:
+    """Weeks of usual rows, and of a column with two unusual hours before the last usual ones."""
+    with_weeks(ledger, silent_hours=0)
+    with ledger.transaction() as connection:
+        connection.execute(text("DELETE FROM sluice.hourly_columns"))
+        connection.execute(text(_WEEKS_OF_COLUMNS), {"usual": usual_hours})
+
+
+def masking(declarations: Declarations) -> Declarations:
+    """The stream with the column masked."""
+    stream = continuous_stream(quarantine=True, masked_columns=["n"])
+    return replace(declarations, streams={"flights": stream})
+
+
+def test_an_unusual_column_is_an_incident_of_its_table(supervisor: Supervisor, ledger: Ledger) -> None:
+    with_weeks_of_columns(ledger)
+
+    (alert,) = a_turn(supervisor, declared())
+
+    assert (alert.stream, alert.reason, alert.is_new) == (SUBJECT, "unusual rows", True)
+    assert "Too many nulls in `n` since " in alert.sentence
+    assert "30 % of 1,000 rows in the hour up to " in alert.sentence
+    assert "where 2 % are usual in the same hour of 4 weeks, at the level of the last seven days." in alert.sentence
+    assert "up to 9,000, where the highest of 6 weeks was 90." in alert.sentence
+    assert [one.explanation for one in unusual_rows(ledger, TABLE)] == [alert.sentence]
+    assert a_turn(supervisor, declared()) == []
+
+    with_weeks_of_columns(ledger, usual_hours=4)
+    assert a_turn(supervisor, declared()) == []
+    assert unusual_rows(ledger, TABLE)[0].explanation.startswith("The rows are as usual again.")
+
+    with_weeks_of_columns(ledger, usual_hours=8)
+    assert a_turn(supervisor, declared()) == []
+    assert unusual_rows(ledger) == ()
+
+
+def test_values_of_a_masked_column_are_not_judged_and_not_said(supervisor: Supervisor, ledger: Ledger) -> None:
+    with_weeks_of_columns(ledger)
+
+    (alert,) = a_turn(supervisor, masking(declared()))
+
+    assert "Too many nulls in `n` since " in alert.sentence
+    assert "9,000" not in alert.sentence
+
+
+def test_columns_of_a_table_that_is_ignored_have_no_incident(supervisor: Supervisor, ledger: Ledger) -> None:
+    with_weeks_of_columns(ledger)
+
+    assert a_turn(supervisor, declared(unusual_rows="ignore")) == []

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sluice.supervision.compared_weeks import SETTLED_HOURS
 from sluice.supervision.unusual_rows import (
-    SETTLED_HOURS,
     HourlyRows,
     RowsVerdict,
     UnusualKind,
