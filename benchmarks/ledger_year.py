@@ -1,13 +1,15 @@
-"""A ledger after a year of 200 streams: how long its nightly retention, a pass and a page take, and how large it is.
+"""A ledger after a year of 200 streams: how long its nightly retention, a pass, a turn of what watches the rows of
+tables, and a page take, and how large it is.
 
     .venv/bin/python -m benchmarks.ledger_year [--streams 200] [--batches 5000] [--increments 5] [--scale 1.0]
 
 It is filled as retention leaves it: batches of 30 days, runs of 90, events and checks of a year or as long as they are
 kept, and what the night before has made old. A month of batches every two seconds would be 260 million rows, so each
-stream has a few thousand, and the night's share of them; a night costs by what it removes. `--scale` takes a part of
+stream has a few thousand, and the night's share of them; a night costs by what it removes. The hours of 16 weeks have
+rows and the figures of eight columns each. `--scale` takes a part of
 the rest. Then an hour of heartbeats is written, one every two seconds, which only updates rows. Ends with 1 when a
-night takes more than 60 seconds, a pass more than 5, the look of a page more than 1, or when heartbeats let a table
-grow by more than 8 MiB: autovacuum or the pruning of pages does not keep up with them.
+night takes more than 60 seconds, a pass or a turn more than 5, the look of a page more than 1, or when heartbeats let a
+table grow by more than 8 MiB: autovacuum or the pruning of pages does not keep up with them.
 """
 
 from __future__ import annotations
@@ -26,11 +28,15 @@ from rich.table import Table
 from sqlalchemy import text
 from tests.fixtures.grown_ledgers import AliveLauncher, let_grow, looked, named
 from tests.fixtures.ledger import running_postgres
+from tests.fixtures.sample_declarations import write_continuous_stream, write_table
 
+from sluice.declarations.load_declarations import load_declarations
+from sluice.declarations.loaded_declarations import Declarations
 from sluice.errors import LaunchError
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.migrations import upgrade
 from sluice.ledger.retention import Retention, apply_retention
+from sluice.supervision.rows_watch import JUDGED_EVERY_MINUTES, watch_rows
 from sluice.supervision.stream_status import observe_rows
 from sluice.supervision.supervisor import Supervisor
 
@@ -70,6 +76,19 @@ INSERT INTO sluice.quality_results ("table", checked_at, launched_by, verdict, r
 SELECT 'silver.flights_' || stream, at, 'a year', 'passed', 1000, 5, '[]', at
 FROM generate_series(0, CAST(:streams AS int) - 1) AS stream,
     LATERAL (SELECT now() - interval '1 day' * n AS at FROM generate_series(91, 1, -1) AS n) AS checked""",
+    "hourly_rows": """
+INSERT INTO sluice.hourly_rows (stream, hour, batches, input_rows, rejected_rows, published_rows)
+SELECT 'flights_' || stream, date_trunc('hour', now(), 'UTC') - interval '1 hour' * n, 1800,
+    rows, rows / 100, jsonb_build_object('main', rows)
+FROM generate_series(0, CAST(:streams AS int) - 1) AS stream, generate_series(CAST(:hours AS int), 1, -1) AS n,
+    LATERAL (SELECT CAST(1000 + 500 * sin(n * pi() / 12) + 100 * random() AS int) AS rows) AS counted
+ON CONFLICT DO NOTHING""",
+    "hourly_columns": """
+INSERT INTO sluice.hourly_columns (stream, output, hour, figures)
+SELECT 'flights_' || stream, 'main', date_trunc('hour', now(), 'UTC') - interval '1 hour' * n,
+    (SELECT jsonb_object_agg('c' || c, jsonb_build_object('rows', 1000, 'nulls', CAST(20 * random() AS int),
+        'lowest', random(), 'highest', 100 + random())) FROM generate_series(1, 8) AS c WHERE n > 0)
+FROM generate_series(0, CAST(:streams AS int) - 1) AS stream, generate_series(CAST(:hours AS int), 1, -1) AS n""",
 }
 _BEAT = (
     "UPDATE sluice.runs SET heartbeat_at = clock_timestamp() WHERE ended_at IS NULL",
@@ -104,6 +123,7 @@ def fill(ledger: Ledger, *, streams: int, batches: int, increments: int, scale: 
         "old_batches": batches // 30,
         "events": int(1800 * scale),
         "checks": int(31 * 144 * scale),
+        "hours": int((16 * 7 + 1) * 24 * scale),
     }
     _run(ledger, *_OF_A_YEAR.values(), values=values)
     _run(ledger, "VACUUM ANALYZE")
@@ -119,8 +139,23 @@ def _no_driver(*_: object) -> object:
     raise LaunchError("this benchmark starts no driver")
 
 
-def measure(ledger: Ledger, *, streams: int, table: Table) -> bool:
-    """Two nights, a pass and the look of a page. Returns whether all stay within their limits."""
+def declare(folder: Path, *, streams: int) -> Declarations:
+    """The streams, each with a table of its own."""
+    write_table(folder, "bronze.flights")
+    (folder / "rows.sql").write_text("SELECT * FROM rows")
+    columns = "".join(f"  - {{name: c{number}, type: double}}\n" for number in range(1, 9))
+    for number in range(streams):
+        name = f"flights_{number}"
+        file = write_table(folder, f"silver.{name}")
+        file.write_text(f"{file.read_text().partition('columns:')[0]}columns:\n{columns}")
+        write_continuous_stream(folder, name, writes=f"silver.{name}")
+    declarations = load_declarations(folder)
+    declarations.require_valid()
+    return declarations
+
+
+def measure(ledger: Ledger, declarations: Declarations, *, streams: int, table: Table) -> bool:
+    """Two nights, a pass, a turn, and the look of a page. Returns whether all stay within their limits."""
     supervisor = Supervisor(
         ledger=ledger, launcher=AliveLauncher(ledger), request_for=_no_driver, launched_by="a benchmark"  # type: ignore[arg-type]  # it is not called
     )  # fmt: skip
@@ -129,6 +164,11 @@ def measure(ledger: Ledger, *, streams: int, table: Table) -> bool:
         ("the night's retention", NIGHT_SECONDS, lambda: apply_retention(ledger, RETENTION)),
         ("the next one, with nothing old", NIGHT_SECONDS, lambda: apply_retention(ledger, RETENTION)),
         ("a pass, alerts", PASS_SECONDS, lambda: len(looked(supervisor, ledger, streams=streams, of=streams))),
+        (
+            f"the rows of a {JUDGED_EVERY_MINUTES}th of the tables, unusual",
+            PASS_SECONDS,
+            lambda: len(watch_rows(ledger, declarations, number=0, by="a benchmark")),
+        ),
         (
             "all streams, as the page has them",
             PAGE_SECONDS,
@@ -186,6 +226,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sizes.add_column(heading)
     with (
         tempfile.TemporaryDirectory(prefix="sluice-year-") as place,
+        tempfile.TemporaryDirectory() as folder,
         running_postgres(Path(place)) as server,
     ):
         url = server.url.render_as_string(hide_password=False)
@@ -200,7 +241,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     scale=chosen.scale,
                 )
             )
-            is_within = measure(ledger, streams=chosen.streams, table=table)
+            declarations = declare(Path(folder), streams=chosen.streams)
+            is_within = measure(ledger, declarations, streams=chosen.streams, table=table)
             is_within = measure_bloat(ledger, table=bloat) and is_within
             with ledger.transaction() as connection:
                 for name, rows, dead, mebibytes, vacuums in connection.execute(text(_SIZES)):
