@@ -35,5 +35,5 @@ def test_its_declarations_are_valid(tmp_path: Path) -> None:
 
 
 def test_it_names_every_rule() -> None:
-    ends = [word.removeprefix("…_") for word in re.findall(r"`((?:expect|column|…)_[a-z_]+)`", GUIDE)]
+    ends = [word.removeprefix("…_") for word in re.findall(r"`((?:expect|column|compound|…)_[a-z_]+)`", GUIDE)]
     assert [kind for kind in (*ROW_KINDS, *BATCH_KINDS) if not any(kind.endswith(end) for end in ends)] == []
