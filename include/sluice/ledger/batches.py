@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Index, Row, Select, or_, select, text, tuple_
+from sqlalchemy import Connection, Index, Row, Select, or_, select, text, tuple_
 from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapped, mapped_column
 
 from sluice.ledger.batch_rules import RuleResult, add_rule_results
@@ -19,6 +21,8 @@ from sluice.ledger.hourly_columns import ColumnFigures, add_column_figures
 from sluice.ledger.ledger_table import LedgerTable
 from sluice.ledger.stored_values import record_of, values_of
 from sluice.ledger.undeclared_fields import add_undeclared_fields
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,8 +165,19 @@ def record_batch(ledger: Ledger, batch: BatchObservation) -> bool:
         if recorded is not None:
             add_undeclared_fields(connection, batch.key.stream, batch.undeclared_fields, batch=batch.key.number)
             add_rule_results(connection, batch.rule_results)
-            add_column_figures(connection, batch.key.stream, batch.column_figures)
+            _add_figures(connection, batch)
     return recorded is not None
+
+
+def _add_figures(connection: Connection, batch: BatchObservation) -> None:
+    """Without its figures a batch is recorded all the same: the staging tables are cleared by its record."""
+    try:
+        with connection.begin_nested():
+            add_column_figures(connection, batch.key.stream, batch.column_figures)
+    except DBAPIError as error:
+        if error.connection_invalidated:
+            raise
+        _log.warning("the figures of batch %s are not kept: %s", batch.key, error.orig)
 
 
 def find_batch(ledger: Ledger, key: PublicationKey) -> BatchObservation | None:

@@ -16,7 +16,7 @@ from sluice.checkpoints.checkpoint_layout import log_files
 from sluice.checkpoints.checkpoint_logs import HEADER_LINES, metadata_of
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.maintenance.table_readers import streamed_tables
-from sluice.publication.marks import read_target_state
+from sluice.publication.marks import find_lost_mark, read_target_state
 from sluice.publication.staged_batch import StagedOutput
 from sluice.sources.iceberg_positions import BEGINNING, StreamOffset, stream_offset_of
 from sluice.sources.input_gap import knows_snapshot
@@ -136,8 +136,8 @@ def _visible(catalog: Catalog, stream: StreamDeclaration, generation: int) -> in
             return -1  # there is no mark
         output = StagedOutput(stream=stream.stream, output=name, target=declared.iceberg.table)
         state = read_target_state(table, output)
-        if state.mark is None:
-            return -1
-        position = state.position(output)
+        position = state.position(output) if state.mark is not None else find_lost_mark(table, output)
+        if position is None:  # it is new
+            continue
         batches.append(position.batch if position.generation == generation else -1)
     return min(batches, default=-1)

@@ -8,7 +8,7 @@ behind all of it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyiceberg.catalog import Catalog
 
@@ -16,10 +16,16 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import UsageError
 from sluice.ledger.batches import BatchObservation, recent_batches
 from sluice.ledger.connection import Ledger
+from sluice.ledger.held_batches import HeldDecision, find_held
 from sluice.publication.chain import MarkPosition, plan_publication
-from sluice.publication.marks import read_target_state
+from sluice.publication.marks import find_lost_mark, read_target_state
 from sluice.publication.staged_batch import StagedBatch, StagedOutput, staged_outputs
-from sluice.publication.undeclared_outputs import OutputTables, load_output_tables
+from sluice.publication.undeclared_outputs import (
+    OutputTables,
+    UndeclaredOutput,
+    find_undeclared_outputs,
+    load_output_tables,
+)
 
 _KNOWN_BATCHES = 1_000
 """Of so many batches the ledger is asked for the rows."""
@@ -30,23 +36,19 @@ class UnpublishedBatch:
     """A batch of an output that is not visible there. staged: unset where it is not staged either.
 
     rows: as it was staged, else as the ledger knows; unset where neither does.
+    is_held: whether a person is to decide about it, and has not.
     """
 
     output: StagedOutput
     number: int
     staged: StagedBatch | None
     rows: int | None
-
-    @property
-    def is_held(self) -> bool:
-        """Whether a person is to decide about it."""
-        rules = self.staged.summary.rules if self.staged is not None else None
-        return rules is not None and rules.holds
+    is_held: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Unpublished:
-    """All of them, of every output."""
+    """All of them, of every declared output."""
 
     batches: tuple[UnpublishedBatch, ...]
 
@@ -68,7 +70,7 @@ class Unpublished:
 def find_unpublished(
     ledger: Ledger, catalog: Catalog, wanted: LoadedStream, *, generation: int, done: int
 ) -> Unpublished:
-    """What a checkpoint has done of a generation and its tables do not show.
+    """What a checkpoint has done of a generation and its tables do not show. What a person rejected is not to be shown.
 
     Parameters
     ----------
@@ -76,13 +78,31 @@ def find_unpublished(
 
     Raises
     ------
+    UsageError: when something waits for a former output, or a table shows more than is done.
     DeliveryError, LakehouseError, LedgerError: when tables or the ledger cannot be read.
     """
-    batches = recent_batches(ledger, wanted.name, _KNOWN_BATCHES)
+    batches, held = recent_batches(ledger, wanted.name, _KNOWN_BATCHES), find_held(ledger, wanted.name)
     recorded = {one.key.batch: one for one in batches if one.key.generation == generation}
-    tables = (load_output_tables(catalog, output) for output in staged_outputs(wanted.declaration))
-    return Unpublished(
-        tuple(found for one in tables for found in _of_output(one, recorded, generation=generation, done=done))
+    tables = [load_output_tables(catalog, output) for output in staged_outputs(wanted.declaration)]
+    for former in find_undeclared_outputs(catalog, wanted.name, tables):
+        if former.waiting_in(generation):
+            raise _of_former_output(former)
+    found = [each for one in tables for each in _of_output(one, recorded, generation=generation, done=done)]
+    number = held.key.batch if held is not None and held.key.generation == generation else None
+    if held is not None and held.decision is HeldDecision.REJECTED:
+        found = [one for one in found if one.number != number]
+    elif held is not None and held.decision is None:
+        found = [replace(one, is_held=one.number == number) for one in found]
+    return Unpublished(tuple(found))
+
+
+def _of_former_output(former: UndeclaredOutput) -> UsageError:
+    """A start would refuse until a person has decided, and a new generation would leave it behind."""
+    name = f"{former.stream} {former.output}"
+    return UsageError(
+        f"{len(former.waiting)} batches with {former.rows:,} rows wait for {former}, which is not declared any more, "
+        "or for another table.",
+        next_step=f"Decide about them first: `sluice batch publish {name}` or `sluice batch abandon {name}`.",
     )
 
 
@@ -104,13 +124,17 @@ def _of_output(
     tables: OutputTables, recorded: Mapping[int, BatchObservation], *, generation: int, done: int
 ) -> Iterator[UnpublishedBatch]:
     """Those behind the mark of an output. A new output has no mark, and none behind it."""
-    if tables.target is None or tables.is_left:
+    if tables.is_left:
         return
-    state, output = read_target_state(tables.target, tables.names), tables.names
-    ready, mark = tables.staged, None
-    if state.mark is not None:
-        mark = state.position(output)
-        ready = plan_publication(mark, tables.staged).ready
+    output, mark = tables.names, _mark_of(tables)
+    ready = tables.staged if mark is None else plan_publication(mark, tables.staged).ready
+    if mark is not None and mark.generation == generation and mark.batch > done:
+        raise UsageError(
+            f"{output.target} shows batch {generation}:{mark.batch} of {output.stream}, and not all of its tables do: "
+            "a new generation would read it again.",
+            next_step=f"`sluice stream start {output.stream}` publishes it everywhere, before it ends for what is "
+            "missing; then continue it.",
+        )
     staged = {one.position[1]: one for one in ready if one.position[0] == generation and not one.is_overtaken}
     for number in sorted(staged) if mark is None else _behind(mark, recorded, generation=generation, done=done):
         batch = staged.get(number)
@@ -122,6 +146,16 @@ def _of_output(
 def _behind(
     mark: MarkPosition, recorded: Mapping[int, BatchObservation], *, generation: int, done: int
 ) -> Iterable[int]:
-    """A continuation that no run has followed yet leaves the mark in the generation before, with the same numbers."""
-    is_same = mark.generation == generation or not recorded
-    return range(mark.batch + 1 if is_same else min(recorded), done + 1)
+    """A continuation that no run has followed leaves the mark in the generation before, and has said what it gave up. A
+    refresh whose commit the ledger does not know has one in the next."""
+    if mark.generation == generation:
+        return range(mark.batch + 1, done + 1)
+    return range(min(recorded), done + 1) if recorded and mark.generation < generation else ()
+
+
+def _mark_of(tables: OutputTables) -> MarkPosition | None:
+    """How far an output is published; none where its table is new, or was created again."""
+    if tables.target is None:
+        return None
+    state = read_target_state(tables.target, tables.names)
+    return state.position(tables.names) if state.mark is not None else find_lost_mark(tables.target, tables.names)

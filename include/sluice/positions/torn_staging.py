@@ -6,8 +6,9 @@ refers to files that are gone. Others may remove them, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import replace
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
@@ -17,7 +18,9 @@ from sluice.ledger.batches import find_batch, record_batch
 from sluice.ledger.connection import Ledger
 from sluice.positions.stream_position import StreamPosition, TableWitness
 from sluice.publication.chain import plan_publication
+from sluice.publication.marks import batch_of
 from sluice.publication.staged_batch import StagedBatch, StagedOutput, recovered_observation
+from sluice.publication.start_check import known_rejections
 from sluice.publication.undeclared_outputs import (
     OutputTables,
     former_output,
@@ -93,19 +96,36 @@ def record_visible(ledger: Ledger, catalog: Catalog, seen: StreamPosition) -> No
     ------
     DeliveryError, LakehouseError, LedgerError: when a staging table cannot be loaded, or the ledger does not answer.
     """
-    opened = [one for one in seen.tables if one.is_declared and one.position is not None]
-    visible = min((one.position.batch for one in opened if one.position is not None), default=-1)
+    marks = [one.position.batch for one in seen.tables if one.is_declared and one.position is not None]
+    visible = min((*marks, seen.committed), default=-1)  # what Spark runs again, it reports itself
     staged: dict[int, dict[str, StagedBatch]] = {}
-    for one in opened:
-        found = load_output_tables(catalog, one.output).staged
-        for batch in plan_publication(one.position, found).published if one.position is not None else ():
+    snapshots: dict[int, dict[str, int]] = {}
+    targets: list[tuple[Table, StagedOutput]] = []
+    for one in seen.tables:
+        tables = load_output_tables(catalog, one.output)
+        if tables.target is not None:
+            targets.append((tables.target, one.output))
+        found = plan_publication(one.position, tables.staged).published if one.position is not None else tables.staged
+        for batch in found:
             generation, number = batch.position
-            if generation == seen.number and number <= visible:
+            if generation == seen.number and number <= visible and not batch.is_overtaken:
                 staged.setdefault(number, {})[one.output.output] = batch
-    for _, batches in sorted(staged.items()):
-        observed = recovered_observation(batches)
+                snapshots.setdefault(number, {}).update(_visible_in(tables.target, one.output, batch))
+    rejected = known_rejections(ledger, targets, stream=seen.stream, generation=seen.number)
+    for number in sorted(staged.keys() - rejected):  # a start writes back what was rejected
+        observed = replace(recovered_observation(staged[number]), snapshot_ids=snapshots[number])
         if find_batch(ledger, observed.key) is None:
             record_batch(ledger, observed)
+
+
+def _visible_in(target: Table | None, output: StagedOutput, batch: StagedBatch) -> Mapping[str, int]:
+    """The snapshot in which a batch became visible, as far as the table lists it: batches that are published together
+    have one, with the key of the last of them."""
+    for snapshot in target.snapshots() if target is not None else ():
+        found = batch_of(snapshot, output)
+        if found is not None and found.key.generation == batch.position[0] and found.key.batch >= batch.position[1]:
+            return {output.output: snapshot.snapshot_id}
+    return {}
 
 
 def torn_former_outputs(

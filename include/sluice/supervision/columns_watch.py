@@ -40,7 +40,7 @@ def columns_of_table(
     writers: the streams that write it, each with its output. masked: columns in lower case without bounds.
     ends_at: when the last hour ended.
     """
-    own = [one for one in hours if (one.stream, one.output) in set(writers)]
+    own = [one for one in hours if (one.stream, one.output) in set(writers) and one.hour < ends_at]
     begins_at = min((one.hour for one in own), default=ends_at)
     count = round((ends_at - begins_at) / _HOUR)
     places = [(round((one.hour - begins_at) / _HOUR), one.figures) for one in own]

@@ -169,7 +169,7 @@ class _Shares:
 def _judged_nulls(column: HourlyColumn) -> _Found:
     hours = len(column.rows)
     newest = np.arange(max(hours - SETTLED_HOURS - RUNNING_HOURS, 0), hours)
-    if not _may_have_more(column, newest) or not open_nulls(column, newest).any():
+    if not _may_have_more(column, newest) or not _is_beyond_once(column, newest):
         return _NOTHING  # as nearly always: when it began need not be found out
     at = np.arange(hours - REMEMBERED_HOURS, hours)
     opened = open_nulls(column, at)
@@ -191,6 +191,11 @@ def _judged_nulls(column: HourlyColumn) -> _Found:
         rows=int(judged.rows[place]),
     )
     return opened, unusual
+
+
+def _is_beyond_once(column: HourlyColumn, at: Hours) -> bool:
+    """Whether an hour of these is beyond what is usual: one of two keeps an incident open that began before."""
+    return any(bool(_shares(column, at, hours).is_beyond.any()) for hours in WINDOWS_HOURS)
 
 
 def _may_have_more(column: HourlyColumn, newest: Hours) -> bool:

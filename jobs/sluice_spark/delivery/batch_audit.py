@@ -122,10 +122,7 @@ class BatchAudit:
         broken = [(place, rule) for place, rule in declared if rule.name in result.held_by][:SAMPLED_RULES]
         if not broken:
             return result
-        try:
-            masked = {*self.masked, *self.masked_of(result.table)}
-        except SluiceError as error:  # what is masked is not known, so nothing is shown
-            _log.warning("no rows of output %s that break its rules are kept: %s", result.output, error.message)
+        if (masked := self._all_masked(result.table)) is None:
             return result
         sampled = {
             rule.name: replace(result.rules[rule.name], observed=_sample(kept, result.output, place, rule, masked))
@@ -156,11 +153,22 @@ class BatchAudit:
             raise DeliveryError(
                 f"Batch {key} cannot be judged by the rules {names} of {target.declared.table}: {first_line(error)}."
             ) from error
-        return {rule.name: self._without_masked(rule, found[rule.name]) for rule in rules}
+        return {rule.name: self._without_masked(rule, found[rule.name], target.declared.table) for rule in rules}
 
-    def _without_masked(self, rule: RuleDeclaration, found: RuleCount) -> RuleCount:
-        is_masked = any(column.lower() in self.masked for _, column in rule.columns)
-        return replace(found, observed=None) if is_masked else found
+    def _without_masked(self, rule: RuleDeclaration, found: RuleCount, table: str) -> RuleCount:
+        """A count without what was observed in a masked column, or where it is not known which columns are masked."""
+        columns = {column.lower() for _, column in rule.columns}
+        if found.observed is None or not columns:
+            return found
+        masked = self._all_masked(table)
+        return found if masked is not None and masked.isdisjoint(columns) else replace(found, observed=None)
+
+    def _all_masked(self, table: str) -> frozenset[str] | None:
+        try:
+            return frozenset((*self.masked, *self.masked_of(table)))
+        except SluiceError as error:
+            _log.warning("which columns of %s are masked is not known, so no values are kept: %s", table, error.message)
+            return None
 
 
 def _present(
@@ -169,7 +177,13 @@ def _present(
     """Some columns of the rows that a table has, and of those that wait to become visible in it. What became visible
     since the latter were listed is in both."""
     parts = (session.table(target.identifier), *(read_staged(session, target, one) for one in waiting))
-    return reduce(DataFrame.unionAll, (one.select(*map(quoted, names)) for one in parts))
+    return reduce(DataFrame.unionAll, (one.select(*(_column_of(one, name) for name in names)) for one in parts))
+
+
+def _column_of(rows: DataFrame, name: str) -> Column:
+    """A column of rows, which may have been staged before the table had it."""
+    is_there = name.lower() in (one.lower() for one in rows.columns)
+    return fn.col(quoted(name)) if is_there else fn.lit(None).alias(name)
 
 
 def _sample(kept: DataFrame, output: str, place: int, rule: RuleDeclaration, masked: Collection[str]) -> str | None:

@@ -24,6 +24,7 @@ from sluice.ledger.batches import PublicationKey
 from sluice.publication.chain import counting_twin
 from sluice.publication.checked_commit import NothingToCommit, TableChange, commit_checked
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
+from sluice.publication.mark_moves import plan_output
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.publication.staged_batch import BatchSummary, PlannedBatch, StagedBatch, StagedOutput
 from sluice.publication.staging_table import load_staging_table, staged_batches
@@ -193,10 +194,10 @@ class BatchStaging:
             kept.unpersist()
 
     def _staged_before(self, key: PublicationKey, target: IcebergTarget) -> Iterator[StagedBatch]:
-        """The earlier batches in the staging table of an output. What another try has staged of this one is not."""
-        names = target.names
-        for one in staged_batches(load_staging_table(self.catalog, names), stream=names.stream, output=names.output):
-            if not one.is_overtaken and one.position < (key.generation, key.batch):
+        """The earlier batches that wait to become visible in an output. What another try has staged of this one does
+        not, nor what a person has rejected or separated."""
+        for one in plan_output(self.catalog, target.names).ready:
+            if one.position < (key.generation, key.batch):
                 yield one
 
     @property

@@ -66,15 +66,19 @@ class DeclaredMasks:
 
 @dataclass(slots=True, kw_only=True)
 class KeptFigures:
-    """The figures of the batches of one run. masked_of: as `DeclaredMasks.of`."""
+    """The figures of the batches of one run.
+
+    masked_of: as `DeclaredMasks.of`. is_kept: not those of the shadow of a refresh, whose table no stream declares.
+    """
 
     masked_of: Callable[[str], frozenset[str] | None]
+    is_kept: bool = True
     _kept: dict[PublicationKey, dict[str, Mapping[str, ColumnFigures]]] = field(default_factory=dict)
 
     def note(self, output: str, table: str, published: Publication) -> None:
         """Keep the figures of what has become visible in an output. Rejected rows have none."""
         schema = published.staged_schema
-        if output == QUARANTINE_OUTPUT or schema is None:
+        if not self.is_kept or output == QUARANTINE_OUTPUT or schema is None:
             return
         try:
             masked = self.masked_of(table)

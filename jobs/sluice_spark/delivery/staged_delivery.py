@@ -285,5 +285,5 @@ def _publisher(plan: StreamPlan, context: DeliveryContext, *, merges_small: bool
         lease=context.controls.lease,
         merges_small=merges_small,
         reached=context.reached,
-        figures=KeptFigures(masked_of=masks.of),
+        figures=KeptFigures(masked_of=masks.of, is_kept=context.run.rejected_as is None),
     )

@@ -13,7 +13,7 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
-from pyspark.sql.types import DateType, DecimalType, DoubleType, FloatType, IntegralType, StringType
+from pyspark.sql.types import DoubleType, FloatType, IntegralType
 
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.rule_declaration import RuleDeclaration, batch_rules
@@ -74,7 +74,8 @@ def require_batch_rules(stream: LoadedStream, output: str, rows: DataFrame, *, c
     empty = rows.sparkSession.createDataFrame([], rows.schema)
 
     def problem_of(rule: RuleDeclaration) -> str | None:
-        _found(empty, [rule], catalog=catalog, now=_SOME_TIME)  # Spark analyses a plan when it is made
+        # Spark analyses a plan when it is made.
+        _found(empty, [rule], catalog=catalog, now=_SOME_TIME, present=lambda names: empty.select(*map(quoted, names)))
         return None
 
     require_each(stream, output, batch_rules(stream.rules.get(output, ())), problem_of)
@@ -202,13 +203,13 @@ def _of_each_value(rows: DataFrame, columns: Sequence[Column]) -> DataFrame:
 
 
 def _repeated_in_table(rows: DataFrame, names: Sequence[str], present: Present) -> DataFrame:
-    """The rows whose values are in another row of the batch, or in the table already. Files of the table whose bounds
-    lie elsewhere are not read: the least and greatest values are found first."""
+    """The rows whose values are in another row of the batch, or in the table already. Of whole numbers, files of the
+    table whose bounds lie elsewhere are not read: the least and greatest values are found first."""
     values = _of_each_value(rows, [fn.col(quoted(name)) for name in names])
     own, kept = [f"value_{place}" for place in range(len(names))], [f"known_{place}" for place in range(len(names))]
     known = present(names).toDF(*kept)
     for name, column in zip(own, map(fn.col, kept), strict=True):
-        if isinstance(values.schema[name].dataType, _BOUNDED):
+        if isinstance(values.schema[name].dataType, IntegralType):  # Spark has an uuid as text, with other bounds
             lowest, highest = values.agg(fn.min(name), fn.max(name)).collect()[0]
             is_near = column.between(lowest, highest) if lowest is not None else fn.lit(False)
             known = known.where(column.isNull() | is_near)  # null is one of several columns
@@ -217,10 +218,6 @@ def _repeated_in_table(rows: DataFrame, names: Sequence[str], present: Present) 
     joined = values.join(known.distinct().select("*", is_known), reduce(Column.__and__, same), "left")
     is_repeated = (number > 1) | fn.col("is_known").isNotNull()
     return joined.agg(fn.sum(number), fn.sum(fn.when(is_repeated, number)))
-
-
-_BOUNDED = (IntegralType, DecimalType, StringType, DateType)
-"""The types whose values Iceberg compares with the bounds of files as Spark does; it takes -0.0 for less than 0.0."""
 
 
 def _known_elsewhere(rows: DataFrame, column: Column, table: str, named: str, *, catalog: str) -> DataFrame:

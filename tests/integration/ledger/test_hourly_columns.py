@@ -59,3 +59,16 @@ def test_old_hours_are_removed(ledger: Ledger) -> None:
 
     assert removed == [2, 2, 0]
     assert {one.output for one in read_column_hours(ledger, ["flights"])} == {"rows", "late"}
+
+
+def test_a_batch_is_recorded_when_its_figures_cannot_be(ledger: Ledger) -> None:
+    """As when a role of drivers was not admitted to the new table: the writer would try for ever, and the staging
+    tables would never be cleared."""
+    rename = "ALTER TABLE sluice.{} RENAME TO {}"
+    with ledger.transaction() as connection:
+        connection.execute(text(rename.format("hourly_columns", "hourly_columns_away")))
+    try:
+        assert record_batch(ledger, replace(a_batch(77), column_figures={"rows": {"price": PRICE}}))
+    finally:
+        with ledger.transaction() as connection:
+            connection.execute(text(rename.format("hourly_columns_away", "hourly_columns")))

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from sqlalchemy import text
+from tests.fixtures.refreshes import refresh
 from tests.fixtures.streams_of_tables import dying_at, reading, writing
 from tests.fixtures.workshop import Workshop
 
@@ -133,3 +134,18 @@ def test_a_merge_has_no_figures(workshop: Workshop, stream_name: str) -> None:
 
     assert len(workshop.rows("target")) == 14
     assert recorded_figures(workshop, stream_name) == {}
+
+
+def test_the_shadow_of_a_refresh_keeps_no_figures(workshop: Workshop, stream_name: str) -> None:
+    """It writes a table that no stream declares, of which nothing says what is masked."""
+    declare(workshop, stream_name)
+    workshop.append("source", [{**row, "secret": 918273} for row in ROWS])
+    workshop.run_supervised(stream_name)
+
+    refresh(workshop, stream_name)
+
+    with workshop.ledger.transaction() as connection:
+        found = connection.execute(text("SELECT stream, figures::text FROM sluice.hourly_columns")).all()
+    own = {one.stream: one.figures for one in found if stream_name in one.stream}
+    assert list(own) == [stream_name]
+    assert "918273" not in own[stream_name]

@@ -215,8 +215,8 @@ def test_a_merge_has_no_rule_about_the_rows_that_its_table_keeps(valid: Folder) 
     text = (valid.path / S).read_text()
     valid.write(S, text.replace("mode: append", "mode: merge, keys: [carrier]"))
     assert valid.problems() == [
-        f"{S}:21: `rules[0]`: the rule a compares a batch with the rows that its table keeps, and a merge replaces "
-        "rows. Leave it out: a merge keeps one row for each of its `keys`."
+        f"{S}:21: `rules[0]`: the rule a compares a batch with the rows that its table keeps, and mode `merge` "
+        "replaces rows. Leave it out: a merge keeps one row for each of its `keys`."
     ]
 
 

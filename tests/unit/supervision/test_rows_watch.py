@@ -177,3 +177,17 @@ def test_the_figures_of_all_writers_are_put_together_by_column() -> None:
     assert (day.kind, day.rows.tolist()) == (ColumnKind.DATE, [0, 0, 0])
     none = columns_of_table(table, [], writers=[("flights", "rows")], masked=(), ends_at=ENDS_AT)
     assert judge_columns(none) == ColumnsVerdict()
+
+
+def test_an_hour_that_ended_between_two_readings_of_the_ledger_fails_no_pass() -> None:
+    """The hours of the rows are read first, and those of the columns of each table after it."""
+    table = TableDeclaration.model_validate(
+        {"table": "s.t", "description": "t", "owner": "me", "columns": [{"name": "price", "type": "long"}]}
+    )
+    figures = {"price": ColumnFigures(rows=10, nulls=1, lowest=1.0, highest=5.0)}
+    one = HourOfColumns(stream="flights", output="rows", hour=ENDS_AT - HOUR, figures=figures)
+    just_over = replace(one, hour=ENDS_AT)
+
+    (price,) = columns_of_table(table, [one, just_over], writers=[("flights", "rows")], masked=(), ends_at=ENDS_AT)
+
+    assert price.rows.tolist() == [10]

@@ -257,3 +257,28 @@ def test_nothing_is_unusual(column: HourlyColumn) -> None:
         column = with_nulls(column, 1.0, slice(-8, None))
 
     assert judge_columns([column]) == ColumnsVerdict()
+
+
+def test_an_incident_lasts_while_each_second_hour_is_unusual() -> None:
+    """It ends by two usual hours in a row, whatever was looked at to find that nothing is unusual."""
+    hours = 30 * 24
+    nulls = np.zeros(hours)
+    nulls[-20:-18] = 150
+    nulls[-18::2] = 0
+    nulls[-17::2] = 150
+    rows, none = np.full(hours, 1_000), np.full(hours, np.nan)
+    column = HourlyColumn(
+        name="c",
+        kind=ColumnKind.NONE,
+        begins_at=BEGINS_AT,
+        rows=rows.astype(float),
+        nulls=nulls,
+        lowest=none,
+        highest=none,
+    )
+    assert open_nulls(column, np.arange(hours - 96, hours))[-1] == 1
+
+    verdict = judge_columns([column])
+
+    assert not verdict.is_settled, "its trouble would be cleared, and the next two unusual hours alerted again"
+    assert [one.sign for one in verdict.unusual] == [ColumnSign.NULLS]

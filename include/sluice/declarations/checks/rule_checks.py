@@ -105,9 +105,9 @@ def _obstacles(stream: LoadedStream, output: str, rule: RuleDeclaration) -> Iter
     if rule.is_of_batch and declaration.outputs[output].iceberg is None:
         yield "is about the rows that are staged for a table, and the output is none", "Leave it out."
     written = declaration.outputs[output].iceberg
-    if rule.type in UNIQUE_IN_TABLE and written is not None and written.mode == "merge":
+    if rule.type in UNIQUE_IN_TABLE and written is not None and written.mode != "append":
         yield (
-            "compares a batch with the rows that its table keeps, and a merge replaces rows",
+            f"compares a batch with the rows that its table keeps, and mode `{written.mode}` replaces rows",
             "Leave it out: a merge keeps one row for each of its `keys`.",
         )
     if rule.on_failure == "quarantine" and not declaration.quarantine:
