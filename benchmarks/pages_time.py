@@ -280,6 +280,7 @@ def one_report(ledger: Ledger, declared: DeclaredNow) -> str:
         "report": report,
         "charts": charts_of_report(report),
         "batches": batch_lines(report),
+        "held": (),
         "run_link": "",
         "data_docs": {},
         "outlook": None,
