@@ -17,7 +17,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from sluice.declarations.rule_declaration import RuleDeclaration, batch_rules, row_rules
 from sluice.declarations.rule_kinds import UNIQUE_IN_TABLE
-from sluice.errors import DeliveryError, SluiceError
+from sluice.errors import DeliveryError
 from sluice.failure_reasons import FailureReason
 from sluice.ledger.batch_rules import RuleCount, RuleResult
 from sluice.ledger.batches import PublicationKey
@@ -57,12 +57,13 @@ class BatchAudit:
     """The rules of a stream's outputs.
 
     rules: by output. masked: the columns, in lower case, of which nothing is kept but counts.
-    masked_of: those of a table of which no row is kept, in lower case: what streams before this one mask, too.
+    masked_of: those of a table of which no row is kept, in lower case: what streams before this one mask, too;
+        none while that is not known.
     """
 
     rules: Mapping[str, Sequence[RuleDeclaration]] = field(default_factory=dict)
     masked: Collection[str] = ()
-    masked_of: Callable[[str], Collection[str]] = lambda _: ()
+    masked_of: Callable[[str], Collection[str] | None] = lambda _: ()
 
     def aggregates(self, united: DataFrame) -> list[Column]:
         """What the pass that computes a batch counts for its row rules; see `of_rows`."""
@@ -164,11 +165,8 @@ class BatchAudit:
         return found if masked is not None and masked.isdisjoint(columns) else replace(found, observed=None)
 
     def _all_masked(self, table: str) -> frozenset[str] | None:
-        try:
-            return frozenset((*self.masked, *self.masked_of(table)))
-        except SluiceError as error:
-            _log.warning("which columns of %s are masked is not known, so no values are kept: %s", table, error.message)
-            return None
+        found = self.masked_of(table)
+        return None if found is None else frozenset((*self.masked, *found))
 
 
 def _present(

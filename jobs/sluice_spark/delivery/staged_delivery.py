@@ -16,8 +16,6 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
 
-from sluice.declarations.load_declarations import load_declarations
-from sluice.declarations.masked_tables import masked_columns_of_table
 from sluice.errors import StaleTokenError
 from sluice.ledger.batches import rejected_batches
 from sluice.ledger.locks import PublicationLocks
@@ -207,7 +205,8 @@ def open_staged_delivery(plan: StreamPlan, context: DeliveryContext) -> StagedDe
     rhythm = PublicationRhythm(
         every_seconds=every.total_seconds() if every is not None else None, is_overlapped=plan.publishes_beside
     )
-    publisher = _publisher(plan, context, merges_small=every is not None)
+    masks = DeclaredMasks(declaration=plan.declaration, folder=context.settings.pipelines)
+    publisher = _publisher(plan, context, masks, merges_small=every is not None)
     publication = StagedPublication(
         publisher=publisher,
         recording=context.recording,
@@ -223,7 +222,7 @@ def open_staged_delivery(plan: StreamPlan, context: DeliveryContext) -> StagedDe
         audit=BatchAudit(
             rules=plan.rules,
             masked=plan.declaration.masked_names,
-            masked_of=lambda table: masked_columns_of_table(load_declarations(context.settings.pipelines), table),
+            masked_of=masks.of,
         ),
         hold=_hold(plan, context),
         reached=context.reached,
@@ -267,9 +266,8 @@ def _hold(plan: StreamPlan, context: DeliveryContext) -> RejectionHold | None:
     )
 
 
-def _publisher(plan: StreamPlan, context: DeliveryContext, *, merges_small: bool) -> Publisher:
+def _publisher(plan: StreamPlan, context: DeliveryContext, masks: DeclaredMasks, *, merges_small: bool) -> Publisher:
     catalog, token = open_catalog(context.settings), context.run.token
-    masks = DeclaredMasks(declaration=plan.declaration, folder=context.settings.pipelines)
     merging = FencedMerge(
         spark=plan.rows.sparkSession,
         catalog=catalog,
