@@ -319,9 +319,9 @@ def plan_output(
     DeliveryError: when staging table or mark are not as publication left them.
     LakehouseError: when a table does not exist or cannot be loaded.
     """
+    # In this order: what becomes visible and is cleared in between is behind the mark, and no hole in the chain.
+    staged = staged_batches(load_staging_table(catalog, output), stream=output.stream, output=output.output)
     position = load_target_state(catalog, output).position(output)
-    staging = load_staging_table(catalog, output)
-    staged = staged_batches(staging, stream=output.stream, output=output.output)
     return plan_publication(position, staged, checkpoint=checkpoint)
 
 

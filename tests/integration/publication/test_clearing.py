@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 from pyarrow.fs import FileSelector
+from pyiceberg.catalog import Catalog
 from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.table import Table
 from tests.fixtures.publication import Workbench
 from tests.fixtures.tampering import Requirements, Updates, tampered
 
 from sluice.errors import StaleTokenError
+from sluice.publication.mark_moves import plan_output
 from sluice.publication.staging_table import load_staging_table
 
 
@@ -135,3 +140,35 @@ def avro_files(bench: Workbench) -> list[str]:
     scheme, host, path = PyArrowFileIO.parse_location(f"{table.location()}/metadata")
     found = table.io.fs_by_scheme(scheme, host).get_file_info(FileSelector(path))
     return [file.base_name for file in found if file.base_name.endswith(".avro")]
+
+
+class HurriedCatalog:
+    """A catalog behind whose first look at a table another process is done with something."""
+
+    def __init__(self, inner: Catalog, meanwhile: Callable[[], None]) -> None:
+        self._inner = inner
+        self._meanwhile = [meanwhile]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def load_table(self, identifier: str) -> Table:
+        """Load a table, and let the other process work then."""
+        table = self._inner.load_table(identifier)
+        while self._meanwhile:
+            self._meanwhile.pop()()
+        return table
+
+
+def test_a_batch_that_is_published_and_cleared_between_two_looks_is_no_hole_in_the_chain(bench: Workbench) -> None:
+    batches = [bench.stage(number, [number]) for number in range(3)]
+    bench.publish(batches[0])
+    bench.clear()
+
+    def finish_the_next() -> None:
+        bench.publish(batches[1])
+        bench.clear()
+
+    plan = plan_output(cast("Catalog", HurriedCatalog(bench.catalog, finish_the_next)), bench.output)
+
+    assert [one.position[1] for one in plan.ready] == [2]
