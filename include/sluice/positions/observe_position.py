@@ -35,7 +35,7 @@ from sluice.positions.stream_position import KnownBatch, MovedSource, StreamPosi
 from sluice.positions.torn_staging import missing_list, torn_former_outputs
 from sluice.publication.chain import MarkPosition, plan_publication
 from sluice.publication.mark_moves import MarkMove
-from sluice.publication.marks import entries_of, find_lost_mark, history_of_main, moved_mark, read_target_state
+from sluice.publication.marks import entries_of, history_of_main, moved_mark
 from sluice.publication.staged_batch import (
     BatchSummary,
     canonical_offsets,
@@ -232,12 +232,10 @@ def _output(
 
 def _position(tables: OutputTables, *, generation: int, recorded: Sequence[BatchObservation]) -> MarkPosition | None:
     """How far an output is published; none while it is not opened in its table."""
-    target = tables.target
-    if target is None or tables.is_left:
+    if tables.target is None or tables.is_left:
         return None
     refuse_set_back([tables], generation=generation, recorded=recorded)
-    state = read_target_state(target, tables.names)
-    return state.position(tables.names) if state.mark is not None else find_lost_mark(target, tables.names)
+    return tables.position
 
 
 def _in_history(tables: OutputTables) -> Iterator[_SeenBatch]:

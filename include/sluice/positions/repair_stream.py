@@ -223,7 +223,8 @@ def _carry_out(
         )
         reached(CrashPoint.RECORDED)
     if repair.empties:
-        record_visible(ledger, catalog, repair.seen)
+        stands_at = repair.seen.committed if repair.checkpoint is None else repair.checkpoint.stands_at
+        record_visible(ledger, catalog, repair.seen, stands_at=stands_at)
     for staging in repair.empties:
         empty_staging_table(catalog, staging)
         reached(CrashPoint.CLEARED)

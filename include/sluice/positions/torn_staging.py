@@ -18,7 +18,7 @@ from sluice.ledger.batches import find_batch, record_batch
 from sluice.ledger.connection import Ledger
 from sluice.positions.stream_position import StreamPosition, TableWitness
 from sluice.publication.chain import plan_publication
-from sluice.publication.marks import batch_of
+from sluice.publication.marks import batch_of, entries_of, history_of_main
 from sluice.publication.staged_batch import StagedBatch, StagedOutput, recovered_observation
 from sluice.publication.start_check import known_rejections
 from sluice.publication.undeclared_outputs import (
@@ -26,8 +26,9 @@ from sluice.publication.undeclared_outputs import (
     former_output,
     former_staging_tables,
     load_output_tables,
+    staged_target,
 )
-from sluice.stored_keys import STAGING_TARGET
+from sluice.stored_keys import FIRST_BATCH
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.inspection import READERS
 
@@ -88,16 +89,21 @@ def _of_another_storage(staging: Table) -> LakehouseError:
     )
 
 
-def record_visible(ledger: Ledger, catalog: Catalog, seen: StreamPosition) -> None:
+def record_visible(ledger: Ledger, catalog: Catalog, seen: StreamPosition, *, stands_at: int) -> None:
     """Record the batches that every table shows and the ledger does not have, from what is staged of them: once the
     staging tables are emptied, no start finds these. Their summaries can be read while their files cannot.
+
+    Parameters
+    ----------
+    stands_at: the newest batch that the checkpoint has committed once it is repaired. What Spark runs again behind it,
+        Spark reports itself.
 
     Raises
     ------
     DeliveryError, LakehouseError, LedgerError: when a staging table cannot be loaded, or the ledger does not answer.
     """
     marks = [one.position.batch for one in seen.tables if one.is_declared and one.position is not None]
-    visible = min((*marks, seen.committed), default=-1)  # what Spark runs again, it reports itself
+    visible = min((*marks, stands_at))
     staged: dict[int, dict[str, StagedBatch]] = {}
     snapshots: dict[int, dict[str, int]] = {}
     targets: list[tuple[Table, StagedOutput]] = []
@@ -119,11 +125,14 @@ def record_visible(ledger: Ledger, catalog: Catalog, seen: StreamPosition) -> No
 
 
 def _visible_in(target: Table | None, output: StagedOutput, batch: StagedBatch) -> Mapping[str, int]:
-    """The snapshot in which a batch became visible, as far as the table lists it: batches that are published together
-    have one, with the key of the last of them."""
-    for snapshot in target.snapshots() if target is not None else ():
+    """The snapshot in which a batch became visible, as far as main lists it: batches that are published together have
+    one, with the key of the last of them."""
+    for snapshot in history_of_main(target) if target is not None else ():
         found = batch_of(snapshot, output)
-        if found is not None and found.key.generation == batch.position[0] and found.key.batch >= batch.position[1]:
+        if found is None or found.key.generation != batch.position[0]:
+            continue
+        first = int(entries_of(snapshot).get(FIRST_BATCH, found.key.batch))
+        if first <= batch.position[1] <= found.key.batch:
             return {output.output: snapshot.snapshot_id}
     return {}
 
@@ -139,7 +148,9 @@ def torn_former_outputs(
     """
     for output, staging in former_staging_tables(catalog, stream, declared):
         if lost := missing_list(staging, is_whole=True):
-            names = StagedOutput(stream=stream, output=output, target=staging.properties.get(STAGING_TARGET, ""))
+            # Where nothing names the target, nothing waits for it either, and the staging table stands for it.
+            target = staged_target(staging, stream=stream, output=output) or ".".join(staging.name())
+            names = StagedOutput(stream=stream, output=output, target=target)
             problem, step = _kept_from(catalog, staging, names, lost, generation=generation)
             yield TableWitness(
                 output=names,

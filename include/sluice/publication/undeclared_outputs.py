@@ -42,6 +42,20 @@ class OutputTables:
         return staged_batches(self.staging, stream=self.names.stream, output=self.names.output)
 
     @property
+    def position(self) -> MarkPosition | None:
+        """How far the output is published; none where its table is new, or was created again. Where the mark was
+        removed, the history of the table says it.
+
+        Raises
+        ------
+        DeliveryError, LakehouseError: when the target is not as publication left it, or cannot be read.
+        """
+        if self.target is None:
+            return None
+        state = read_target_state(self.target, self.names)
+        return state.position(self.names) if state.mark is not None else find_lost_mark(self.target, self.names)
+
+    @property
     def is_left(self) -> bool:
         """Whether the stream continued without the output, and no run has begun with it since."""
         return self.staging is not None and STAGING_CLOSED_AT in self.staging.properties
@@ -212,6 +226,17 @@ def _outputs_with_staging(catalog: Catalog, stream: str) -> Iterator[str]:
     yield from sorted(name[-1].removeprefix(prefix) for name in tables if name[-1].startswith(prefix))
 
 
+def staged_target(staging: Table, *, stream: str, output: str) -> str | None:
+    """The table that the batches in a loaded staging table are for; none where nothing names it.
+
+    Raises
+    ------
+    DeliveryError: when a summary cannot be read.
+    """
+    staged = staged_batches(staging, stream=stream, output=output)
+    return staged[-1].summary.mode.table if staged else staging.properties.get(STAGING_TARGET)
+
+
 def former_output(catalog: Catalog, staging: Table, *, stream: str, output: str) -> UndeclaredOutput:
     """A former output as its loaded staging table and its target show it.
 
@@ -220,7 +245,7 @@ def former_output(catalog: Catalog, staging: Table, *, stream: str, output: str)
     DeliveryError, LakehouseError: when the target cannot be read.
     """
     staged = staged_batches(staging, stream=stream, output=output)
-    name = staged[-1].summary.mode.table if staged else staging.properties.get(STAGING_TARGET)
+    name = staged_target(staging, stream=stream, output=output)
     plan = _plan(catalog, staging, staged, StagedOutput(stream=stream, output=output, target=name)) if name else None
     position = plan.position if plan is not None else None
     return UndeclaredOutput(
@@ -242,6 +267,5 @@ def _plan(
     target = load_table(catalog, output.target)
     if target is None or staging.properties.get(STAGING_TARGET_UUID) not in (None, str(target.metadata.table_uuid)):
         return None
-    state = read_target_state(target, output)
-    position = state.position(output) if state.mark is not None else find_lost_mark(target, output)
+    position = OutputTables(names=output, target=target, staging=staging).position
     return plan_publication(position, staged) if position is not None else None

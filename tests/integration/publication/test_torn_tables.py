@@ -10,7 +10,10 @@ from pyiceberg.table.snapshots import Operation
 from tests.fixtures.left_files import Yard, catalog_place, yard
 
 from sluice.errors import DivergedError, LakehouseError
-from sluice.positions.torn_staging import missing_list
+from sluice.ledger.batches import recent_batches
+from sluice.ledger.connection import Ledger
+from sluice.positions.stream_position import StreamPosition, TableWitness
+from sluice.positions.torn_staging import missing_list, record_visible
 from sluice.publication.checked_commit import PreparedCommit, TableChange, commit_checked
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.publication.staging_table import listed_files, load_staging_table, staged_batches
@@ -91,3 +94,27 @@ def test_a_table_that_was_moved_on_is_looked_at_again_where_its_earlier_metadata
     read.io.delete(before)
 
     assert missing_list(read) == ""
+
+
+def test_a_batch_whose_snapshot_was_expired_is_recorded_without_one(yard: Yard, ledger: Ledger) -> None:
+    """A later snapshot is not the one in which it became visible."""
+    bench = yard.bench
+    first, second = bench.stage(2, [20]), bench.stage(3, [30])
+    bench.publish(first)
+    bench.publish(second)
+    newest = bench.target().current_snapshot()
+    assert newest is not None
+    bench.expire_all_but_the_newest()
+    seen = StreamPosition(
+        stream=bench.output.stream,
+        generation=None,
+        checkpoint="",
+        contents=None,
+        health=None,
+        tables=(TableWitness(output=bench.output, position=bench.plan().position),),
+    )
+
+    record_visible(ledger, bench.catalog, seen, stands_at=3)
+
+    found = {one.key.batch: one.snapshot_ids for one in recent_batches(ledger, bench.output.stream, 9)}
+    assert found == {2: {}, 3: {"main": newest.snapshot_id}}

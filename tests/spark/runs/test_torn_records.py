@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 from sqlalchemy import delete
 from tests.fixtures.faulty_drivers import declare_lost
@@ -17,6 +19,8 @@ from sluice.ledger.batches import Batch, recent_batches
 from sluice.ledger.generations import find_generation
 from sluice.operations import OperationVerb
 from sluice.publication.crash_points import CrashPoint
+from sluice.publication.staged_batch import staging_name
+from sluice.stored_keys import STAGING_TARGET
 
 
 def uncommit(workshop: Workshop, stream: str, batch: int) -> None:
@@ -181,4 +185,42 @@ def test_a_way_back_that_died_behind_its_commit_does_not_lock_a_torn_stream(work
     except SluiceError as error:
         said["run"] = f"{error.message} {error.next_step}"
     assert "run" not in said, "\n".join(f"{name}: {one[-250:]}" for name, one in said.items())
+    assert [row["id"] for row in workshop.rows("first")] == [1, 2]
+
+
+@pytest.mark.parametrize("is_torn", [False, True])
+def test_what_a_repair_commits_is_recorded(workshop: Workshop, *, is_torn: bool) -> None:
+    """The checkpoint is gone as well: what the repair writes into it, Spark does not run again."""
+    for table in ("source", "first"):
+        workshop.declare_table(table, {"id": "long"})
+    stream = declare_outputs(workshop, "first")
+    workshop.append("source", [{"id": 1}])
+    workshop.run(stream, is_recorded=True)
+    workshop.append("source", [{"id": 2}])
+    with pytest.raises(OSError, match="dies here"):
+        workshop.run(stream, is_recorded=True, reached=dying_at(CrashPoint.PUBLISHED))
+    declare_lost(workshop, stream)
+    assert [one.key.batch for one in recent_batches(workshop.ledger, stream, 9)] == [0]
+    shutil.rmtree(workshop.checkpoint(stream))
+    if is_torn:
+        tear(workshop, stream, "first")
+    repair(workshop, stream)
+    workshop.append("source", [{"id": 3}])
+    workshop.run(stream, is_recorded=True)
+
+    found = {one.key.batch: one.published_rows for one in recent_batches(workshop.ledger, stream, 9)}
+    assert found == {0: {"first": 1}, 1: {"first": 1}, 2: {"first": 1}}
+
+
+def test_a_torn_former_output_that_names_no_table_keeps_no_repair_from_its_end(workshop: Workshop) -> None:
+    stream = run_with_two(workshop)
+    declare_outputs(workshop, "first")
+    with workshop.catalog.load_table(staging_name(stream, "second")).transaction() as changed:
+        changed.remove_properties(STAGING_TARGET)
+    tear(workshop, stream, "second")
+
+    repair(workshop, stream)
+    workshop.append("source", [{"id": 2}])
+    workshop.run(stream, is_recorded=True)
+
     assert [row["id"] for row in workshop.rows("first")] == [1, 2]
