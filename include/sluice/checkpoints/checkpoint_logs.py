@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 HEADER_LINES = 2
@@ -53,6 +53,11 @@ def batch_metadata(conf: Mapping[str, str], *, planned_at: datetime, watermark: 
         "conf": dict(conf),
     }
     return json.dumps(content, separators=(",", ":"))
+
+
+def planned_time(metadata: Mapping[str, Any]) -> datetime:
+    """When a batch was planned, by its metadata; 1970 where that does not say."""
+    return datetime.fromtimestamp(int(metadata.get("batchTimestampMs", 0)) / 1000, UTC)
 
 
 def milliseconds(moment: datetime | None) -> int:

@@ -87,9 +87,10 @@ def plan_continuation(
         raise UsageError(f"Stream {wanted.name} has never been started: there is nothing to continue.")
     old = open_checkpoint_files(left.checkpoint, settings.object_store)
     refuse_pending_replay(wanted.name, old)
-    position = _require_known(
-        wanted, left, observe_reading_position(catalog, old, wanted.declaration, generation=left.generation)
+    reading = observe_reading_position(
+        catalog, old, wanted.declaration, generation=left.generation, is_left=True, gives_up=leaves_out
     )
+    position = _require_known(wanted, left, reading)
     seen = observe_identities(wanted.declaration, settings, catalog)
     replaced = find_replaced(left.identities, seen)
     moves = tuple(_moves(catalog, wanted, settings, position, replaced))
@@ -97,14 +98,15 @@ def plan_continuation(
     moved = {one.line for one in moves}
     whole = [one for one in position.sources if one.line not in moved]
     gaps = [found for one in whole if (found := _find(catalog, wanted, one, leaves_out=leaves_out))]
-    if not gaps and not moves and not accepts:
+    is_skipped = wanted.declaration.direct_output is not None and not position.is_committed
+    if not gaps and not moves and not accepts and not is_skipped:
         tables = ", ".join(dict.fromkeys(one.table for one in position.sources))
         history = f"the history of {tables} reaches back to" if tables else "its inputs are those of"
         raise UsageError(
             f"{history[0].upper()}{history[1:]} where {wanted.name} continues: there is no gap.",
             next_step=f"Start it: `sluice stream start {wanted.name}`.",
         )
-    unpublished = find_unpublished(ledger, catalog, wanted, generation=left.generation, done=position.batch)
+    unpublished = find_unpublished(ledger, catalog, wanted, generation=left.generation, position=position)
     if unpublished and not leaves_out:
         raise unpublished_refusal(wanted, unpublished)
     return _plan(
@@ -266,13 +268,15 @@ def _plan(
         ends={one.source.line: one.reads.end_offset.text() for one in gaps if one.reads is not None}
         | {one.line: one.end for one in moves if one.end is not None},
     )
-    is_exact = not accepts and not unpublished and all(one.reads is not None for one in gaps)
+    gives_up = bool(accepts or unpublished or (position.unshown and not position.is_committed))
+    is_exact = not gives_up and all(one.reads is not None for one in gaps)
     distinct = distinct_gaps(gaps)
     sentences = (
         *(sentence for one in distinct for sentence in sentences_of_gap(one, has_state=bool(content.state))),
         *dict.fromkeys(sentence for one in moves for sentence in one.sentences),
         *accepts,
         *([f"Give up {unpublished}, for good."] if unpublished else ()),
+        *_sentences_of_unshown(position),
         *(ambiguous_merges(wanted) if is_exact else ()),
         f"Leave generation {left.generation} after batch {position.batch}; its checkpoint {left.checkpoint} is kept.",
         f"Open generation {opens} with the checkpoint {checkpoint}, which continues behind batch {position.batch}.",
@@ -304,6 +308,15 @@ def _plan(
         rows=found.rows_read + found.rows_left_out + found.rows_given_up,
         evidence=found.evidence,
     )
+
+
+def _sentences_of_unshown(position: ReadingPosition) -> Iterator[str]:
+    """What may become of a batch in outputs of which nothing shows whether they have it."""
+    for name in position.unshown:
+        if position.is_committed:
+            yield f"Batch {position.planned} may be in {name} already: it is read again, and may be there twice then."
+        else:
+            yield f"Batch {position.planned} may be missing in {name}: it is not read again."
 
 
 def _not_proved(wanted: LoadedStream, source: SourcePosition, gap: InputGap, found: NotProved) -> UsageError:

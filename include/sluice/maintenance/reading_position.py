@@ -6,21 +6,25 @@ several Iceberg inputs, the snapshot in an offset says which table it is of: ids
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
 
 from sluice.checkpoints.checkpoint_files import CheckpointFiles
 from sluice.checkpoints.checkpoint_layout import log_files
-from sluice.checkpoints.checkpoint_logs import HEADER_LINES, metadata_of
+from sluice.checkpoints.checkpoint_logs import HEADER_LINES, metadata_of, planned_time
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.maintenance.table_readers import streamed_tables
-from sluice.publication.marks import find_lost_mark, read_target_state
-from sluice.publication.staged_batch import StagedOutput
+from sluice.publication.chain import BEFORE_THE_FIRST_BATCH
+from sluice.publication.direct_history import direct_batches, refuse_unknown_batch
+from sluice.publication.staged_batch import StagedOutput, staged_outputs
+from sluice.publication.undeclared_outputs import load_output_tables
 from sluice.sources.iceberg_positions import BEGINNING, StreamOffset, stream_offset_of
 from sluice.sources.input_gap import knows_snapshot
-from sluice.tables.declared_tables import load_table
+from sluice.tables.declared_tables import load_table, require_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,16 +44,20 @@ class SourcePosition:
 class ReadingPosition:
     """Where a stream continues.
 
-    batch: the newest batch that is done: committed in the checkpoint, or visible in every table of the stream.
+    batch: the newest batch that is done: committed in the checkpoint, or visible in every output of the stream.
     is_committed: whether it is committed.
+    planned: the newest batch that is planned.
+    unshown: the outputs of which nothing shows whether they have the planned batch, while that is not committed.
     offsets: the text of that batch's entry in the offset log.
     sources: the lines of Iceberg inputs in it; none for a stream without such an input.
     """
 
     batch: int
     is_committed: bool
+    planned: int
     offsets: str
     sources: tuple[SourcePosition, ...]
+    unshown: tuple[str, ...] = ()
 
     def moved_to(self, offsets: Mapping[int, str], *, metadata: str | None = None) -> str:
         """The text of the entry with other offsets, by line.
@@ -72,10 +80,22 @@ class ReadingPosition:
 
 
 def observe_reading_position(
-    catalog: Catalog, checkpoint: CheckpointFiles, stream: StreamDeclaration, *, generation: int
+    catalog: Catalog,
+    checkpoint: CheckpointFiles,
+    stream: StreamDeclaration,
+    *,
+    generation: int,
+    is_left: bool = False,
+    gives_up: bool = False,
 ) -> ReadingPosition | None:
     """Where a stream continues; none when no batch is done, or when it is unknown of which table an offset is. A stream
     without an Iceberg input has no such offset.
+
+    Parameters
+    ----------
+    is_left: whether the checkpoint is left. A start has Iceberg's own sink skip a batch that it has written, and reads
+        the input of that again; when the checkpoint is left, it is done.
+    gives_up: take a batch for done that one output shows, although another does not.
 
     Raises
     ------
@@ -85,7 +105,12 @@ def observe_reading_position(
     tables = {name: source.table for name, source in streamed_tables(stream)}
     planned = max(log_files(checkpoint.list_files("offsets"), "offsets"), default=-1)
     committed = max(log_files(checkpoint.list_files("commits"), "commits"), default=-1)
-    is_visible = planned > committed and _visible(catalog, stream, generation) >= planned
+    entry = checkpoint.read_text(f"offsets/{planned}") if planned > committed else None
+    shown: Mapping[str, int | None] = {}
+    if entry is not None and (is_left or stream.direct_output is None):
+        shown = dict(_shown(catalog, checkpoint, stream, generation=generation, planned=entry))
+    has = [batch is not None and batch >= planned for batch in shown.values()]
+    is_visible = any(has) if gives_up else bool(has) and all(has)
     done = planned if is_visible else committed
     offsets = checkpoint.read_text(f"offsets/{done}") if done >= 0 else None
     if offsets is None:
@@ -93,7 +118,14 @@ def observe_reading_position(
     sources = _sources(catalog, offsets, tables) if tables else ()
     if tables and not sources:
         return None
-    return ReadingPosition(batch=done, is_committed=not is_visible, offsets=offsets, sources=sources)
+    return ReadingPosition(
+        batch=done,
+        is_committed=not is_visible,
+        planned=planned,
+        offsets=offsets,
+        sources=sources,
+        unshown=tuple(name for name, batch in shown.items() if batch is None),
+    )
 
 
 def _sources(catalog: Catalog, offsets: str, tables: Mapping[str, str]) -> tuple[SourcePosition, ...]:
@@ -127,17 +159,39 @@ def _input_of(catalog: Catalog, offset: StreamOffset, tables: Mapping[str, str])
     return None
 
 
-def _visible(catalog: Catalog, stream: StreamDeclaration, generation: int) -> int:
-    """The newest batch of the generation that is visible in every table of the stream; -1 when none is known to be."""
-    batches = []
+def _shown(
+    catalog: Catalog, checkpoint: CheckpointFiles, stream: StreamDeclaration, *, generation: int, planned: str
+) -> Iterator[tuple[str, int | None]]:
+    """The newest batch of a generation that each output shows, by name; none where nothing shows what it has. Left out
+    are outputs that are new, and those that the stream went on without.
+
+    Parameters
+    ----------
+    planned: the entry in the offset log of the batch that is not committed.
+    """
+    for output in staged_outputs(stream):
+        tables = load_output_tables(catalog, output)
+        at = None if tables.is_left else tables.position
+        if at is not None:
+            yield output.output, at.batch if at.generation == generation else BEFORE_THE_FIRST_BATCH
     for name, declared in stream.outputs.items():
-        table = load_table(catalog, declared.iceberg.table) if declared.iceberg is not None else None
-        if declared.iceberg is None or declared.iceberg.is_direct or table is None:
-            return -1  # there is no mark
-        output = StagedOutput(stream=stream.stream, output=name, target=declared.iceberg.table)
-        state = read_target_state(table, output)
-        position = state.position(output) if state.mark is not None else find_lost_mark(table, output)
-        if position is None:  # it is new
-            continue
-        batches.append(position.batch if position.generation == generation else -1)
-    return min(batches, default=-1)
+        if declared.iceberg is None:
+            yield name, None
+        elif declared.iceberg.is_direct:
+            table = require_table(catalog, declared.iceberg.table)
+            output = StagedOutput(stream=stream.stream, output=name, target=declared.iceberg.table)
+            yield name, _newest_direct(table, output, checkpoint, generation=generation, planned=planned)
+
+
+def _newest_direct(
+    table: Table, output: StagedOutput, checkpoint: CheckpointFiles, *, generation: int, planned: str
+) -> int:
+    """The newest batch that Iceberg's own sink has written. It skips one of the same query that is no newer, whatever
+    is in that: another must not be planned under its number."""
+    newest = next(direct_batches(table, stream=output.stream, output=output.output), None)
+    metadata = checkpoint.read_text("metadata")
+    if newest is None or metadata is None or newest.query_id != json.loads(metadata)["id"]:
+        since = planned_time(json.loads(metadata_of(planned)))
+        refuse_unknown_batch(table, stream=output.stream, unfinished_since=since)
+        return BEFORE_THE_FIRST_BATCH
+    return newest.batch if newest.generation == generation else BEFORE_THE_FIRST_BATCH

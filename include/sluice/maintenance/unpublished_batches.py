@@ -7,7 +7,7 @@ behind all of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyiceberg.catalog import Catalog
@@ -17,8 +17,8 @@ from sluice.errors import UsageError
 from sluice.ledger.batches import BatchObservation, recent_batches
 from sluice.ledger.connection import Ledger
 from sluice.ledger.held_batches import HeldDecision, find_held
+from sluice.maintenance.reading_position import ReadingPosition
 from sluice.publication.chain import MarkPosition, plan_publication
-from sluice.publication.marks import find_lost_mark, read_target_state
 from sluice.publication.staged_batch import StagedBatch, StagedOutput, staged_outputs
 from sluice.publication.undeclared_outputs import (
     OutputTables,
@@ -63,22 +63,25 @@ class Unpublished:
     def __str__(self) -> str:
         numbers = {one.number for one in self.batches}
         what = f"{len(numbers)} batch{'es' * (len(numbers) > 1)}"
-        more = "at least " if any(one.rows is None for one in self.batches) else ""
-        return f"{what} with {more}{self.rows:,} rows that are not visible"
+        known = [one.rows for one in self.batches if one.rows is not None]
+        if not known:
+            return f"{what} with an unknown number of rows that are not visible"
+        more = "at least " if len(known) < len(self.batches) else ""
+        return f"{what} with {more}{sum(known):,} rows that are not visible"
 
 
 def find_unpublished(
-    ledger: Ledger, catalog: Catalog, wanted: LoadedStream, *, generation: int, done: int
+    ledger: Ledger, catalog: Catalog, wanted: LoadedStream, *, generation: int, position: ReadingPosition
 ) -> Unpublished:
     """What a checkpoint has done of a generation and its tables do not show. What a person rejected is not to be shown.
 
     Parameters
     ----------
-    done: the newest batch that is done for the checkpoint.
+    position: where the stream continues: what is done for the checkpoint.
 
     Raises
     ------
-    UsageError: when something waits for a former output, or a table shows more than is done.
+    UsageError: when something waits for a former output, or an output shows more than is done.
     DeliveryError, LakehouseError, LedgerError: when tables or the ledger cannot be read.
     """
     batches, held = recent_batches(ledger, wanted.name, _KNOWN_BATCHES), find_held(ledger, wanted.name)
@@ -87,6 +90,8 @@ def find_unpublished(
     for former in find_undeclared_outputs(catalog, wanted.name, tables):
         if former.waiting_in(generation):
             raise _of_former_output(former)
+    _refuse_more_than_done(wanted.name, tables, position, generation=generation)
+    done = position.batch
     found = [each for one in tables for each in _of_output(one, recorded, generation=generation, done=done)]
     number = held.key.batch if held is not None and held.key.generation == generation else None
     if held is not None and held.decision is HeldDecision.REJECTED:
@@ -120,21 +125,44 @@ def unpublished_refusal(wanted: LoadedStream, found: Unpublished) -> UsageError:
     )
 
 
+def _refuse_more_than_done(
+    name: str, outputs: Sequence[OutputTables], position: ReadingPosition, *, generation: int
+) -> None:
+    """Refuse while an output shows a batch that is not done: a new generation would read it again."""
+    at = [(one, one.position) for one in outputs if not one.is_left]
+    marks = [(one, mark) for one, mark in at if mark is not None and mark.generation == generation]
+    ahead = next(((one, mark.batch) for one, mark in marks if mark.batch > position.batch), None)
+    if ahead is None:
+        return
+    tables, batch = ahead
+    shows = f"{tables.names.target} shows batch {generation}:{batch} of {name}"
+    if batch > position.planned:
+        raise UsageError(
+            f"{shows}, and the checkpoint has planned no batch behind {position.planned}: it was set back.",
+            next_step=f"`sluice stream repair {name} --dry-run` shows what brings tables and checkpoint together.",
+        )
+    others = [one for one, mark in marks if mark.batch < batch]
+    is_staged = all(any(each.position == (generation, batch) for each in one.staged) for one in others)
+    lacking = [*(one.names.output for one in others), *position.unshown]
+    step = f"`sluice stream continue {name} --leave-out` takes it for done, and gives up what they lack of it"
+    if is_staged and not position.unshown:
+        start = f"`sluice stream start {name}` publishes it, before it ends for what is missing; then continue it"
+        step = f"{start}. Or {step}"
+    raise UsageError(
+        f"{shows}, and {', '.join(lacking)} {'does' if len(lacking) == 1 else 'do'} not: a new generation would read "
+        "it again.",
+        next_step=f"{step}.",
+    )
+
+
 def _of_output(
     tables: OutputTables, recorded: Mapping[int, BatchObservation], *, generation: int, done: int
 ) -> Iterator[UnpublishedBatch]:
     """Those behind the mark of an output. A new output has no mark, and none behind it."""
     if tables.is_left:
         return
-    output, mark = tables.names, _mark_of(tables)
+    output, mark = tables.names, tables.position
     ready = tables.staged if mark is None else plan_publication(mark, tables.staged).ready
-    if mark is not None and mark.generation == generation and mark.batch > done:
-        raise UsageError(
-            f"{output.target} shows batch {generation}:{mark.batch} of {output.stream}, and not all of its tables do: "
-            "a new generation would read it again.",
-            next_step=f"`sluice stream start {output.stream}` publishes it everywhere, before it ends for what is "
-            "missing; then continue it.",
-        )
     staged = {one.position[1]: one for one in ready if one.position[0] == generation and not one.is_overtaken}
     for number in sorted(staged) if mark is None else _behind(mark, recorded, generation=generation, done=done):
         batch = staged.get(number)
@@ -151,11 +179,3 @@ def _behind(
     if mark.generation == generation:
         return range(mark.batch + 1, done + 1)
     return range(min(recorded), done + 1) if recorded and mark.generation < generation else ()
-
-
-def _mark_of(tables: OutputTables) -> MarkPosition | None:
-    """How far an output is published; none where its table is new, or was created again."""
-    if tables.target is None:
-        return None
-    state = read_target_state(tables.target, tables.names)
-    return state.position(tables.names) if state.mark is not None else find_lost_mark(tables.target, tables.names)

@@ -125,16 +125,29 @@ def require_direct_start(table: Table, writer: DirectWriter, *, unfinished_since
     newest = next(direct_batches(table, stream=writer.stream, output=writer.output), None)
     if newest is not None and newest.token > writer.token:
         raise stale(writer, newest, target=".".join(table.name()))
-    if unfinished_since is None or (newest is not None and newest.query_id == writer.query_id):
-        return
+    if unfinished_since is not None and (newest is None or newest.query_id != writer.query_id):
+        refuse_unknown_batch(table, stream=writer.stream, unfinished_since=unfinished_since)
+
+
+def refuse_unknown_batch(table: Table, *, stream: str, unfinished_since: datetime) -> None:
+    """Refuse when a history that shows no batch of a query does not reach back to when it planned one.
+
+    Parameters
+    ----------
+    unfinished_since: when the batch was planned.
+
+    Raises
+    ------
+    DivergedError: it is unknown whether the batch is visible.
+    """
     oldest = _oldest_listed_at(table)
     if oldest is not None and oldest > unfinished_since - CLOCKS_APART:
         raise DivergedError(
-            f"A batch of {writer.stream} was planned {unfinished_since:%Y-%m-%d %H:%M:%S %Z} and not committed in the "
+            f"A batch of {stream} was planned {unfinished_since:%Y-%m-%d %H:%M:%S %Z} and not committed in the "
             f"checkpoint, and the history of {'.'.join(table.name())} begins {oldest:%Y-%m-%d %H:%M:%S %Z}: its "
             "snapshots were expired or replaced meanwhile, so it is unknown whether the batch is in the table.",
-            next_step=f"Compare the table with the newest recorded batch (`sluice stream show {writer.stream}`), then "
-            f"read the inputs again into a new generation: `sluice stream reset {writer.stream}` shows what that "
+            next_step=f"Compare the table with the newest recorded batch (`sluice stream show {stream}`), then "
+            f"read the inputs again into a new generation: `sluice stream reset {stream}` shows what that "
             "repeats. `delivery: staged` has a mark for this.",
         )
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from sluice.checkpoints.checkpoint_logs import offsets_of
+from sluice.checkpoints.checkpoint_logs import offsets_of, planned_time
 from sluice.errors import CheckpointError
 from sluice.ledger.generations import GenerationObservation
 from sluice_spark.session.jvm import jvm_of
@@ -79,7 +79,7 @@ def read_checkpoint(spark: SparkSession, location: str) -> CheckpointState:
         newest_committed=newest_committed,
         frozen_conf=newest.get("conf", {}),
         watermark_ms=int(before_next.get("batchWatermarkMs", 0)),
-        unfinished_since=_planned_at(newest) if is_unfinished else None,
+        unfinished_since=planned_time(newest) if is_unfinished else None,
     )
 
 
@@ -178,10 +178,6 @@ def _offset_log_text(jvm: JavaObject, files: JavaObject, folder: JavaObject, bat
     """
     path = jvm.org.apache.hadoop.fs.Path(folder, f"offsets/{batch}")
     return _read_text(jvm, files, path) if batch >= 0 and files.exists(path) else None
-
-
-def _planned_at(metadata: Mapping[str, Any]) -> datetime:
-    return datetime.fromtimestamp(int(metadata.get("batchTimestampMs", 0)) / 1000, UTC)
 
 
 def _query_id(text: str | None, location: str) -> str | None:

@@ -21,6 +21,7 @@ OFFSETS = "\n".join(["v1", '{"batchWatermarkMs":1000,"batchTimestampMs":5,"conf"
 POSITION = ReadingPosition(
     batch=4,
     is_committed=True,
+    planned=4,
     offsets=OFFSETS,
     sources=(SourcePosition(input="events", table="bronze.events", line=3, offset=OLD),),
 )
