@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import Connection, Row, select
@@ -40,8 +41,10 @@ def open_next_generation(
     checkpoints_root: str,
     opened_by: str,
     event: Event | None = None,
+    fingerprint: Mapping[str, str] | None = None,
+    identities: Mapping[str, str] | None = None,
 ) -> GenerationObservation:
-    """Leave the generation of a stream behind and open the next one, whose checkpoint is empty.
+    """Leave the generation of a stream behind and open the next one, whose checkpoint is empty, or continues the last.
 
     Nothing of the old one changes: its row, its batches and its checkpoint stay.
 
@@ -51,6 +54,8 @@ def open_next_generation(
     checkpoints_root: the URI below which checkpoints lie.
     opened_by: who asks, for a person.
     event: the decision; saved only when the generation is opened.
+    fingerprint: what a checkpoint depends on that continues another; the first start binds an empty one.
+    identities: the ids of what it reads and writes, where these are known.
 
     Raises
     ------
@@ -65,10 +70,12 @@ def open_next_generation(
         if newest is None or newest.generation != leaving:
             raise _left_already(stream, leaving, newest)
         number = leaving + 1
+        given = {"fingerprint": fingerprint, "identities": identities}
+        known = {name: dict(values) for name, values in given.items() if values}
         checkpoint = checkpoint_of(stream, number, checkpoints_root=checkpoints_root)
         row = connection.execute(
             insert(Generation)
-            .values(stream=stream, generation=number, checkpoint=checkpoint, opened_by=opened_by)
+            .values(stream=stream, generation=number, checkpoint=checkpoint, opened_by=opened_by, **known)
             .returning(*Generation.columns())
         ).one()
         forget_held(connection, stream)  # its batches are never published

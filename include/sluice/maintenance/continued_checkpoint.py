@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sluice.checkpoints.checkpoint_files import CheckpointFiles, copy_files, state_files
-from sluice.checkpoints.checkpoint_layout import FileObservation
+from sluice.checkpoints.checkpoint_layout import OFFSETS, FileObservation, hidden_checksum_path
 from sluice.checkpoints.checkpoint_logs import EMPTY_COMMIT, next_batch_metadata
 from sluice.errors import CheckpointError
 from sluice.maintenance.reading_position import ReadingPosition
@@ -21,10 +21,12 @@ from sluice.maintenance.reading_position import ReadingPosition
 class ContinuedCheckpoint:
     """The contents of the new checkpoint.
 
+    batch: the one that it continues behind.
     texts: the files that are written, by path.
     state: the files of the old checkpoint that are copied.
     """
 
+    batch: int
     texts: Mapping[str, str]
     state: tuple[FileObservation, ...]
 
@@ -62,6 +64,7 @@ def plan_checkpoint(
         metadata = next_batch_metadata(position.metadata, commit)
         texts[f"offsets/{position.batch + 1}"] = position.moved_to({**starts, **ends}, metadata=metadata)
     return ContinuedCheckpoint(
+        batch=position.batch,
         texts={path: text for path, text in texts.items() if text is not None and not path.endswith(".crc")},
         state=state_files(old, version=position.batch + 1),
     )
@@ -83,18 +86,23 @@ def _before(old: CheckpointFiles, position: ReadingPosition) -> dict[str, str | 
 
 
 def write_checkpoint(old: CheckpointFiles, new: CheckpointFiles, content: ContinuedCheckpoint) -> None:
-    """Write a planned checkpoint. A second try completes a first one.
+    """Write a planned checkpoint. A second try completes a first one, also one that was planned in another way.
 
     Raises
     ------
     CheckpointError: when the folder has files of another origin, or a storage does not answer.
     """
     own = {*content.texts, *(seen.path for seen in content.state)}
-    if foreign := [seen.path for seen in new.list_files() if seen.path not in own]:
+    foreign = [seen.path for seen in new.list_files() if seen.path not in own]
+    planned = f"{OFFSETS}/{content.batch + 1}"
+    left = {planned, hidden_checksum_path(planned)}  # by a try that was to read a range in one batch
+    if others := [path for path in foreign if path not in left]:
         raise CheckpointError(
-            f"{new.location}, the folder of the new checkpoint, contains {foreign[0]} already.",
+            f"{new.location}, the folder of the new checkpoint, contains {others[0]} already.",
             next_step="Find out whose it is, and move it away.",
         )
+    for path in foreign:
+        new.remove(path)
     copy_files(old, new, content.state)
     for path, text in content.texts.items():
         new.write_text(path, text)

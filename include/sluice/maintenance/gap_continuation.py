@@ -20,19 +20,18 @@ from collections.abc import Iterator, Sequence
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from sluice.checkpoints.checkpoint_files import CheckpointFiles, open_checkpoint_files
+from sluice.checkpoints.checkpoint_files import STATE, CheckpointFiles, open_checkpoint_files
 from sluice.checkpoints.compatibility import STATE_OPERATORS
 from sluice.checkpoints.replayed_batches import refuse_pending_replay
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import UsageError
+from sluice.ledger.batches import newest_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import Event, EventAction
 from sluice.ledger.generations import (
     GenerationObservation,
     checkpoint_of,
     find_generation,
-    record_fingerprint,
-    record_identities,
 )
 from sluice.ledger.next_generation import open_next_generation, require_at_rest
 from sluice.maintenance.continuation import (
@@ -55,6 +54,7 @@ from sluice.maintenance.source_moves import (
 )
 from sluice.maintenance.unpublished_batches import Unpublished, find_unpublished, unpublished_refusal
 from sluice.operations import OperationPlan, OperationVerb, Stake, steps_of
+from sluice.publication.chain import BEFORE_THE_FIRST_BATCH
 from sluice.settings import Settings
 from sluice.sources.gap_files import GapRange, NotProved, ends_of, live_files, plan_gap_range
 from sluice.sources.iceberg_positions import history_of
@@ -87,10 +87,9 @@ def plan_continuation(
         raise UsageError(f"Stream {wanted.name} has never been started: there is nothing to continue.")
     old = open_checkpoint_files(left.checkpoint, settings.object_store)
     refuse_pending_replay(wanted.name, old)
-    reading = observe_reading_position(
-        catalog, old, wanted.declaration, generation=left.generation, is_left=True, gives_up=leaves_out
-    )
-    position = _require_known(wanted, left, reading)
+    keeps_state = bool(left.fingerprint.get(STATE_OPERATORS) or old.list_files(STATE))
+    reading = _observe_left(ledger, catalog, wanted, old, left, leaves_out=leaves_out)
+    position = _require_known(wanted, reading, keeps_state=keeps_state)
     seen = observe_identities(wanted.declaration, settings, catalog)
     replaced = find_replaced(left.identities, seen)
     moves = tuple(_moves(catalog, wanted, settings, position, replaced))
@@ -100,13 +99,11 @@ def plan_continuation(
     gaps = [found for one in whole if (found := _find(catalog, wanted, one, leaves_out=leaves_out))]
     is_skipped = wanted.declaration.direct_output is not None and not position.is_committed
     if not gaps and not moves and not accepts and not is_skipped:
-        tables = ", ".join(dict.fromkeys(one.table for one in position.sources))
-        history = f"the history of {tables} reaches back to" if tables else "its inputs are those of"
-        raise UsageError(
-            f"{history[0].upper()}{history[1:]} where {wanted.name} continues: there is no gap.",
-            next_step=f"Start it: `sluice stream start {wanted.name}`.",
-        )
-    unpublished = find_unpublished(ledger, catalog, wanted, generation=left.generation, position=position)
+        raise _no_gap(wanted, position)
+    _refuse_unshown(wanted, position, leaves_out=leaves_out)
+    unpublished = find_unpublished(
+        ledger, catalog, wanted, generation=left.generation, position=position, keeps_state=keeps_state
+    )
     if unpublished and not leaves_out:
         raise unpublished_refusal(wanted, unpublished)
     return _plan(
@@ -138,22 +135,51 @@ def continue_stream(
     leaves_out = plan.seen.way is ContinuationWay.LEAVE_OUT
     plan_continuation(ledger, catalog, wanted, settings, leaves_out=leaves_out).require_same(plan.digest)
     left, planned = find_generation(ledger, wanted.name), plan.seen
+    # What is planned is what there is: another thing of the same name would be another plan.
+    seen = observe_identities(wanted.declaration, settings, catalog)
     new = open_checkpoint_files(planned.checkpoint, settings.object_store)
     write_checkpoint(open_checkpoint_files(planned.continues, settings.object_store), new, planned.content)
-    opened = open_next_generation(
+    return open_next_generation(
         ledger,
         wanted.name,
         leaving=planned.leaves,
         checkpoints_root=settings.checkpoints,
         opened_by=asked_by,
         event=_event(wanted, plan, asked_by),
+        fingerprint=None if left is None else left.fingerprint,
+        identities=seen,
     )
-    if left is not None and left.fingerprint:
-        record_fingerprint(ledger, wanted.name, opened.generation, left.fingerprint)
-    # What is planned is what there is: another thing of the same name would be another plan.
-    seen = observe_identities(wanted.declaration, settings, catalog)
-    record_identities(ledger, wanted.name, opened.generation, seen, replacing=True)
-    return opened
+
+
+def _observe_left(
+    ledger: Ledger,
+    catalog: Catalog,
+    wanted: LoadedStream,
+    old: CheckpointFiles,
+    left: GenerationObservation,
+    *,
+    leaves_out: bool,
+) -> ReadingPosition | None:
+    """Where the stream stands in the generation that is left."""
+    newest = newest_batch(ledger, wanted.name, generation=left.generation)
+    return observe_reading_position(
+        catalog,
+        old,
+        wanted.declaration,
+        generation=left.generation,
+        is_left=True,
+        gives_up=leaves_out,
+        delivered=BEFORE_THE_FIRST_BATCH if newest is None else newest.key.batch,
+    )
+
+
+def _no_gap(wanted: LoadedStream, position: ReadingPosition) -> UsageError:
+    tables = ", ".join(dict.fromkeys(one.table for one in position.sources))
+    history = f"The history of {tables} reaches back to" if tables else "Its inputs are those of"
+    return UsageError(
+        f"{history} where {wanted.name} continues: there is no gap.",
+        next_step=f"Start it: `sluice stream start {wanted.name}`.",
+    )
 
 
 def _event(wanted: LoadedStream, plan: ContinuationPlan, asked_by: str) -> Event:
@@ -166,9 +192,7 @@ def _event(wanted: LoadedStream, plan: ContinuationPlan, asked_by: str) -> Event
     )
 
 
-def _require_known(
-    wanted: LoadedStream, left: GenerationObservation, position: ReadingPosition | None
-) -> ReadingPosition:
+def _require_known(wanted: LoadedStream, position: ReadingPosition | None, *, keeps_state: bool) -> ReadingPosition:
     reread = f"To read again what is left: `sluice stream reset {wanted.name}`."
     if position is None:
         raise UsageError(
@@ -176,7 +200,7 @@ def _require_known(
             "offsets in the checkpoint of which it is known of which table they are.",
             next_step=f"`sluice stream repair {wanted.name} --dry-run` writes a lost checkpoint back. {reread}",
         )
-    if left.fingerprint.get(STATE_OPERATORS) and not position.is_committed:
+    if keeps_state and not position.is_committed:
         raise UsageError(
             f"Stream {wanted.name} keeps state, and its driver ended between the publication of batch {position.batch} "
             "and its commit in the checkpoint: the watermark behind that batch, by which the next one drops late rows "
@@ -268,7 +292,7 @@ def _plan(
         ends={one.source.line: one.reads.end_offset.text() for one in gaps if one.reads is not None}
         | {one.line: one.end for one in moves if one.end is not None},
     )
-    gives_up = bool(accepts or unpublished or (position.unshown and not position.is_committed))
+    gives_up = bool(accepts or unpublished or position.unshown)
     is_exact = not gives_up and all(one.reads is not None for one in gaps)
     distinct = distinct_gaps(gaps)
     sentences = (
@@ -293,8 +317,7 @@ def _plan(
         gaps=tuple(gaps),
         moves=tuple(moves),
         accepts=tuple(accepts),
-        rows_read=sum(one.reads.rows for one in distinct if one.reads is not None)
-        + sum(one.rows or 0 for one in moves),
+        rows_read=sum(one.reads.rows for one in distinct if one.reads) + sum(one.rows or 0 for one in moves),
         rows_left_out=sum(one.gap.rows for one in distinct if one.reads is None),
         rows_given_up=unpublished.rows,
         content=content,
@@ -313,10 +336,19 @@ def _plan(
 def _sentences_of_unshown(position: ReadingPosition) -> Iterator[str]:
     """What may become of a batch in outputs of which nothing shows whether they have it."""
     for name in position.unshown:
-        if position.is_committed:
-            yield f"Batch {position.planned} may be in {name} already: it is read again, and may be there twice then."
-        else:
-            yield f"Batch {position.planned} may be missing in {name}: it is not read again."
+        yield f"Batch {position.planned} may be missing in {name}: it is not read again."
+
+
+def _refuse_unshown(wanted: LoadedStream, position: ReadingPosition, *, leaves_out: bool) -> None:
+    """Read again, a batch may be twice in an output that has it already, and of which nothing shows that."""
+    if not position.unshown or leaves_out:
+        return
+    raise UsageError(
+        f"The driver of {wanted.name} ended in batch {position.planned}, and nothing shows whether "
+        f"{', '.join(position.unshown)} has it.",
+        next_step=f"Choose: `sluice stream continue {wanted.name} --leave-out` does not read it again, "
+        f"`sluice stream reset {wanted.name}` reads the inputs again.",
+    )
 
 
 def _not_proved(wanted: LoadedStream, source: SourcePosition, gap: InputGap, found: NotProved) -> UsageError:

@@ -20,6 +20,7 @@ from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.maintenance.table_readers import streamed_tables
 from sluice.publication.chain import BEFORE_THE_FIRST_BATCH
 from sluice.publication.direct_history import direct_batches, refuse_unknown_batch
+from sluice.publication.mark_moves import former_positions
 from sluice.publication.staged_batch import StagedOutput, staged_outputs
 from sluice.publication.undeclared_outputs import load_output_tables
 from sluice.sources.iceberg_positions import BEGINNING, StreamOffset, stream_offset_of
@@ -87,6 +88,7 @@ def observe_reading_position(
     generation: int,
     is_left: bool = False,
     gives_up: bool = False,
+    delivered: int = BEFORE_THE_FIRST_BATCH,
 ) -> ReadingPosition | None:
     """Where a stream continues; none when no batch is done, or when it is unknown of which table an offset is. A stream
     without an Iceberg input has no such offset.
@@ -95,7 +97,8 @@ def observe_reading_position(
     ----------
     is_left: whether the checkpoint is left. A start has Iceberg's own sink skip a batch that it has written, and reads
         the input of that again; when the checkpoint is left, it is done.
-    gives_up: take a batch for done that one output shows, although another does not.
+    gives_up: take a batch for done that one output shows, or may have, although another does not.
+    delivered: the newest batch of the generation that the ledger has: every output has it.
 
     Raises
     ------
@@ -109,8 +112,9 @@ def observe_reading_position(
     shown: Mapping[str, int | None] = {}
     if entry is not None and (is_left or stream.direct_output is None):
         shown = dict(_shown(catalog, checkpoint, stream, generation=generation, planned=entry))
-    has = [batch is not None and batch >= planned for batch in shown.values()]
-    is_visible = any(has) if gives_up else bool(has) and all(has)
+    unshown = tuple(name for name, batch in shown.items() if batch is None) if delivered < planned else ()
+    has = [batch >= planned for batch in shown.values() if batch is not None]
+    is_visible = bool(unshown) or any(has) if gives_up else bool(shown) and not unshown and all(has)
     done = planned if is_visible else committed
     offsets = checkpoint.read_text(f"offsets/{done}") if done >= 0 else None
     if offsets is None:
@@ -124,7 +128,7 @@ def observe_reading_position(
         planned=planned,
         offsets=offsets,
         sources=sources,
-        unshown=tuple(name for name, batch in shown.items() if batch is None),
+        unshown=unshown,
     )
 
 
@@ -163,7 +167,7 @@ def _shown(
     catalog: Catalog, checkpoint: CheckpointFiles, stream: StreamDeclaration, *, generation: int, planned: str
 ) -> Iterator[tuple[str, int | None]]:
     """The newest batch of a generation that each output shows, by name; none where nothing shows what it has. Left out
-    are outputs that are new, and those that the stream went on without.
+    are outputs that are new, and those that the stream has continued without.
 
     Parameters
     ----------
@@ -171,9 +175,13 @@ def _shown(
     """
     for output in staged_outputs(stream):
         tables = load_output_tables(catalog, output)
-        at = None if tables.is_left else tables.position
+        if tables.is_left or tables.target is None:
+            continue
+        at = tables.position
         if at is not None:
             yield output.output, at.batch if at.generation == generation else BEFORE_THE_FIRST_BATCH
+        elif former := [one.batch for one in former_positions(tables.target, output, generation=generation)]:
+            yield output.output, max(former)
     for name, declared in stream.outputs.items():
         if declared.iceberg is None:
             yield name, None

@@ -97,6 +97,15 @@ def _judge_checkpoint(seen: StreamPosition) -> PositionFinding:
     if problems:
         said = "; ".join(f"{one.name}: {one.message}" for one in problems)
         return _repairable(seen, Witness.CHECKPOINT, Agreement.DAMAGED, said)
+    delivered = max(seen.batches, default=-1)
+    if seen.has_other_outputs and not seen.is_live and seen.planned < delivered:
+        return PositionFinding(
+            witness=Witness.CHECKPOINT,
+            agreement=Agreement.BEHIND,
+            message=f"it ends with batch {seen.planned}, and batch {delivered} is delivered: it is an older copy",
+            next_step="Bring the newer copy back. Without one, `sluice stream reset "
+            f"{seen.stream} --dry-run` shows what reading the inputs again repeats.",
+        )
     if seen.done is None or not seen.opened:
         return _agrees(Witness.CHECKPOINT, "there is no mark to compare it with")
     if seen.committed > seen.done:

@@ -32,10 +32,12 @@ from sluice.ledger.vacated_runs import is_vacated
 from sluice.positions.moved_sources import find_moved_sources
 from sluice.positions.state_copies import with_copies
 from sluice.positions.stream_position import KnownBatch, MovedSource, StreamPosition, TableWitness, Witness
-from sluice.positions.torn_staging import missing_list, torn_former_outputs
+from sluice.positions.torn_staging import torn_former_outputs
 from sluice.publication.chain import MarkPosition, plan_publication
+from sluice.publication.direct_history import direct_positions
 from sluice.publication.mark_moves import MarkMove
 from sluice.publication.marks import entries_of, history_of_main, moved_mark
+from sluice.publication.missing_files import missing_list
 from sluice.publication.staged_batch import (
     BatchSummary,
     canonical_offsets,
@@ -44,7 +46,7 @@ from sluice.publication.staged_batch import (
     staged_outputs,
 )
 from sluice.publication.start_check import refuse_set_back
-from sluice.publication.undeclared_outputs import OutputTables, load_output_tables
+from sluice.publication.undeclared_outputs import OutputTables, has_unmarked_outputs, load_output_tables
 from sluice.settings import Settings
 from sluice.sources.source_identities import NONE_KNOWN, Identities, Replaced, find_replaced, observe_identities
 from sluice.stored_keys import FIRST_BATCH
@@ -125,7 +127,7 @@ def observe_position(
         tables=tuple(one.witness for one in outputs),
         unknown=unknown,
         is_live=run is not None and run.is_live and run.run_id != own_run_id and not is_vacated(run),
-        has_other_outputs=any(one.iceberg is None or one.iceberg.is_direct for one in declaration.outputs.values()),
+        has_other_outputs=has_unmarked_outputs(declaration),
         own_memory=tuple(_with_own_memory(declaration)),
         puts_files_away=any(one.puts_files_away for one in declaration.inputs.values()),
         has_static_inputs=not all(one.is_stream for one in declaration.inputs.values()),
@@ -189,7 +191,12 @@ def _outputs(
         read = partial(_output, generation=generation, recorded=recorded, is_whole=is_whole)
         found = [read(one, assumed=assumed.get(one.names.output)) for one in loaded]
         former = torn_former_outputs(catalog, declaration.stream, loaded, generation=generation) if is_whole else ()
-        return (*(one for one in found if one is not None), *(_Output(witness=one) for one in former))
+        direct = (
+            TableWitness(output=output, position=at, newest_waiting=at.batch)
+            for output, at in direct_positions(catalog, declaration)
+            if at is not None
+        )
+        return (*(one for one in found if one is not None), *(_Output(witness=one) for one in (*direct, *former)))
     except LakehouseError as error:
         unknown[Witness.MARK] = str(error)
         return ()

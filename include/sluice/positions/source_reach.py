@@ -93,6 +93,10 @@ class SourceReach:
             except (LakehouseError, SettingsError, CheckpointError) as error:
                 yield InputLoss(input=name, kind=LossKind.UNKNOWN, sentence=error.message)
 
+    def is_of_table(self, loss: InputLoss) -> bool:
+        """Whether the input is an Iceberg table, past a gap in whose history a stream is taken."""
+        return isinstance(self.declaration.inputs[loss.input].declared_source.source, IcebergSource)
+
     def losses_of(self, written: CheckpointRepair | None) -> tuple[InputLoss, ...]:
         """What each input has lost of what a checkpoint has read again; nothing where nothing is."""
         if written is None or not written.reads_from:
@@ -193,6 +197,8 @@ def refuse_gone_input(reach: SourceReach, seen: StreamPosition, written: Checkpo
         if loss.kind is LossKind.UNSEEN:
             continue
         step = f"`sluice stream reset {stream} --dry-run` shows what can still be read."
+        if loss.kind is LossKind.REMOVED and reach.is_of_table(loss):
+            step = f"`sluice stream continue {stream} --leave-out --dry-run` shows what is given up. {step}"
         if loss.kind in (LossKind.MOVED, LossKind.WITHDRAWN):
             back = reach.newest_reachable(seen, before=written.stands_at + (loss.kind is LossKind.WITHDRAWN))
             if back is not None:

@@ -12,11 +12,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from sluice.errors import DivergedError, StaleTokenError
+from sluice.declarations.stream_declaration import StreamDeclaration
+from sluice.errors import DivergedError, RolledBackError, StaleTokenError
+from sluice.ledger.batches import BatchObservation
+from sluice.publication.chain import MarkPosition
 from sluice.publication.marks import entries_of, history_of_main
+from sluice.publication.staged_batch import StagedOutput
 from sluice.stored_keys import GENERATION, OUTPUT, RUN_ID, STREAM, TOKEN
+from sluice.tables.declared_tables import load_table
 
 QUERY_ID = "spark.sql.streaming.queryId"
 EPOCH = "spark.sql.streaming.epochId"
@@ -67,6 +73,11 @@ class DirectBatch:
     query_id: str
 
     @property
+    def at(self) -> MarkPosition:
+        """How far the output is visible with it, as a mark would show."""
+        return MarkPosition(generation=self.generation, batch=self.batch, token=self.token, end_offsets_digest=None)
+
+    @property
     def position(self) -> tuple[int, int]:
         """What batches are ordered by: generation, then number."""
         return (self.generation, self.batch)
@@ -108,23 +119,64 @@ def direct_batches(table: Table, *, stream: str, output: str) -> Iterator[Direct
             yield found
 
 
-def require_direct_start(table: Table, writer: DirectWriter, *, unfinished_since: datetime | None) -> None:
-    """Check that a run may begin: no newer run has written, and the sink will recognise a batch that is repeated.
+def direct_positions(
+    catalog: Catalog, declaration: StreamDeclaration
+) -> Iterator[tuple[StagedOutput, MarkPosition | None]]:
+    """How far the output that Iceberg's own sink writes is visible; none where its history shows no batch of it.
+
+    Raises
+    ------
+    LakehouseError: when the table cannot be loaded.
+    """
+    for name, declared in declaration.outputs.items():
+        if declared.iceberg is not None and declared.iceberg.is_direct:
+            output = StagedOutput(stream=declaration.stream, output=name, target=declared.iceberg.table)
+            table = load_table(catalog, output.target)
+            newest = None
+            if table is not None:
+                newest = next(direct_batches(table, stream=output.stream, output=name), None)
+            yield output, None if newest is None else newest.at
+
+
+def require_direct_start(
+    table: Table,
+    writer: DirectWriter,
+    *,
+    planned: int,
+    unfinished_since: datetime | None,
+    recorded: BatchObservation | None,
+) -> None:
+    """Check that a run may begin: no newer run has written, the table stands where checkpoint and ledger do, and the
+    sink will recognise a batch that is repeated.
 
     Parameters
     ----------
     table: the target, freshly loaded.
+    planned: the newest batch that the checkpoint has planned; -1 without any.
+    recorded: the newest batch of the generation that the ledger has; none without any.
     unfinished_since: when the batch that the checkpoint has planned and not committed was planned; none without one.
 
     Raises
     ------
     StaleTokenError: when a newer run has made a batch visible.
-    DivergedError: when main's history does not reach back to that time: it is unknown whether the batch is visible, and
+    RolledBackError: when main does not lead to the recorded batch any more.
+    DivergedError: when the table shows a batch that the checkpoint has not planned, which the sink would take another
+        one for; when main's history does not reach back to that time: it is unknown whether the batch is visible, and
         the sink would append it.
     """
     newest = next(direct_batches(table, stream=writer.stream, output=writer.output), None)
     if newest is not None and newest.token > writer.token:
         raise stale(writer, newest, target=".".join(table.name()))
+    if newest is not None and newest.position > (writer.generation, planned):
+        raise _newer_table(writer, newest, planned=planned, target=".".join(table.name()))
+    known = None if recorded is None else recorded.snapshot_ids.get(writer.output)
+    if recorded is not None and known is not None and _is_rolled_back(table, known):
+        raise RolledBackError(
+            f"{'.'.join(table.name())} was rolled back: main does not lead to the snapshot {known} of batch "
+            f"{recorded.key} any more.",
+            next_step=f"Bring the snapshot back to main if that was not meant. Otherwise `sluice stream reset "
+            f"{writer.stream} --dry-run` shows what reading the inputs again repeats.",
+        )
     if unfinished_since is not None and (newest is None or newest.query_id != writer.query_id):
         refuse_unknown_batch(table, stream=writer.stream, unfinished_since=unfinished_since)
 
@@ -150,6 +202,32 @@ def refuse_unknown_batch(table: Table, *, stream: str, unfinished_since: datetim
             f"read the inputs again into a new generation: `sluice stream reset {stream}` shows what that "
             "repeats. `delivery: staged` has a mark for this.",
         )
+
+
+def _newer_table(writer: DirectWriter, newest: DirectBatch, *, planned: int, target: str) -> DivergedError:
+    shows = f"{target} shows batch {newest.generation}:{newest.batch} of {writer.stream}"
+    if newest.generation > writer.generation:
+        return DivergedError(
+            f"{shows}, and the ledger knows no generation behind {writer.generation}: it is an older copy.",
+            next_step=f"`sluice stream repair {writer.stream} --dry-run` shows what writes the ledger back.",
+        )
+    return DivergedError(
+        f"{shows}, and its checkpoint ends with batch {planned}: it is an older copy. Iceberg's sink would skip other "
+        "batches under these numbers.",
+        next_step="Bring the newer copy of the checkpoint back. Without one, `sluice stream reset "
+        f"{writer.stream} --dry-run` shows what reading the inputs again repeats.",
+    )
+
+
+def _is_rolled_back(table: Table, snapshot_id: int) -> bool:
+    """Whether a listed snapshot is no ancestor of main. A history that was expired before it says nothing."""
+    listed, oldest = table.snapshot_by_id(snapshot_id), None
+    if listed is None:
+        return False
+    for oldest in history_of_main(table):
+        if oldest.snapshot_id == snapshot_id:
+            return False
+    return oldest is None or (oldest.sequence_number or 0) < (listed.sequence_number or 0)
 
 
 def stale(writer: DirectWriter, newest: DirectBatch, *, target: str) -> StaleTokenError:

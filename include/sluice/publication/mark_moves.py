@@ -7,7 +7,7 @@ property: the catalog compares snapshots and not properties.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
@@ -129,10 +129,22 @@ def open_generation(
 
 def _after_former_name(state: TargetState, opening: MarkPosition, output: StagedOutput) -> MarkPosition:
     """The opening mark of an output that has none: a batch that Spark runs again may be visible under a former name."""
-    others = [one for one in marked_outputs(state.table) if one.stream == output.stream and one.output != output.output]
-    former = [read_target_state(state.table, one).position(one) for one in others]
-    further = [at for at in former if at.generation == opening.generation and at.batch > opening.batch]
+    further = former_positions(state.table, output, generation=opening.generation)
     return max((opening, *(replace(at, token=opening.token) for at in further)), key=lambda at: at.batch)
+
+
+def former_positions(table: Table, output: StagedOutput, *, generation: int) -> Iterator[MarkPosition]:
+    """How far a generation is published on a table under the other names of an output.
+
+    Raises
+    ------
+    DeliveryError: when a mark is not as publication left it.
+    """
+    for other in marked_outputs(table):
+        if other.stream == output.stream and other.output != output.output:
+            at = read_target_state(table, other).position(other)
+            if at.generation == generation:
+                yield at
 
 
 def take_over(catalog: Catalog, output: StagedOutput, *, token: int, policy: RacePolicy = DEFAULT_POLICY) -> Mark:

@@ -21,7 +21,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import DivergedError
-from sluice.ledger.batches import BatchObservation, rejected_batches
+from sluice.ledger.batches import BatchObservation, newest_batch, rejected_batches
 from sluice.ledger.connection import Ledger
 from sluice.publication.chain import CheckpointPosition, MarkPosition
 from sluice.publication.direct_history import direct_batches
@@ -38,6 +38,7 @@ from sluice.publication.undeclared_outputs import (
     OutputTables,
     UndeclaredOutput,
     find_undeclared_outputs,
+    has_unmarked_outputs,
     load_output_tables,
 )
 from sluice.tables.declared_tables import load_table
@@ -216,6 +217,33 @@ def _direct_tables(catalog: Catalog, declaration: StreamDeclaration) -> Mapping[
     }
     loaded = {output: load_table(catalog, name) for output, name in names.items()}
     return {output: table for output, table in loaded.items() if table is not None}
+
+
+def require_newest_checkpoint(ledger: Ledger, declaration: StreamDeclaration, *, generation: int, planned: int) -> None:
+    """Require that a checkpoint has planned every batch that the ledger has of its generation, where an output has no
+    mark to compare it with. An older copy plans other batches under numbers that outputs remember: what these have of a
+    number, they do not take a second time.
+
+    Parameters
+    ----------
+    planned: the newest batch that the checkpoint has planned; -1 without any.
+
+    Raises
+    ------
+    DivergedError: when the ledger has more.
+    LedgerError: when it cannot be reached.
+    """
+    if not has_unmarked_outputs(declaration):
+        return
+    newest = newest_batch(ledger, declaration.stream, generation=generation)
+    if newest is None or newest.key.batch <= planned:
+        return
+    raise DivergedError(
+        f"The checkpoint of {declaration.stream} ends with batch {planned}, and batch {newest.key} is delivered: it is "
+        "an older copy. An output that remembers a batch by its number would take another one for it.",
+        next_step="Bring the newer copy of the checkpoint back. Without one, `sluice stream reset "
+        f"{declaration.stream} --dry-run` shows what reading the inputs again repeats.",
+    )
 
 
 NO_OFFSETS = "an unknown offset"

@@ -14,6 +14,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError
 from pyiceberg.table import Table
 
+from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import MarkError, UndeclaredOutputError
 from sluice.ledger.batches import PublicationKey
 from sluice.publication.chain import MarkPosition, PublicationPlan, plan_publication
@@ -68,6 +69,11 @@ class OutputTables:
         return self.staging.properties.get(STAGING_TARGET_UUID) not in (None, str(self.target.metadata.table_uuid))
 
 
+def has_unmarked_outputs(declaration: StreamDeclaration) -> bool:
+    """Whether a stream delivers something of which no mark shows how far."""
+    return any(one.iceberg is None or one.iceberg.is_direct for one in declaration.outputs.values())
+
+
 def load_output_tables(catalog: Catalog, output: StagedOutput) -> OutputTables:
     """Load the tables of an output.
 
@@ -75,7 +81,8 @@ def load_output_tables(catalog: Catalog, output: StagedOutput) -> OutputTables:
     ------
     LakehouseError: when a table cannot be loaded.
     """
-    target, staging = load_table(catalog, output.target), load_table(catalog, output.staging)
+    staging = load_table(catalog, output.staging)
+    target = load_table(catalog, output.target)  # behind it: what becomes visible and is cleared in between is no hole
     return OutputTables(names=output, target=target, staging=staging)
 
 

@@ -193,7 +193,7 @@ def open_direct_delivery(plan: StreamPlan, target: IcebergTarget, context: Deliv
 
     Raises
     ------
-    StaleTokenError, DivergedError: when the table's history does not let the run begin.
+    StaleTokenError, RolledBackError, DivergedError: when the table's history does not let the run begin.
     LeaseLostError: when the run may not publish any more.
     """
     run, state = context.run, context.found
@@ -206,7 +206,13 @@ def open_direct_delivery(plan: StreamPlan, target: IcebergTarget, context: Deliv
         query_id=state.query_id,
     )
     table = require_table(open_catalog(context.settings), target.declared.table)
-    require_direct_start(table, writer, unfinished_since=state.unfinished_since)
+    require_direct_start(
+        table,
+        writer,
+        planned=state.newest_planned,
+        unfinished_since=state.unfinished_since,
+        recorded=newest_batch(context.ledger, run.stream, generation=run.generation),
+    )
     unrecorded = _find_unrecorded(direct_batches(table, stream=run.stream, output=target.output), context)
     context.controls.lease.require()
     return DirectDelivery(plan=plan, context=context, target=target, writer=writer, unrecorded=unrecorded)

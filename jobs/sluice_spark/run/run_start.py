@@ -46,7 +46,12 @@ from sluice.positions.judge_position import disagreeing, judge_position
 from sluice.positions.observe_position import KNOWN_BATCHES, observe_position
 from sluice.positions.stream_position import PositionFinding
 from sluice.publication.repair import repair
-from sluice.publication.start_check import disagreements, observe_tables, refuse_set_back
+from sluice.publication.start_check import (
+    disagreements,
+    observe_tables,
+    refuse_set_back,
+    require_newest_checkpoint,
+)
 from sluice.refresh.settle_refresh import settle_refresh
 from sluice.settings import ObjectStoreSettings, Settings
 from sluice.sources.changed_files import require_unchanged_files
@@ -193,6 +198,8 @@ def start_run(
         output, quarantine = replayed_output(stream.declaration), stream.declaration.quarantine_table
         ReplayLane(catalog=catalog, output=output, quarantine=quarantine).notice_rollback()
     found = observe_checkpoint(spark, ledger, stream, run_id=run.run_id, checkpoints_root=settings.checkpoints)
+    generation, planned = found.generation.generation, found.state.newest_planned
+    require_newest_checkpoint(ledger, stream.declaration, generation=generation, planned=planned)
     checked = check_identities(found, settings, catalog)
     require_unchanged_files(stream.declaration, settings, checkpoint=found.location)
     see_tables(sightings, stream.declaration, catalog)

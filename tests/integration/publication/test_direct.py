@@ -9,6 +9,7 @@ import pytest
 from tests.fixtures.publication import Workbench
 
 from sluice.errors import DivergedError, StaleTokenError
+from sluice.ledger.batches import BatchObservation
 from sluice.publication.direct_history import (
     CLOCKS_APART,
     EPOCH,
@@ -52,27 +53,39 @@ def test_the_batches_are_read_from_history_the_newest_first(bench: Workbench) ->
     assert list(direct_batches(bench.target(), stream=bench.output.stream, output="another")) == []
 
 
+def require_start(
+    bench: Workbench,
+    own: DirectWriter,
+    *,
+    unfinished_since: datetime | None = None,
+    planned: int = 0,
+    recorded: BatchObservation | None = None,
+) -> None:
+    """Ask whether a run may begin."""
+    require_direct_start(bench.target(), own, planned=planned, unfinished_since=unfinished_since, recorded=recorded)
+
+
 def test_a_run_that_was_overtaken_does_not_begin(bench: Workbench) -> None:
     bench.declare()
     write(bench, 0, token=2)
 
     with pytest.raises(StaleTokenError, match="This run's token is 1, and batch 0 on"):
-        require_direct_start(bench.target(), writer(bench, token=1), unfinished_since=None)
-    require_direct_start(bench.target(), writer(bench, token=2), unfinished_since=None)
+        require_start(bench, writer(bench, token=1), unfinished_since=None)
+    require_start(bench, writer(bench, token=2), unfinished_since=None)
 
 
 def test_an_unfinished_batch_needs_a_history_that_reaches_back_to_it(bench: Workbench) -> None:
     bench.declare()
     now, own = datetime.now(UTC), writer(bench, token=2)
     bench.write_as_another(1)
-    require_direct_start(bench.target(), own, unfinished_since=now)  # history is whole, and the batch not in it
+    require_start(bench, own, unfinished_since=now)  # history is whole, and the batch not in it
     write(bench, 0, token=1)
     bench.write_as_another(2)
-    require_direct_start(bench.target(), own, unfinished_since=now)  # the sink finds its newest batch
+    require_start(bench, own, unfinished_since=now)  # the sink finds its newest batch
 
     bench.expire_all_but_the_newest()
 
-    require_direct_start(bench.target(), own, unfinished_since=None)
-    require_direct_start(bench.target(), own, unfinished_since=now + CLOCKS_APART + timedelta(hours=1))
+    require_start(bench, own, unfinished_since=None)
+    require_start(bench, own, unfinished_since=now + CLOCKS_APART + timedelta(hours=1))
     with pytest.raises(DivergedError, match="it is unknown whether the batch is in the table"):
-        require_direct_start(bench.target(), own, unfinished_since=now)
+        require_start(bench, own, unfinished_since=now)

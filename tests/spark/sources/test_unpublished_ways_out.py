@@ -12,7 +12,7 @@ from tests.fixtures.faulty_drivers import declare_lost
 from tests.fixtures.streams_of_tables import dying_at, writing
 from tests.fixtures.workshop import Workshop
 from tests.spark.runs.test_torn_records import uncommit
-from tests.spark.runs.test_torn_staging import declare_outputs, run_with_two
+from tests.spark.runs.test_torn_staging import declare_outputs, repair, run_with_two, tear
 
 from sluice.errors import InputGapError, UsageError
 from sluice.publication.crash_points import CrashPoint
@@ -63,7 +63,7 @@ def test_an_output_that_shows_no_batch_leaves_a_way_past_the_gap(workshop: Works
     die_in_a_batch(workshop, stream, batch=1)
     cut(workshop, 3, 4)
 
-    with pytest.raises(UsageError, match="batch 1:1") as refused:
+    with pytest.raises(UsageError, match="nothing shows whether other has it") as refused:
         plan_of(workshop, stream)
     assert f"`sluice stream continue {stream} --leave-out`" in (refused.value.next_step or "")
     plan = go_on(workshop, stream, leaves_out=True)
@@ -166,3 +166,45 @@ def test_iceberg_s_own_sink_skips_no_row_behind_a_gap(workshop: Workshop) -> Non
     go_on(workshop, stream)
     workshop.run(stream, is_recorded=True, stop_after_batches=2)
     assert ids(workshop, "target") == [1, 2, 3, 4]
+
+
+def test_what_waits_in_a_torn_staging_table_is_not_published_by_a_start(workshop: Workshop) -> None:
+    stream = run_with_two(workshop)
+    workshop.append("source", [{"id": 2}])
+    with pytest.raises(OSError, match="dies here"):
+        workshop.run(stream, is_recorded=True, reached=dying_at(CrashPoint.FIRST_OUTPUT_PUBLISHED))
+    declare_lost(workshop, stream)
+    tear(workshop, stream, "second")
+    cut(workshop, 3, 4)
+    with pytest.raises(UsageError) as refused:
+        plan_of(workshop, stream)
+    assert "sluice stream start" not in (refused.value.next_step or "")
+    plan = go_on(workshop, stream, leaves_out=True)
+    assert "Give up 1 batch with 1 rows" in " ".join(plan.sentences())
+    repair(workshop, stream)
+    workshop.run(stream, is_recorded=True)
+    assert ids(workshop, "first") == [1, 2, 4]
+
+
+def test_a_visible_batch_is_not_read_again_because_its_output_has_another_name(workshop: Workshop) -> None:
+    for table in ("source", "first"):
+        workshop.declare_table(table, {"id": "long"})
+    stream = f"s{workshop.namespace}"
+
+    def declare_as(output: str) -> None:
+        workshop.declare_stream(
+            stream,
+            sql="SELECT * FROM r",
+            inputs={"r": {"stream": {"iceberg": {"table": workshop.table_name("source"), "max_rows_per_batch": 1}}}},
+            outputs={output: {"iceberg": {"table": workshop.table_name("first")}}},
+        )
+
+    declare_as("before")
+    workshop.append("source", [{"id": 1}])
+    workshop.run(stream, is_recorded=True)
+    die_in_a_batch(workshop, stream, batch=1)
+    declare_as("after")
+    cut(workshop, 3, 4)
+    go_on(workshop, stream)
+    workshop.run(stream, is_recorded=True)
+    assert ids(workshop, "first") == [1, 2, 3, 4]
