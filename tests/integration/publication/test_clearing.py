@@ -15,8 +15,11 @@ from tests.fixtures.publication import Workbench
 from tests.fixtures.tampering import Requirements, Updates, tampered
 
 from sluice.errors import StaleTokenError
+from sluice.publication.chain import PublicationPlan, plan_publication
 from sluice.publication.mark_moves import plan_output
+from sluice.publication.staged_batch import StagedOutput
 from sluice.publication.staging_table import load_staging_table
+from sluice.publication.undeclared_outputs import load_output_tables
 
 
 def test_published_batches_go_and_staged_ones_stay(bench: Workbench) -> None:
@@ -160,7 +163,17 @@ class HurriedCatalog:
         return table
 
 
-def test_a_batch_that_is_published_and_cleared_between_two_looks_is_no_hole_in_the_chain(bench: Workbench) -> None:
+def of_tables(catalog: Catalog, output: StagedOutput) -> PublicationPlan:
+    """The plan of an output as a check of its stream looks at it."""
+    tables = load_output_tables(catalog, output)
+    assert tables.position is not None
+    return plan_publication(tables.position, tables.staged)
+
+
+@pytest.mark.parametrize("look", [plan_output, of_tables])
+def test_a_batch_that_is_published_and_cleared_between_two_looks_is_no_hole_in_the_chain(
+    bench: Workbench, look: Callable[[Catalog, StagedOutput], PublicationPlan]
+) -> None:
     batches = [bench.stage(number, [number]) for number in range(3)]
     bench.publish(batches[0])
     bench.clear()
@@ -169,6 +182,6 @@ def test_a_batch_that_is_published_and_cleared_between_two_looks_is_no_hole_in_t
         bench.publish(batches[1])
         bench.clear()
 
-    plan = plan_output(cast("Catalog", HurriedCatalog(bench.catalog, finish_the_next)), bench.output)
+    plan = look(cast("Catalog", HurriedCatalog(bench.catalog, finish_the_next)), bench.output)
 
     assert [one.position[1] for one in plan.ready] == [2]

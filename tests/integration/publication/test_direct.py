@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pytest
 from tests.fixtures.publication import Workbench
 
-from sluice.errors import DivergedError, StaleTokenError
-from sluice.ledger.batches import BatchObservation
+from sluice.errors import DivergedError, RolledBackError, StaleTokenError
+from sluice.ledger.batches import BatchObservation, PublicationKey
 from sluice.publication.direct_history import (
     CLOCKS_APART,
     EPOCH,
@@ -89,3 +90,50 @@ def test_an_unfinished_batch_needs_a_history_that_reaches_back_to_it(bench: Work
     require_start(bench, own, unfinished_since=now + CLOCKS_APART + timedelta(hours=1))
     with pytest.raises(DivergedError, match="it is unknown whether the batch is in the table"):
         require_start(bench, own, unfinished_since=now)
+
+
+def test_a_table_that_shows_more_than_the_checkpoint_has_planned_lets_no_run_begin(bench: Workbench) -> None:
+    bench.declare()
+    for batch in range(3):
+        write(bench, batch, token=1)
+    own = writer(bench, token=2)
+
+    require_start(bench, own, planned=2)
+    with pytest.raises(DivergedError, match=r"shows batch 1:2 of .*, and its checkpoint ends with batch 1"):
+        require_start(bench, own, planned=1)
+    with pytest.raises(DivergedError, match=r"shows batch 1:2 of .*, and the ledger knows no generation behind 0"):
+        require_start(bench, replace(own, generation=0), planned=2)
+
+
+def test_a_table_that_was_rolled_back_lets_no_run_begin(bench: Workbench) -> None:
+    bench.declare()
+    snapshots = []
+    for batch in range(2):
+        write(bench, batch, token=1)
+        newest = bench.target().current_snapshot()
+        assert newest is not None
+        snapshots.append(newest.snapshot_id)
+    own, recorded = writer(bench, token=2), recorded_as(bench, batch=1, snapshot_id=snapshots[1])
+    require_start(bench, own, planned=1, recorded=recorded)
+    bench.write_as_another(5)
+    require_start(bench, own, planned=1, recorded=recorded)
+
+    bench.target().manage_snapshots().rollback_to_snapshot(snapshots[0]).commit()
+    bench.write_as_another(6)
+    with pytest.raises(RolledBackError, match=f"snapshot {snapshots[1]} of batch"):
+        require_start(bench, own, planned=1, recorded=recorded)
+    require_start(bench, own, planned=1, recorded=recorded_as(bench, batch=1, snapshot_id=7))  # it is expired
+
+
+def recorded_as(bench: Workbench, *, batch: int, snapshot_id: int) -> BatchObservation:
+    """A batch as the ledger has it."""
+    moment = datetime.now(UTC)
+    return BatchObservation(
+        key=PublicationKey(stream=bench.output.stream, generation=1, batch=batch),
+        run_id="run-1",
+        started_at=moment,
+        duration_ms=1,
+        input_rows=1,
+        published_rows={bench.output.output: 1},
+        snapshot_ids={bench.output.output: snapshot_id},
+    )
