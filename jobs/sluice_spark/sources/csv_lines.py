@@ -3,21 +3,23 @@
 Spark splits a file into fields and reads it with one task, so that the first row of a file is its first line. What it
 calls malformed is a line with more or fewer fields than there are columns: each line of a file that has other columns
 than the declared ones. Those are split here.
+
+A line comes back without its fields and, unless something is said of it, without its text and the name of its file:
+copying them from row to row costs more than decoding them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
-from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import BinaryType, BooleanType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from sluice.declarations.source_declarations import FilesSource
 from sluice.declarations.value_declaration import Column
@@ -32,27 +34,19 @@ from sluice.record_values.csv_decoding import (
     split_line,
 )
 from sluice.record_values.rejection import Rejection, RejectionKind
-from sluice_spark.session.columns import REJECTION_ROW, spark_schema
 from sluice_spark.sources.value_decoding import (
-    BLOCK_FACTS,
-    NUMBER,
-    REJECTION,
+    at_first,
+    decoded_struct,
     facts_column,
     kept_numbers,
     rejection_column,
     task_number,
 )
 
-if TYPE_CHECKING:
-    Block: TypeAlias = pa.Array[Any]
-    Parts: TypeAlias = tuple[pa.Array[Any], ...]
-else:
-    Block, Parts = pa.Array, tuple[pa.Array, ...]  # Spark evaluates the hints of the function
-
 UNFIT = "_sluice_unfit"
 """The column in which Spark returns a line that has more or fewer fields than there are columns."""
 
-_FILE, _LINE, _IS_HEADER = "file", "_sluice_line", "_sluice_is_header"
+_TEXT, _FILE = "value", "file"
 
 _NO_FIELD = "\x00 Spark replaces what is equal to this text by null \x00"
 """No field is this text. A text of one character, however rare, could be a field."""
@@ -77,36 +71,28 @@ def csv_schema(columns: Sequence[Column]) -> StructType:
     return StructType([*fields, StructField(UNFIT, StringType())])
 
 
-def decoded_csv(rows: DataFrame, source: FilesSource, *, value: str, with_texts: bool) -> DataFrame:
-    """Lines as records with their file, beside a struct of columns named `value`.
+def decoded_csv(rows: DataFrame, source: FilesSource, *, value: str, is_whole: bool) -> DataFrame:
+    """Lines as records: a text, a file, and a struct of columns named `value`.
 
     Parameters
     ----------
-    with_texts: whether each record has its text; otherwise only those of blocks in which a line is rejected.
+    is_whole: whether each record has its text and its file. Otherwise a rejected one has both, and of the others the
+        first of a file in each block has its file, so that each file with a good record is among them.
     """
-    struct = _struct_of(source.columns)
+    struct = decoded_struct(source.columns)
+    fields = [StructField(_TEXT, BinaryType()), StructField(_FILE, StringType()), StructField(value, struct)]
 
-    def decode(parts: Iterator[Parts]) -> Iterator[Block]:
-        lines = _Lines(source, with_texts=with_texts)
-        number, kind = task_number(), to_arrow_type(struct)
-        for columns in parts:
-            yield lines.decoded(columns, kind, first=number)
-            number += len(columns[0])
+    def decode(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        lines, number = _Lines(source, to_arrow_type(struct), is_whole=is_whole), task_number()
+        for block in blocks:
+            decoded = lines.decoded(block.columns, first=number)
+            yield pa.RecordBatch.from_arrays(decoded, names=[field.name for field in fields])
+            number += block.num_rows
 
-    decoding = arrow_udf(decode, returnType=struct).asNondeterministic()  # type: ignore[call-overload]  # the kind follows from the hints of `decode`
     texts = [fn.col(_field(index)) for index in range(len(source.columns))]
     # The path alone, from here on: Spark's column of metadata has six fields, which every row would carry to the end.
     lines = rows.select(*texts, UNFIT, fn.col("_metadata.file_path").alias(_FILE))
-    decoded = lines.withColumn(value, decoding(*texts, fn.col(UNFIT), fn.xxhash64(_FILE)))
-    return decoded.where(~fn.col(f"{value}.{_IS_HEADER}")).select(
-        fn.col(f"{value}.{_LINE}").alias("value"), _FILE, value
-    )
-
-
-def _struct_of(columns: Sequence[Column]) -> StructType:
-    decoded = spark_schema(columns).add(REJECTION, REJECTION_ROW).add(NUMBER, LongType())
-    decoded.add(BLOCK_FACTS, StringType())
-    return decoded.add(_LINE, BinaryType()).add(_IS_HEADER, BooleanType())
+    return lines.mapInArrow(decode, StructType(fields))
 
 
 def _field(index: int) -> str:
@@ -114,39 +100,47 @@ def _field(index: int) -> str:
 
 
 class _Lines:
-    """Decodes the lines of one file after the other; remembers where the columns of the current file are."""
+    """Decodes the lines of one file after the other; remembers where the columns of the current file are.
 
-    def __init__(self, source: FilesSource, *, with_texts: bool) -> None:
+    Parameters
+    ----------
+    kind: the struct of a decoded line. is_whole: as of `decoded_csv`.
+    """
+
+    def __init__(self, source: FilesSource, kind: pa.DataType, *, is_whole: bool) -> None:
         self._decoder = CsvBlockDecoder(source.columns)
         self._has_header = source.header
         self._rejects_undeclared = source.on_unknown_field != "ignore"
-        self._with_texts = with_texts
-        self._file: int | None = None
+        self._kind = kind
+        self._is_whole = is_whole
+        self._file: str | None = None
         names = self._decoder.names
         self._given: list[str] | None = None
         self._header: CsvHeader | Rejection = CsvHeader(width=len(names), places=tuple(range(len(names))))
 
-    def decoded(self, columns: Sequence[Any], kind: pa.DataType, *, first: int) -> Any:
-        """The decoded lines of a block, and its headers. columns: the fields, the whole lines, a number of each file.
+    def decoded(self, columns: Sequence[Any], *, first: int) -> list[Any]:
+        """The texts, the files and the structs of the lines of a block, without headers.
 
-        first: the number of the first line.
+        Parameters
+        ----------
+        columns: the fields, the whole lines, their files. first: the number of the first line.
         """
         runs: Any = pc.call_function("run_end_encode", [columns[-1]])
         ends = runs.run_ends.to_pylist()
-        parts: list[Any] = []
+        parts: list[tuple[Any, Any, Any]] = []
         for begin, end, file in zip([0, *ends], ends, runs.values.to_pylist(), strict=False):
-            part, number = [column.slice(begin, end - begin) for column in columns], first + begin
+            part, number = [column.slice(begin, end - begin) for column in columns[:-1]], first + begin
             if self._has_header and file != self._file:
                 self._header = self._header_in(part)
-                parts.append(_struct([*[pa.nulls(1)] * (kind.num_fields - 1), pa.array([True])], kind))
                 part, number = [column.slice(1) for column in part], number + 1
             self._file = file
-            parts.append(self._decoded(part[:-2], part[-2], kind, first=number))
-        return pa.concat_arrays(parts) if parts else pa.array([], kind)
+            parts.append(self._decoded(part[:-1], part[-1], file, first=number))
+        empty = (pa.array([], pa.binary()), pa.array([], pa.string()), pa.array([], self._kind))
+        return [pa.concat_arrays(list(alike)) for alike in zip(empty, *parts, strict=True)]
 
     def _header_in(self, part: Sequence[Any]) -> CsvHeader | Rejection:
-        whole = part[-2][0].as_py()
-        header = header_names(split_line(whole) if whole is not None else [text[0].as_py() for text in part[:-2]])
+        whole = part[-1][0].as_py()
+        header = header_names(split_line(whole) if whole is not None else [text[0].as_py() for text in part[:-1]])
         decoder = self._decoder
         is_header = any(name in decoder.names for name in header)  # otherwise it may be a line of data
         self._given = header if is_header else None
@@ -154,10 +148,10 @@ class _Lines:
             header, decoder.names, required=decoder.required, rejects_undeclared=self._rejects_undeclared
         )
 
-    def _decoded(self, texts: list[Any], unfit: Any, kind: pa.DataType, *, first: int) -> Any:
+    def _decoded(self, texts: list[Any], unfit: Any, file: str, *, first: int) -> tuple[Any, Any, Any]:
         block, length = self._block(texts, unfit), len(unfit)
         numbers, whole = pa.nulls(length, pa.int64()), pa.nulls(length, pa.binary())
-        if block.rejections or self._with_texts:
+        if block.rejections or self._is_whole:
             whole = _whole(texts, unfit)
         if block.rejections:
             numbers = pa.array(kept_numbers(whole.to_pylist(), block.rejections, first=first), pa.int64())
@@ -165,9 +159,9 @@ class _Lines:
         if self._given is not None:
             written_as = written_by_header(self._given, values=length, rejected=len(block.rejections))
         facts = facts_column(BlockFacts(undeclared=block.undeclared, written_as=written_as), length)
-        are_headers = pa.repeat(pa.scalar(value=False), length)
         rejections = rejection_column(block.rejections, length)
-        return _struct([*block.columns, rejections, numbers, facts, whole, are_headers], kind)
+        files = pa.repeat(pa.scalar(file), length) if self._is_whole else _named(file, block.rejections, length)
+        return whole, files, _struct([*block.columns, rejections, numbers, facts], self._kind)
 
     def _block(self, texts: list[Any], unfit: Any) -> DecodedBlock:
         length, header = len(unfit), self._header
@@ -210,6 +204,15 @@ def _of_another_width(fields: int, width: int) -> Rejection:
     return Rejection(
         kind=RejectionKind.MISMATCH, detail=f"the line has {fields} fields, not {width}", quotes_data=False
     )
+
+
+def _named(file: str, rejected: Collection[int], length: int) -> Any:
+    """The file of some lines at those that are rejected and at the first other one; null at all others."""
+    if not rejected:
+        return at_first(file, length)
+    first_good = next((index for index in range(length) if index not in rejected), None)
+    named = [index in rejected or index == first_good for index in range(length)]
+    return pc.if_else(pa.array(named), pa.scalar(file), pa.scalar(None, pa.string()))
 
 
 def _whole(texts: Sequence[Any], unfit: Any) -> Any:

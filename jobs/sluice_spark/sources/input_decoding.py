@@ -235,7 +235,7 @@ def _lines_of(rows: DataFrame, source: FilesSource, declared: InputDeclaration) 
     if source.format == "json":
         return _json_lines(rows)
     if source.format == "csv":
-        return decoded_csv(rows, source, value=_VALUE, with_texts=declared.watermark is not None)
+        return decoded_csv(rows, source, value=_VALUE, is_whole=declared.watermark is not None)
     return rows
 
 
@@ -301,10 +301,11 @@ def _split(
 
 
 def _of_file(reason: Column) -> Column:
-    """The file of a row, for the one of the two sets that it is of."""
+    """The file of a row, for the one of the two sets that it is of. Not every good row names its file."""
     numbered = fn.xxhash64(_FILE)
     rejected = fn.when(reason.isNotNull(), fn.struct(fn.col(_FILE), numbered.alias(FILE_HASH)))
-    return fn.struct(rejected.alias(REJECTED_FILES), fn.when(reason.isNull(), numbered).alias(GOOD_FILES))
+    good = fn.when(reason.isNull() & fn.col(_FILE).isNotNull(), numbered)
+    return fn.struct(rejected.alias(REJECTED_FILES), good.alias(GOOD_FILES))
 
 
 def _position(form: _Form) -> Column:

@@ -15,6 +15,7 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import LongType, StringType, StructType
 
+from sluice.declarations.value_declaration import Column as DeclaredColumn
 from sluice.declarations.value_declaration import as_sent
 from sluice.record_values.arrow_columns import DecodedBlock
 from sluice.record_values.block_decoding import BinaryBlockDecoder
@@ -58,7 +59,7 @@ def decoding_of(schema: ValueSchema) -> Callable[[Column], Column]:
     ----------
     schema: how the values are read. Its columns are the fields of the structs, before `REJECTION` and `NUMBER`.
     """
-    struct, names = _struct_of(schema), [column.name for column in as_sent(schema.columns)]
+    struct, names = decoded_struct(schema.columns), [column.name for column in as_sent(schema.columns)]
 
     def decode(blocks: Iterator[Block]) -> Iterator[Block]:
         first, decode_bounded = task_number(), bounded_decoding()
@@ -107,8 +108,14 @@ def _structs(schema: ValueSchema, values: Block, block: DecodedBlock, *, first: 
 
 def facts_column(facts: BlockFacts, length: int) -> Any:
     """The facts of a block at its first row."""
-    text = facts_text(facts) if length else None
-    return pa.nulls(length, pa.string()) if text is None else pa.array([text, *[None] * (length - 1)], pa.string())
+    return at_first(facts_text(facts), length)
+
+
+def at_first(text: str | None, length: int) -> Any:
+    """A text at the first of some places; null at all others."""
+    if text is None or not length:
+        return pa.nulls(length, pa.string())
+    return pa.concat_arrays([pa.array([text], pa.string()), pa.nulls(length - 1, pa.string())])
 
 
 def block_at_once(schema: ValueSchema, block: Block) -> DecodedBlock | None:
@@ -183,11 +190,12 @@ def kept_numbers(
 
 
 def _fields_of(schema: ValueSchema) -> list[pa.Field[Any]]:
-    return [pa.field(each.name, to_arrow_type(each.dataType)) for each in _struct_of(schema)]
+    return [pa.field(each.name, to_arrow_type(each.dataType)) for each in decoded_struct(schema.columns)]
 
 
-def _struct_of(schema: ValueSchema) -> StructType:
-    decoded = spark_schema(schema.columns).add(REJECTION, REJECTION_ROW).add(NUMBER, LongType())
+def decoded_struct(columns: Sequence[DeclaredColumn]) -> StructType:
+    """The struct of a decoded value: its columns, and what is said of it."""
+    decoded = spark_schema(columns).add(REJECTION, REJECTION_ROW).add(NUMBER, LongType())
     return decoded.add(BLOCK_FACTS, StringType())
 
 

@@ -11,7 +11,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from sluice.declarations.source_declarations import FilesSource
 from sluice.record_values.block_facts import facts_of_texts
 from sluice_spark.sources import csv_lines
-from sluice_spark.sources.value_decoding import BLOCK_FACTS
+from sluice_spark.sources.value_decoding import BLOCK_FACTS, decoded_struct
 
 COLUMNS = [{"name": "id", "type": "long"}, {"name": "word", "type": "string"}]
 
@@ -20,10 +20,10 @@ def names_of(*header: str) -> list[str]:
     """The names in the first line of a file, as the driver gets them."""
     columns = COLUMNS[: len(header)]
     files = FilesSource.model_validate({"connection": "c", "format": "csv", "columns": columns, "path": "in"})
-    kind = to_arrow_type(csv_lines._struct_of(files.columns))
+    kind = to_arrow_type(decoded_struct(files.columns))
     fields = [pa.array([name, "1"]) for name in header]
-    lines = csv_lines._Lines(files, with_texts=False)
-    found = lines.decoded([*fields, pa.nulls(2, pa.string()), pa.array([7, 7], pa.int64())], kind, first=0)
+    lines = csv_lines._Lines(files, kind, is_whole=False)
+    *_, found = lines.decoded([*fields, pa.nulls(2, pa.string()), pa.array(["a", "a"])], first=0)
     texts = [text for text in found.field(BLOCK_FACTS).to_pylist() if text is not None]
     (names,) = facts_of_texts(texts).written_as
     return list(json.loads(names))
