@@ -135,6 +135,8 @@ class _Lines:
                 part, number = [column.slice(1) for column in part], number + 1
             self._file = file
             parts.append(self._decoded(part[:-1], part[-1], file, first=number))
+        if len(parts) == 1:  # what is concatenated is copied
+            return [*parts[0]]
         empty = (pa.array([], pa.binary()), pa.array([], pa.string()), pa.array([], self._kind))
         return [pa.concat_arrays(list(alike)) for alike in zip(empty, *parts, strict=True)]
 

@@ -379,8 +379,8 @@ def _payload(form: _Form) -> Column:
 
 def _json_lines(rows: DataFrame) -> DataFrame:
     """Lines as records, without blank lines, which Spark's reader of JSON skips as well."""
-    lines = rows.select(fn.col("value").cast("binary").alias("value"), fn.col("_metadata.file_path").alias(_FILE))
-    return lines.where(fn.trim(fn.col("value").cast("string")) != "")
+    lines = rows.where(fn.trim("value") != "")
+    return lines.select(fn.col("value").cast("binary").alias("value"), fn.col("_metadata.file_path").alias(_FILE))
 
 
 def _failing(tried: DataFrame, columns: Sequence[DeclaredColumn]) -> DataFrame:
