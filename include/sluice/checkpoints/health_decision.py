@@ -26,6 +26,7 @@ from sluice.checkpoints.checkpoint_layout import (
     operator_files,
     state_stores,
 )
+from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.ledger.checkpoint_checks import CheckpointFinding, CheckpointObservation, CheckpointProperty
 
 NOT_WRITTEN = "is not what was written, by the checksum beside it"
@@ -91,6 +92,13 @@ def _missing_stores(stores: Collection[str], noted: Mapping[str, _NotedStores]) 
         *(f"state/{operator}: the folder is gone or empty" for operator in sorted(all_of_them - names.keys())),
         *(f"{folder}: the folder is gone or empty" for folder in expected if folder not in stores),
     ]
+
+
+STUCK_AFTER_TRIGGERS = 20
+"""A batch that takes as long as this many triggers is stuck, unless the declaration says `stall_after`."""
+
+SHORTEST_STUCK_SECONDS = 300.0
+"""No batch counts as stuck before this: a short trigger does not limit how long a large batch may take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +186,14 @@ class CheckpointExpectation:
     is_live: bool
     longest_batch_seconds: float
     keeps_state: bool = False
+
+
+def longest_batch_seconds(stream: StreamDeclaration) -> float:
+    """How long a batch of a stream may take before it counts as stuck: as declared, else by its own trigger."""
+    if stream.supervision.stall_after is not None:
+        return stream.supervision.stall_after.total_seconds()
+    interval = stream.trigger.processing_time if stream.trigger is not None else None
+    return max(STUCK_AFTER_TRIGGERS * interval.total_seconds() if interval else 0.0, SHORTEST_STUCK_SECONDS)
 
 
 def judge_checkpoint(

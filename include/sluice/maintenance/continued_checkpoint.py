@@ -7,11 +7,11 @@ and Spark runs a planned batch as it is. All other sources stand still in it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sluice.checkpoints.checkpoint_files import CheckpointFiles, copy_files, state_files
-from sluice.checkpoints.checkpoint_layout import OFFSETS, FileObservation, hidden_checksum_path
+from sluice.checkpoints.checkpoint_layout import COMMITS, METADATA, OFFSETS, FileObservation, log_files
 from sluice.checkpoints.checkpoint_logs import EMPTY_COMMIT, next_batch_metadata
 from sluice.errors import CheckpointError
 from sluice.maintenance.reading_position import ReadingPosition
@@ -85,6 +85,16 @@ def _before(old: CheckpointFiles, position: ReadingPosition) -> dict[str, str | 
     }
 
 
+def _is_of_a_try(old: CheckpointFiles, new: CheckpointFiles, files: Sequence[FileObservation]) -> bool:
+    """Whether a folder has only what an earlier try to continue the same query can have written: no run has committed a
+    batch in it behind those of the old checkpoint."""
+    metadata = new.read_text(METADATA)
+    committed = max(log_files(files, COMMITS), default=-1)
+    known = max(log_files(old.list_files(COMMITS), COMMITS), default=-1)
+    planned = max(log_files(files, OFFSETS), default=-1)
+    return metadata == old.read_text(METADATA) and committed <= known and planned <= committed + 1
+
+
 def write_checkpoint(old: CheckpointFiles, new: CheckpointFiles, content: ContinuedCheckpoint) -> None:
     """Write a planned checkpoint. A second try completes a first one, also one that was planned in another way.
 
@@ -93,12 +103,11 @@ def write_checkpoint(old: CheckpointFiles, new: CheckpointFiles, content: Contin
     CheckpointError: when the folder has files of another origin, or a storage does not answer.
     """
     own = {*content.texts, *(seen.path for seen in content.state)}
-    foreign = [seen.path for seen in new.list_files() if seen.path not in own]
-    planned = f"{OFFSETS}/{content.batch + 1}"
-    left = {planned, hidden_checksum_path(planned)}  # by a try that was to read a range in one batch
-    if others := [path for path in foreign if path not in left]:
+    files = new.list_files()
+    foreign = [seen.path for seen in files if seen.path not in own]
+    if foreign and not _is_of_a_try(old, new, files):
         raise CheckpointError(
-            f"{new.location}, the folder of the new checkpoint, contains {others[0]} already.",
+            f"{new.location}, the folder of the new checkpoint, contains {foreign[0]} already.",
             next_step="Find out whose it is, and move it away.",
         )
     for path in foreign:

@@ -17,6 +17,7 @@ from sluice.checkpoints.checkpoint_files import CheckpointFiles
 from sluice.checkpoints.checkpoint_layout import log_files
 from sluice.checkpoints.checkpoint_logs import HEADER_LINES, metadata_of, planned_time
 from sluice.declarations.stream_declaration import StreamDeclaration
+from sluice.errors import DivergedError
 from sluice.maintenance.table_readers import streamed_tables
 from sluice.publication.chain import BEFORE_THE_FIRST_BATCH
 from sluice.publication.direct_history import direct_batches, refuse_unknown_batch
@@ -111,7 +112,7 @@ def observe_reading_position(
     entry = checkpoint.read_text(f"offsets/{planned}") if planned > committed else None
     shown: Mapping[str, int | None] = {}
     if entry is not None and (is_left or stream.direct_output is None):
-        shown = dict(_shown(catalog, checkpoint, stream, generation=generation, planned=entry))
+        shown = dict(_shown(catalog, checkpoint, stream, generation=generation, planned=entry, gives_up=gives_up))
     unshown = tuple(name for name, batch in shown.items() if batch is None) if delivered < planned else ()
     has = [batch >= planned for batch in shown.values() if batch is not None]
     is_visible = bool(unshown) or any(has) if gives_up else bool(shown) and not unshown and all(has)
@@ -164,7 +165,13 @@ def _input_of(catalog: Catalog, offset: StreamOffset, tables: Mapping[str, str])
 
 
 def _shown(
-    catalog: Catalog, checkpoint: CheckpointFiles, stream: StreamDeclaration, *, generation: int, planned: str
+    catalog: Catalog,
+    checkpoint: CheckpointFiles,
+    stream: StreamDeclaration,
+    *,
+    generation: int,
+    planned: str,
+    gives_up: bool,
 ) -> Iterator[tuple[str, int | None]]:
     """The newest batch of a generation that each output shows, by name; none where nothing shows what it has. Left out
     are outputs that are new, and those that the stream has continued without.
@@ -188,18 +195,29 @@ def _shown(
         elif declared.iceberg.is_direct:
             table = require_table(catalog, declared.iceberg.table)
             output = StagedOutput(stream=stream.stream, output=name, target=declared.iceberg.table)
-            yield name, _newest_direct(table, output, checkpoint, generation=generation, planned=planned)
+            yield name, _newest_direct(table, output, checkpoint, generation, planned=planned, gives_up=gives_up)
 
 
 def _newest_direct(
-    table: Table, output: StagedOutput, checkpoint: CheckpointFiles, *, generation: int, planned: str
-) -> int:
-    """The newest batch that Iceberg's own sink has written. It skips one of the same query that is no newer, whatever
-    is in that: another must not be planned under its number."""
+    table: Table,
+    output: StagedOutput,
+    checkpoint: CheckpointFiles,
+    generation: int,
+    *,
+    planned: str,
+    gives_up: bool,
+) -> int | None:
+    """The newest batch that Iceberg's own sink has written; none where that is unknown, and given up. It skips one of
+    the same query that is no newer, whatever is in that: another must not be planned under its number."""
     newest = next(direct_batches(table, stream=output.stream, output=output.output), None)
     metadata = checkpoint.read_text("metadata")
     if newest is None or metadata is None or newest.query_id != json.loads(metadata)["id"]:
         since = planned_time(json.loads(metadata_of(planned)))
-        refuse_unknown_batch(table, stream=output.stream, unfinished_since=since)
+        try:
+            refuse_unknown_batch(table, stream=output.stream, unfinished_since=since)
+        except DivergedError:
+            if gives_up:
+                return None
+            raise
         return BEFORE_THE_FIRST_BATCH
     return newest.batch if newest.generation == generation else BEFORE_THE_FIRST_BATCH

@@ -21,7 +21,7 @@ from sluice.ledger.held_batches import HeldDecision, find_held
 from sluice.ledger.refreshes import unsettled_refresh
 from sluice.maintenance.reading_position import ReadingPosition
 from sluice.publication.chain import MarkPosition, plan_publication
-from sluice.publication.direct_history import direct_positions
+from sluice.publication.direct_history import direct_positions, rolled_back_behind
 from sluice.publication.missing_files import missing_list
 from sluice.publication.staged_batch import StagedBatch, StagedOutput, staged_outputs
 from sluice.publication.start_check import require_newest_checkpoint
@@ -96,6 +96,7 @@ def find_unpublished(
     ------
     UsageError: when something waits for a former output, or an output shows more than is done.
     DivergedError: when the checkpoint is an older copy, beside an output without a mark.
+    RolledBackError: when a table that Iceberg's own sink writes does not show what is done.
     DeliveryError, LakehouseError, LedgerError: when tables or the ledger cannot be read.
     """
     batches, held = recent_batches(ledger, wanted.name, _KNOWN_BATCHES), find_held(ledger, wanted.name)
@@ -108,6 +109,9 @@ def find_unpublished(
     if unsettled_refresh(ledger, wanted.name) is None:
         _refuse_later_generation(wanted.name, shown, generation=generation)
     require_newest_checkpoint(ledger, wanted.declaration, generation=generation, planned=position.planned)
+    for output, at, staging in shown:
+        if staging is None and at.batch < position.batch:
+            raise rolled_back_behind(position.batch, stream=wanted.name, target=output.target)
     own = [one for one in shown if one[1].generation == generation]
     _refuse_more_than_done(wanted.name, own, position, keeps_state=keeps_state)
     done = position.batch

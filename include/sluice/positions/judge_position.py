@@ -98,7 +98,7 @@ def _judge_checkpoint(seen: StreamPosition) -> PositionFinding:
         said = "; ".join(f"{one.name}: {one.message}" for one in problems)
         return _repairable(seen, Witness.CHECKPOINT, Agreement.DAMAGED, said)
     delivered = max(seen.batches, default=-1)
-    if seen.has_other_outputs and not seen.is_live and seen.planned < delivered:
+    if seen.remembers_batches and not seen.is_live and seen.planned < delivered:
         return PositionFinding(
             witness=Witness.CHECKPOINT,
             agreement=Agreement.BEHIND,

@@ -18,7 +18,7 @@ from pyiceberg.catalog import Catalog
 from sluice.checkpoints.checkpoint_files import open_checkpoint_files
 from sluice.checkpoints.checkpoint_layout import OFFSETS, CheckpointContents
 from sluice.checkpoints.checkpoint_logs import offsets_of
-from sluice.checkpoints.health_decision import CheckpointExpectation, judge_checkpoint
+from sluice.checkpoints.health_decision import CheckpointExpectation, judge_checkpoint, longest_batch_seconds
 from sluice.checkpoints.observe_checkpoint import observe_checkpoint
 from sluice.declarations.source_declarations import IcebergSource, KafkaSource
 from sluice.declarations.stream_declaration import StreamDeclaration
@@ -46,16 +46,15 @@ from sluice.publication.staged_batch import (
     staged_outputs,
 )
 from sluice.publication.start_check import refuse_set_back
-from sluice.publication.undeclared_outputs import OutputTables, has_unmarked_outputs, load_output_tables
+from sluice.publication.undeclared_outputs import (
+    OutputTables,
+    has_unmarked_outputs,
+    load_output_tables,
+    remembers_batches,
+)
 from sluice.settings import Settings
 from sluice.sources.source_identities import NONE_KNOWN, Identities, Replaced, find_replaced, observe_identities
 from sluice.stored_keys import FIRST_BATCH
-
-STUCK_AFTER_TRIGGERS = 20
-"""A batch that takes as long as this many triggers is stuck, unless the declaration says `stall_after`."""
-
-SHORTEST_STUCK_SECONDS = 300.0
-"""No batch counts as stuck before this: a short trigger does not limit how long a large batch may take."""
 
 KNOWN_BATCHES = 128
 """How many batches of the ledger are looked at: a few more than Spark keeps in a checkpoint."""
@@ -128,6 +127,7 @@ def observe_position(
         unknown=unknown,
         is_live=run is not None and run.is_live and run.run_id != own_run_id and not is_vacated(run),
         has_other_outputs=has_unmarked_outputs(declaration),
+        remembers_batches=remembers_batches(declaration),
         own_memory=tuple(_with_own_memory(declaration)),
         puts_files_away=any(one.puts_files_away for one in declaration.inputs.values()),
         has_static_inputs=not all(one.is_stream for one in declaration.inputs.values()),
@@ -145,14 +145,6 @@ def observe_position(
     seen = replace(seen, identities=identities, replaced=tuple(_replaced(seen, identities)))
     seen = replace(seen, moved=_moved(catalog, declaration, seen, unknown))
     return replace(seen, health=_health(declaration, seen, has_batches=bool(recorded), now=now))
-
-
-def longest_batch_seconds(stream: StreamDeclaration) -> float:
-    """How long a batch of a stream may take before it counts as stuck: as declared, else by its own trigger."""
-    if stream.supervision.stall_after is not None:
-        return stream.supervision.stall_after.total_seconds()
-    interval = stream.trigger.processing_time if stream.trigger is not None else None
-    return max(STUCK_AFTER_TRIGGERS * interval.total_seconds() if interval else 0.0, SHORTEST_STUCK_SECONDS)
 
 
 def _with_own_memory(declaration: StreamDeclaration) -> Iterator[str]:

@@ -84,7 +84,7 @@ def decide_repair(seen: StreamPosition) -> CheckpointRepair | Refusal:
         repair = _Checkpoint(seen, seen.contents).repair()
     except _UnprovableError as problem:
         return _refusal(seen, str(problem))
-    if seen.has_other_outputs and not repair.is_empty and set(repair.writes) != {METADATA}:
+    if seen.has_other_outputs and {*repair.writes, *repair.removes} - {METADATA}:
         return _refusal(seen, "it has outputs without a mark, of which nothing shows how far they are delivered")
     return repair
 

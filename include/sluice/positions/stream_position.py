@@ -135,7 +135,8 @@ class StreamPosition:
     replaced: what has its name and another id. moved: the sources that do not lead on from where the stream stands.
     unknown: why a witness did not answer.
     is_live: whether a driver runs: then the witnesses move while they are read.
-    has_other_outputs: whether something is delivered that no mark shows.
+    has_other_outputs: whether something is delivered that no mark shows. remembers_batches: whether it knows a batch by
+        its number.
     own_memory: the inputs whose sources keep in the checkpoint what they have read, beside the offsets.
     puts_files_away: whether files of an input are deleted or archived once the batch behind theirs begins.
     has_static_inputs: whether it reads inputs as they are at each batch.
@@ -158,6 +159,7 @@ class StreamPosition:
     unknown: Mapping[Witness, str] = field(default_factory=dict, hash=False)
     is_live: bool = False
     has_other_outputs: bool = False
+    remembers_batches: bool = False
     own_memory: tuple[str, ...] = ()
     puts_files_away: bool = False
     has_static_inputs: bool = False

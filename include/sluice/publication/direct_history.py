@@ -28,7 +28,7 @@ QUERY_ID = "spark.sql.streaming.queryId"
 EPOCH = "spark.sql.streaming.epochId"
 """The number of the batch, in Iceberg's words. Source: `org.apache.iceberg.spark.source.SparkWrite`."""
 
-_ADDED_ROWS = "added-records"
+_ADDED_ROWS, _PICKED = "added-records", "source-snapshot-id"
 
 CLOCKS_APART = timedelta(minutes=10)
 """How far the clocks of two writers of a table may be apart."""
@@ -106,10 +106,13 @@ def read_direct_batch(
 
 
 def direct_batches(table: Table, *, stream: str, output: str) -> Iterator[DirectBatch]:
-    """The batches in main's history, the newest first, as far as the metadata lists it."""
+    """The batches in main's history, the newest first, as far as the metadata lists it. One that a person has brought
+    back by a cherry-pick is in a snapshot that names its own."""
     for snapshot in history_of_main(table):
+        entries = entries_of(snapshot)
+        picked = table.snapshot_by_id(int(entries.get(_PICKED, 0)))
         found = read_direct_batch(
-            entries_of(snapshot),
+            entries if picked is None else entries_of(picked),
             snapshot_id=snapshot.snapshot_id,
             committed_at_ms=snapshot.timestamp_ms,
             stream=stream,
@@ -143,6 +146,7 @@ def require_direct_start(
     writer: DirectWriter,
     *,
     planned: int,
+    committed: int,
     unfinished_since: datetime | None,
     recorded: BatchObservation | None,
 ) -> None:
@@ -152,7 +156,7 @@ def require_direct_start(
     Parameters
     ----------
     table: the target, freshly loaded.
-    planned: the newest batch that the checkpoint has planned; -1 without any.
+    planned, committed: the newest batch that the checkpoint has planned, and has committed; -1 without any.
     recorded: the newest batch of the generation that the ledger has; none without any.
     unfinished_since: when the batch that the checkpoint has planned and not committed was planned; none without one.
 
@@ -170,13 +174,10 @@ def require_direct_start(
     if newest is not None and newest.position > (writer.generation, planned):
         raise _newer_table(writer, newest, planned=planned, target=".".join(table.name()))
     known = None if recorded is None else recorded.snapshot_ids.get(writer.output)
-    if recorded is not None and known is not None and _is_rolled_back(table, known):
-        raise RolledBackError(
-            f"{'.'.join(table.name())} was rolled back: main does not lead to the snapshot {known} of batch "
-            f"{recorded.key} any more.",
-            next_step=f"Bring the snapshot back to main if that was not meant. Otherwise `sluice stream reset "
-            f"{writer.stream} --dry-run` shows what reading the inputs again repeats.",
-        )
+    # The sink commits a snapshot for each batch, an empty one too.
+    is_behind = newest is not None and newest.query_id == writer.query_id and newest.batch < committed
+    if is_behind or (known is not None and _is_rolled_back(table, known)):
+        raise rolled_back_behind(committed, stream=writer.stream, target=".".join(table.name()))
     if unfinished_since is not None and (newest is None or newest.query_id != writer.query_id):
         refuse_unknown_batch(table, stream=writer.stream, unfinished_since=unfinished_since)
 
@@ -204,6 +205,16 @@ def refuse_unknown_batch(table: Table, *, stream: str, unfinished_since: datetim
         )
 
 
+def rolled_back_behind(committed: int, *, stream: str, target: str) -> RolledBackError:
+    """The error of a table that does not show a batch which the checkpoint has committed."""
+    return RolledBackError(
+        f"{target} was rolled back: main does not lead to batch {committed} of {stream} any more, which its checkpoint "
+        "has committed.",
+        next_step="Bring its snapshot back to main if that was not meant. Otherwise `sluice stream reset "
+        f"{stream} --dry-run` shows what reading the inputs again repeats.",
+    )
+
+
 def _newer_table(writer: DirectWriter, newest: DirectBatch, *, planned: int, target: str) -> DivergedError:
     shows = f"{target} shows batch {newest.generation}:{newest.batch} of {writer.stream}"
     if newest.generation > writer.generation:
@@ -225,7 +236,7 @@ def _is_rolled_back(table: Table, snapshot_id: int) -> bool:
     if listed is None:
         return False
     for oldest in history_of_main(table):
-        if oldest.snapshot_id == snapshot_id:
+        if snapshot_id in (oldest.snapshot_id, int(entries_of(oldest).get(_PICKED, 0))):
             return False
     return oldest is None or (oldest.sequence_number or 0) < (listed.sequence_number or 0)
 

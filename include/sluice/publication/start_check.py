@@ -38,8 +38,8 @@ from sluice.publication.undeclared_outputs import (
     OutputTables,
     UndeclaredOutput,
     find_undeclared_outputs,
-    has_unmarked_outputs,
     load_output_tables,
+    remembers_batches,
 )
 from sluice.tables.declared_tables import load_table
 
@@ -221,8 +221,8 @@ def _direct_tables(catalog: Catalog, declaration: StreamDeclaration) -> Mapping[
 
 def require_newest_checkpoint(ledger: Ledger, declaration: StreamDeclaration, *, generation: int, planned: int) -> None:
     """Require that a checkpoint has planned every batch that the ledger has of its generation, where an output has no
-    mark to compare it with. An older copy plans other batches under numbers that outputs remember: what these have of a
-    number, they do not take a second time.
+    mark to compare it with and knows a batch by its number. An older copy plans other batches under these numbers, and
+    what an output has of a number it does not take a second time.
 
     Parameters
     ----------
@@ -233,16 +233,21 @@ def require_newest_checkpoint(ledger: Ledger, declaration: StreamDeclaration, *,
     DivergedError: when the ledger has more.
     LedgerError: when it cannot be reached.
     """
-    if not has_unmarked_outputs(declaration):
+    if not remembers_batches(declaration):
         return
     newest = newest_batch(ledger, declaration.stream, generation=generation)
     if newest is None or newest.key.batch <= planned:
         return
-    raise DivergedError(
-        f"The checkpoint of {declaration.stream} ends with batch {planned}, and batch {newest.key} is delivered: it is "
-        "an older copy. An output that remembers a batch by its number would take another one for it.",
+    raise older_checkpoint(declaration.stream, planned=planned, delivered=str(newest.key))
+
+
+def older_checkpoint(stream: str, *, planned: int, delivered: str) -> DivergedError:
+    """The error of a checkpoint that has not planned a batch which is delivered."""
+    return DivergedError(
+        f"The checkpoint of {stream} ends with batch {planned}, and batch {delivered} is delivered: it is an older "
+        "copy. An output that remembers a batch by its number would take another one for it.",
         next_step="Bring the newer copy of the checkpoint back. Without one, `sluice stream reset "
-        f"{declaration.stream} --dry-run` shows what reading the inputs again repeats.",
+        f"{stream} --dry-run` shows what reading the inputs again repeats.",
     )
 
 

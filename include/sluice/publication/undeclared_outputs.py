@@ -26,6 +26,9 @@ from sluice.stored_keys import STAGING_CLOSED_AT, STAGING_TARGET, STAGING_TARGET
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.declared_tables import load_table
 
+_REMEMBERING = frozenset({"files", "delta", "hudi", "python"})
+"""Kinds of outputs that know a batch by its number, or may, as a function does that is given the number."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputTables:
@@ -72,6 +75,14 @@ class OutputTables:
 def has_unmarked_outputs(declaration: StreamDeclaration) -> bool:
     """Whether a stream delivers something of which no mark shows how far."""
     return any(one.iceberg is None or one.iceberg.is_direct for one in declaration.outputs.values())
+
+
+def remembers_batches(declaration: StreamDeclaration) -> bool:
+    """Whether an output without a mark knows a batch by its number, and does not take another one under it."""
+    return any(
+        one.iceberg.is_direct if one.iceberg is not None else one.kind in _REMEMBERING
+        for one in declaration.outputs.values()
+    )
 
 
 def load_output_tables(catalog: Catalog, output: StagedOutput) -> OutputTables:

@@ -228,6 +228,7 @@ def _require_empty(stream: str, checkpoint: str, settings: Settings) -> bool:
         raise CheckpointError(
             f"{checkpoint}, the folder of the new checkpoint, contains {found[0].path} already: it would be taken for "
             "the stream's own. It may be that of a generation that the ledger does not know, as an older copy.",
-            next_step=f"{_forgotten(stream)} Otherwise find out whose it is, and move it away.",
+            next_step=f"{_forgotten(stream)} If a continuation died here, `sluice stream continue {stream}` completes "
+            "it; then reset the stream. Otherwise find out whose it is, and move it away.",
         )
     return True

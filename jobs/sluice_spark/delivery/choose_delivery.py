@@ -22,6 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from sluice.declarations.scalar_types import duration_text
+from sluice.publication.start_check import older_checkpoint
 from sluice_spark.delivery.delivery_port import (
     BatchGate,
     DeliveredBatch,
@@ -38,6 +39,8 @@ from sluice_spark.query.lateness import LateWatermark, count_late
 from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.session.garbage import swept
 from sluice_spark.session.jvm import jvm_of
+from sluice_spark.sinks.delta import DeltaSink
+from sluice_spark.sinks.files import FilesSink
 from sluice_spark.sinks.kafka import KafkaSink
 
 
@@ -231,7 +234,8 @@ def choose_delivery(plan: StreamPlan, context: DeliveryContext) -> Delivery:
 
     Raises
     ------
-    DeliveryError, LakehouseError: when a table that Iceberg's own sink writes does not let the run begin.
+    DeliveryError, LakehouseError: when a table that Iceberg's own sink writes, or a sink that has a later batch than
+        the checkpoint, does not let the run begin.
     LeaseLostError: when the run's lease is over before it begins to write directly.
     """
     if plan.direct_target is not None:
@@ -242,9 +246,18 @@ def choose_delivery(plan: StreamPlan, context: DeliveryContext) -> Delivery:
     tables = open_staged_delivery(plan, context) if plan.targets else None
     if tables is not None and not plan.sinks:
         return deliver_batches(plan, context, tables)
+    _require_newest(plan, context)
     kept = _kept_sink_rows(plan, context) if tables is not None else None
     sinks = SinkDelivery(run=context.run, tables=tables, sinks=plan.sinks, lease=context.controls.lease, kept=kept)
     return deliver_batches(plan, context, sinks)
+
+
+def _require_newest(plan: StreamPlan, context: DeliveryContext) -> None:
+    """Refuse a checkpoint that has not planned a batch which a sink has: it would take the next one for that."""
+    key = context.run.key(context.found.newest_planned + 1)
+    for sink in plan.sinks:
+        if isinstance(sink, FilesSink | DeltaSink) and sink.holds(plan.rows.sparkSession, key):
+            raise older_checkpoint(plan.declaration.stream, planned=key.batch - 1, delivered=str(key))
 
 
 def _kept_sink_rows(plan: StreamPlan, context: DeliveryContext) -> KeptSinkRows | None:

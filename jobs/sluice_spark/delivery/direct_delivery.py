@@ -210,6 +210,7 @@ def open_direct_delivery(plan: StreamPlan, target: IcebergTarget, context: Deliv
         table,
         writer,
         planned=state.newest_planned,
+        committed=state.newest_committed,
         unfinished_since=state.unfinished_since,
         recorded=newest_batch(context.ledger, run.stream, generation=run.generation),
     )

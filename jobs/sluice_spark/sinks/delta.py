@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from sluice.declarations.output_declaration import DeltaOutput
 from sluice.ledger.batches import PublicationKey
 from sluice.settings import FilesConnection
 from sluice.stored_keys import DELTA_APPLICATION_PREFIX
+from sluice_spark.session.jvm import jvm_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +46,17 @@ class DeltaSink:
 
     def write(self, rows: DataFrame, *, key: PublicationKey) -> None:
         """Write the batch as one commit, unless the table already contains it."""
-        transaction = {
-            "txnAppId": f"{DELTA_APPLICATION_PREFIX}{key.stream}/{key.generation}/{self.output}",
-            "txnVersion": str(key.batch),
-        }
+        transaction = {"txnAppId": self._application(key), "txnVersion": str(key.batch)}
         rows.write.format("delta").mode(self.declared.mode).options(**transaction).save(self._folder())
+
+    def holds(self, spark: SparkSession, key: PublicationKey) -> bool:
+        """Whether the log of the table has the batch, or a later one."""
+        log = jvm_of(spark).org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, self._folder())
+        newest = log.unsafeVolatileSnapshot().transactions().get(self._application(key))
+        return bool(newest.isDefined() and newest.get() >= key.batch)
+
+    def _application(self, key: PublicationKey) -> str:
+        return f"{DELTA_APPLICATION_PREFIX}{key.stream}/{key.generation}/{self.output}"
 
     def _folder(self) -> str:
         return "/".join((self.connection.root.rstrip("/"), self.declared.path.strip("/")))

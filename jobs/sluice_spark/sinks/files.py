@@ -13,7 +13,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType, StructType
 
 from sluice.declarations.output_declaration import FilesOutput
@@ -58,7 +58,7 @@ class FilesSink:
     def write(self, rows: DataFrame, *, key: PublicationKey) -> None:
         """Write the folder of the batch, unless it is complete."""
         folder = self.folder(key)
-        if _exists(rows, f"{folder}/{MARKER}"):
+        if self.holds(rows.sparkSession, key):
             _log.info("batch %d: %s is already complete", key.batch, folder)
             return
         rows = require_valid_text(rows, place=f"output {self.output}, {self.place},")
@@ -66,6 +66,11 @@ class FilesSink:
         # Hadoop's default, set because without the marker a folder would never count as complete.
         writer = writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "true")
         writer.options(**_TEXT_OPTIONS.get(self.declared.format, {})).save(folder)
+
+    def holds(self, spark: SparkSession, key: PublicationKey) -> bool:
+        """Whether the folder of a batch is complete."""
+        path = jvm_of(spark).org.apache.hadoop.fs.Path(f"{self.folder(key)}/{MARKER}")
+        return bool(path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()).exists(path))
 
     def folder(self, key: PublicationKey) -> str:
         """The folder of a batch. Readers take the parts of its path for partition columns."""
@@ -84,9 +89,3 @@ def _type_problem(format_name: str, kind: DataType) -> str:
     if format_name == "csv" and kind.typeName() in _NESTED:
         return "which csv cannot contain"
     return ""
-
-
-def _exists(rows: DataFrame, uri: str) -> bool:
-    spark = rows.sparkSession
-    path = jvm_of(spark).org.apache.hadoop.fs.Path(uri)
-    return bool(path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()).exists(path))

@@ -60,10 +60,13 @@ def require_start(
     *,
     unfinished_since: datetime | None = None,
     planned: int = 0,
+    committed: int = -1,
     recorded: BatchObservation | None = None,
 ) -> None:
     """Ask whether a run may begin."""
-    require_direct_start(bench.target(), own, planned=planned, unfinished_since=unfinished_since, recorded=recorded)
+    require_direct_start(
+        bench.target(), own, planned=planned, committed=committed, unfinished_since=unfinished_since, recorded=recorded
+    )
 
 
 def test_a_run_that_was_overtaken_does_not_begin(bench: Workbench) -> None:
@@ -120,9 +123,10 @@ def test_a_table_that_was_rolled_back_lets_no_run_begin(bench: Workbench) -> Non
 
     bench.target().manage_snapshots().rollback_to_snapshot(snapshots[0]).commit()
     bench.write_as_another(6)
-    with pytest.raises(RolledBackError, match=f"snapshot {snapshots[1]} of batch"):
+    with pytest.raises(RolledBackError, match="main does not lead to batch"):
         require_start(bench, own, planned=1, recorded=recorded)
-    require_start(bench, own, planned=1, recorded=recorded_as(bench, batch=1, snapshot_id=7))  # it is expired
+    with pytest.raises(RolledBackError, match="main does not lead to batch 1"):  # also where nothing remembers it
+        require_start(bench, own, planned=1, committed=1)
 
 
 def recorded_as(bench: Workbench, *, batch: int, snapshot_id: int) -> BatchObservation:

@@ -7,8 +7,10 @@ under it is not written.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -19,11 +21,14 @@ from tests.spark.runs.test_restored_checkpoints import set_back
 from tests.spark.runs.test_torn_staging import repair
 from tests.spark.sources.test_unpublished_ways_out import cut, ids
 
-from sluice.errors import DivergedError, RolledBackError, UsageError
+from sluice.declarations.load_declarations import load_declarations
+from sluice.errors import DivergedError, RolledBackError, UnpublishableError, UsageError
 from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.generations import find_generation
 from sluice.ledger.run_values import DesiredState
 from sluice.maintenance.continuation import ContinuationWay
+from sluice.positions.adopt_table import adopt_table
+from sluice.positions.adoption import AdoptionWay
 from sluice.positions.repair_stream import plan_repair
 from sluice.settings import FilesConnection
 from sluice.supervision.stream_reset import reset_stream
@@ -64,18 +69,23 @@ def repair_of(workshop: Workshop, stream: str) -> str:
     return " ".join(plan_repair(workshop.ledger, workshop.catalog, loaded, workshop.settings).sentences())
 
 
-def with_files(workshop: Workshop, folder: Path) -> tuple[Workshop, str]:
-    """A stream into a folder of files; the workshop that knows the folder, and its name."""
+def with_files(
+    workshop: Workshop, folder: Path, *, with_table: bool = False, **output: Mapping[str, str]
+) -> tuple[Workshop, str]:
+    """A stream into a folder of files, or another output there; the workshop that knows the folder, and its name."""
     folder.mkdir()
     connections = {**workshop.settings.connections, "lake": FilesConnection(kind="files", root=folder.as_uri())}
     files = replace(workshop, settings=workshop.settings.model_copy(update={"connections": connections}))
     files.declare_table("source", {"id": "long"})
+    outputs: dict[str, Any] = {"lines": output or {"files": {"connection": "lake", "path": "lines", "format": "json"}}}
+    if with_table:
+        outputs["first"] = {"iceberg": {"table": files.declare_table("first", {"id": "long"})}}
     stream = f"s{workshop.namespace}"
     files.declare_stream(
         stream,
-        sql="SELECT * FROM r",
+        python=f"def transform(r):\n    return {{{', '.join(f'{name!r}: r' for name in outputs)}}}",
         inputs={"r": {"stream": {"iceberg": {"table": workshop.table_name("source")}}}},
-        outputs={"lines": {"files": {"connection": "lake", "path": "lines", "format": "json"}}},
+        outputs=outputs,
     )
     return files, stream
 
@@ -217,3 +227,116 @@ def test_nobody_reads_a_batch_again_of_which_nothing_shows_whether_it_is_deliver
     shown = found(tmp_path / "lake")
     assert shown[:2] == [1, 2]
     assert len(shown) == len(set(shown))
+
+
+def roll_back(workshop: Workshop, stream: str) -> int:
+    """A stream whose table was rolled back behind the first of three batches; the snapshot of the newest."""
+    feed(workshop, stream, 1)
+    first = workshop.table("target").current_snapshot()
+    feed(workshop, stream, 2, 3)
+    newest = workshop.table("target").current_snapshot()
+    assert first is not None
+    assert newest is not None
+    workshop.table("target").manage_snapshots().rollback_to_snapshot(first.snapshot_id).commit()
+    return newest.snapshot_id
+
+
+@pytest.mark.parametrize("leaves_out", [False, True])
+def test_a_target_that_was_rolled_back_is_not_continued(workshop: Workshop, *, leaves_out: bool) -> None:
+    stream = declare_direct(workshop)
+    newest = roll_back(workshop, stream)
+    cut(workshop, 4, 5)
+    with pytest.raises(RolledBackError, match="main does not lead to batch 2"):
+        plan_of(workshop, stream, leaves_out=leaves_out)
+    workshop.table("target").manage_snapshots().set_current_snapshot(newest).commit()
+    go_on(workshop, stream)
+    workshop.run(stream, is_recorded=True)
+    assert ids(workshop, "target") == [1, 2, 3, 4, 5]
+
+
+def test_a_target_that_was_rolled_back_behind_a_continuation_is_noticed(workshop: Workshop) -> None:
+    """The new generation has no batch yet that the ledger could know."""
+    stream = declare_direct(workshop)
+    feed(workshop, stream, 1)
+    first = workshop.table("target").current_snapshot()
+    assert first is not None
+    feed(workshop, stream, 2, 3)
+    cut(workshop, 4, 5)
+    go_on(workshop, stream)
+    workshop.table("target").manage_snapshots().rollback_to_snapshot(first.snapshot_id).commit()
+    with pytest.raises(RolledBackError, match="main does not lead to batch 2"):
+        workshop.run(stream, is_recorded=True)
+
+
+def test_a_repair_of_a_rolled_back_target_takes_nothing_from_its_checkpoint(workshop: Workshop) -> None:
+    """The way that is named brings the stream on."""
+    stream = declare_direct(workshop)
+    newest = roll_back(workshop, stream)
+    with pytest.raises(UnpublishableError, match="outputs without a mark"):
+        repair(workshop, stream)
+    workshop.table("target").manage_snapshots().set_current_snapshot(newest).commit()
+    feed(workshop, stream, 4)
+    assert ids(workshop, "target") == [1, 2, 3, 4]
+
+
+def test_a_snapshot_that_was_brought_back_beside_others_counts(workshop: Workshop) -> None:
+    """A cherry-pick makes a snapshot that names the one it brings back."""
+    stream = declare_direct(workshop)
+    newest = roll_back(workshop, stream)
+    workshop.append("target", [{"id": 50}])
+    (third,) = [one for one in workshop.table("target").snapshots() if one.snapshot_id == newest]
+    for snapshot in (third.parent_snapshot_id, newest):
+        workshop.spark.sql(
+            "CALL lakehouse.system.cherrypick_snapshot(table => {table}, snapshot_id => {snapshot})",
+            table=workshop.table_name("target"),
+            snapshot=snapshot,
+        ).collect()
+    feed(workshop, stream, 4)
+    assert ids(workshop, "target") == [1, 2, 3, 4, 50]
+
+
+def test_batches_without_rows_are_no_sign_of_a_table_that_was_set_back(workshop: Workshop) -> None:
+    stream = declare_direct(workshop)
+    (workshop.folder / f"{stream}.sql").write_text("SELECT * FROM r WHERE id < 0")
+    feed(workshop, stream, 1, 2)
+    assert "agree" in repair_of(workshop, stream)
+    feed(workshop, stream, 3)
+    assert ids(workshop, "target") == []
+
+
+@pytest.mark.parametrize("kind", ["files", "delta"])
+def test_an_output_shows_by_itself_that_ledger_and_checkpoint_are_older(
+    workshop: Workshop, tmp_path: Path, kind: str
+) -> None:
+    """Both are of one backup."""
+    output = {"connection": "lake", "path": "lines", **({"format": "json"} if kind == "files" else {})}
+    files, stream = with_files(workshop, tmp_path / "lake", with_table=False, **{kind: output})
+    feed(files, stream, 1, 2, 3)
+    set_back(files.checkpoint(stream), to=0)
+    with files.ledger.transaction() as connection:
+        connection.execute(text("DELETE FROM batches WHERE stream = :stream AND batch > 0"), {"stream": stream})
+    with pytest.raises(DivergedError, match="older copy"):
+        feed(files, stream, 4)
+
+
+def test_a_table_beside_files_is_not_read_again_under_numbers_that_they_know(
+    workshop: Workshop, tmp_path: Path
+) -> None:
+    """An adoption that would lead into that is refused, and changes nothing."""
+    files, stream = with_files(workshop, tmp_path / "lake", with_table=True)
+    feed(files, stream, 1)
+    first = files.table("first").current_snapshot()
+    assert first is not None
+    feed(files, stream, 2, 3)
+    files.table("first").manage_snapshots().rollback_to_snapshot(first.snapshot_id).commit()
+    set_desired_state(files.ledger, stream, DesiredState.STOPPED)
+    with pytest.raises(UnpublishableError, match="outputs without a mark"):
+        adopt_table(
+            files.ledger,
+            files.catalog,
+            load_declarations(files.folder),
+            files.settings,
+            table=files.table_name("first"),
+            way=AdoptionWay.REREAD,
+            asked_by="a test",
+        )

@@ -10,7 +10,7 @@ from tests.fixtures.continuations import expire, go_on, plan_of
 from tests.fixtures.faulty_drivers import declare_lost
 from tests.fixtures.streams_of_tables import dying_at
 from tests.fixtures.workshop import Workshop
-from tests.spark.delivery.test_unmarked_outputs import forget
+from tests.spark.delivery.test_unmarked_outputs import declare_direct, feed, forget
 from tests.spark.runs.test_torn_records import uncommit
 from tests.spark.runs.test_torn_staging import declare_outputs, repair
 from tests.spark.sources.test_continued_streams import Counting
@@ -23,6 +23,7 @@ from sluice.ledger.next_generation import open_next_generation
 from sluice.ledger.run_values import DesiredState
 from sluice.maintenance import gap_continuation
 from sluice.publication.crash_points import CrashPoint
+from sluice.supervision.stream_reset import reset_stream
 
 
 def dies(*_: Any, **__: Any) -> None:
@@ -64,6 +65,35 @@ def test_a_folder_with_more_than_a_try_wrote_is_left_alone(workshop: Workshop) -
     (workshop.checkpoint(stream).with_name("2") / "commits" / "1").write_text("v1\n{}")
     with pytest.raises(CheckpointError, match="contains commits/1 already"):
         go_on(workshop, stream, leaves_out=True)
+
+
+def test_a_try_that_died_is_no_obstacle_when_the_stream_ran_on(workshop: Workshop) -> None:
+    """The sink had a batch that was not committed, which may be left without a gap."""
+    stream = declare_direct(workshop)
+    feed(workshop, stream, 1, 2)
+    workshop.forget_last_commit(stream)
+    with patch.object(gap_continuation, "open_next_generation", dies), pytest.raises(OSError, match="dies here"):
+        go_on(workshop, stream)
+    set_desired_state(workshop.ledger, stream, DesiredState.RUNNING)
+    feed(workshop, stream, 3, 4)
+    cut(workshop, 5, 6)
+    go_on(workshop, stream)
+    workshop.run(stream, is_recorded=True)
+    assert ids(workshop, "target") == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_stream_is_reset_behind_a_continuation_that_died_by_the_ways_that_are_named(workshop: Workshop) -> None:
+    stream = start(workshop)
+    cut(workshop, 2, 3)
+    with patch.object(gap_continuation, "open_next_generation", dies), pytest.raises(OSError, match="dies here"):
+        go_on(workshop, stream)
+    set_desired_state(workshop.ledger, stream, DesiredState.STOPPED)
+    with pytest.raises(CheckpointError, match="already") as refused:
+        reset_stream(workshop.ledger, workshop.stream(stream), workshop.settings, asked_by="a test")
+    assert f"`sluice stream continue {stream}` completes it" in (refused.value.next_step or "")
+    go_on(workshop, stream)
+    set_desired_state(workshop.ledger, stream, DesiredState.STOPPED)
+    reset_stream(workshop.ledger, workshop.stream(stream), workshop.settings, asked_by="a test")
 
 
 def test_another_meaning_of_the_state_is_refused_behind_a_continuation_that_died(workshop: Workshop) -> None:
