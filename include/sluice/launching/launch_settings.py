@@ -92,6 +92,11 @@ _PATIENT_COMPILER = (
 code of the start is not, whose compilation took two fifths of the processor time of a driver's first minutes.
 Source: https://docs.oracle.com/en/java/javase/17/docs/specs/man/java.html (and `java -XX:+PrintFlagsFinal`)"""
 
+_LONG_METHODS = "-XX:-DontCompileHugeMethods"
+"""By default a JVM never compiles a method of more than 8,000 bytes of bytecode. What Spark generates for rows with
+many columns or rules is longer, and took four times as long.
+Source: https://github.com/openjdk/jdk17u/blob/master/src/hotspot/share/runtime/globals.hpp (`HugeMethodLimit`)"""
+
 _QUICK_COMPILER = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m")
 """Only the JVM's quick compiler, with the code cache that it has beside the optimizing one. Alone it gets 48 MB, which
 an application of some minutes fills: then a third of the JVM's processor time goes into removing code from it and into
@@ -140,7 +145,7 @@ def launch_conf(
     """
     on_class_path = class_path(jars, home=home)
     log = (f"-Dlog4j2.configurationFile={home / 'jobs' / 'log4j2.properties'}", _NAMING_ITEMS)
-    java_options = [*log, _IN_UTC, "-XX:+UseSerialGC"]
+    java_options = [*log, _IN_UTC, "-XX:+UseSerialGC", _LONG_METHODS]
     java_options += _QUICK_COMPILER if is_bounded else _PATIENT_COMPILER
     java_options += _class_archive_options()
     return {
@@ -169,7 +174,10 @@ def ui_environment(engine: EngineDeclaration, *, master: str) -> dict[str, str]:
 
 def _cluster_conf(engine: EngineDeclaration, on_class_path: str) -> dict[str, str]:
     """The settings of executors. Dynamic allocation is off unless declared, because executors hold a stream's state."""
-    conf = {"spark.executor.extraClassPath": on_class_path, "spark.executor.extraJavaOptions": _IN_UTC}
+    conf = {
+        "spark.executor.extraClassPath": on_class_path,
+        "spark.executor.extraJavaOptions": f"{_IN_UTC} {_LONG_METHODS}",
+    }
     if engine.cores is not None:
         conf["spark.executor.cores"] = str(engine.cores)
     if engine.executor_memory is not None:

@@ -242,7 +242,7 @@ def test_executors_are_granted_where_there_are_any(
     assert ("spark.executor.extraClassPath" in granted) is not master.startswith("local")
     granted.pop("spark.executor.extraClassPath", None)
     assert granted.pop("spark.executor.extraJavaOptions", "in the driver") == (
-        "in the driver" if master.startswith("local") else "-Duser.timezone=UTC"
+        "in the driver" if master.startswith("local") else "-Duser.timezone=UTC -XX:-DontCompileHugeMethods"
     )
     assert granted == conf
 
@@ -270,6 +270,18 @@ def test_the_optimizing_compiler_comes_late_to_streams_and_never_to_what_ends_so
 
     assert {word.removeprefix("-XX:").partition("=")[0] for word in options if "Tier" in word} == compiler
     assert ("-XX:ReservedCodeCacheSize=240m" in options) is is_bounded, "the quick compiler alone gets 48 MB of it"
+
+
+@pytest.mark.parametrize("is_bounded", [True, False])
+@pytest.mark.parametrize("master", ["local[*]", "yarn"])
+def test_every_jvm_compiles_the_long_methods_that_spark_generates(is_bounded: bool, master: str) -> None:
+    engine = EngineDeclaration()
+    conf = launch_conf(home=Path("/h"), jars=Path("/j"), engine=engine, is_bounded=is_bounded, master=master)
+
+    of_jvms = [options.split() for name, options in conf.items() if name.endswith(".extraJavaOptions")]
+
+    assert len(of_jvms) == (1 if master.startswith("local") else 2)
+    assert all("-XX:-DontCompileHugeMethods" in options for options in of_jvms)
 
 
 @pytest.mark.parametrize(
