@@ -17,7 +17,7 @@ from sluice.settings import Settings
 from sluice_spark.backfill.bounded_inputs import open_bounded, within
 from sluice_spark.query.batch_form import CountedDuplicates, HeldResult
 from sluice_spark.query.row_rules import broken_rules, found_by_rules
-from sluice_spark.query.stream_outputs import open_targets, part, rule_counts, unite_outputs
+from sluice_spark.query.stream_outputs import judged_counts, open_targets, part, rule_counts, unite_outputs
 from sluice_spark.query.transformation import transform
 from sluice_spark.session.columns import quoted
 from sluice_spark.session.valid_text import has_invalid_text, invalid_rows, require_valid_text
@@ -118,8 +118,9 @@ def blocking_rules(united: DataFrame, rules: Mapping[str, Sequence[RuleDeclarati
     ----------
     united: as `unite_outputs` gives it. rules: those about a batch as a whole are not for other portions of the rows.
     """
-    wanted = list(rule_counts(united, rules)) if rules else []
+    wanted, judged = list(judged_counts(united, rules)), row_rules(rules)
     if not wanted:
         return ""
-    found = found_by_rules(united.agg(*wanted).collect()[0], row_rules(rules))
-    return broken_rules({output: counts for output, (_, counts) in found.items()}, "fail", "hold")
+    counted = united.agg(*wanted, *rule_counts(rules)).collect()[0]
+    rows = dict(zip(judged, counted, strict=False))  # the first of them
+    return broken_rules(found_by_rules(counted[len(rows) :], judged, judged=rows), "fail", "hold")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial, reduce
+from itertools import repeat
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -24,8 +25,8 @@ from sluice.ledger.batches import PublicationKey
 from sluice.publication.staged_batch import StagedBatch
 from sluice.stored_keys import OPERATION_COLUMN
 from sluice_spark.query.batch_conditions import judge_batch
-from sluice_spark.query.row_rules import broken_rules, columns_of, found_by_rules
-from sluice_spark.query.stream_outputs import broken_rows, part, rule_counts
+from sluice_spark.query.row_rules import broken_rules, columns_of, found_by_rules, is_marked
+from sluice_spark.query.stream_outputs import broken_rows, judged_counts, part, rule_counts
 from sluice_spark.session.columns import quoted
 from sluice_spark.session.jvm import first_line
 from sluice_spark.sinks.iceberg import DELETE, IcebergTarget, as_staged, read_staged
@@ -66,16 +67,30 @@ class BatchAudit:
     masked_of: Callable[[str], Collection[str] | None] = lambda _: ()
 
     def aggregates(self, united: DataFrame) -> list[Column]:
-        """What the pass that computes a batch counts for its row rules; see `of_rows`."""
-        return list(rule_counts(united, self.rules)) if self.rules else []
+        """What the pass that computes a batch counts for its row rules: the rows that are judged, and those of them of
+        which a rule says anything; see `of_rows`."""
+        judged = list(judged_counts(united, self.rules))
+        return [*judged, fn.count_if(is_marked())] if judged else []
 
-    def of_rows(self, counted: Sequence[int], key: PublicationKey, targets: Iterable[IcebergTarget]) -> Results:
-        """What the row rules found. counted: the values of `aggregates`."""
-        tables = {target.output: target.declared.table for target in targets}
-        found = found_by_rules(counted, row_rules(self.rules)) if counted else {}
+    def of_rows(
+        self, counted: Sequence[int], kept: DataFrame, key: PublicationKey, targets: Iterable[IcebergTarget]
+    ) -> Results:
+        """What the row rules found. To count for each rule while a batch is computed would take longer than the rules
+        themselves; afterwards it takes the few rows of which a rule says anything, and often there is none.
+
+        Parameters
+        ----------
+        counted: the values of `aggregates`. kept: the rows of all outputs, which are computed once.
+        """
+        if not counted:
+            return {}
+        rules, tables = row_rules(self.rules), {target.output: target.declared.table for target in targets}
+        *judged, marked = counted
+        rows = dict(zip(rules, judged, strict=True))
+        by_rule = kept.where(is_marked()).agg(*rule_counts(self.rules)).collect()[0] if marked else repeat(0)
         return {
-            output: _result(key, output, table=tables.get(output, ""), rows=rows, rules=rules)
-            for output, (rows, rules) in found.items()
+            output: _result(key, output, table=tables.get(output, ""), rows=rows[output], rules=found)
+            for output, found in found_by_rules(by_rule, rules, judged=rows).items()
         }
 
     def of_batch(

@@ -117,8 +117,8 @@ class BatchSeparation:
         marked = rows.select("*", *marks_of(rules, target.declared)).persist()
         kept.callback(marked.unpersist)
         failing = fn.count_if(fn.col(FAILED) != 0)
-        *counted, broken = marked.agg(*counts_of(rules, rows=fn.count(fn.lit(1))), failing).collect()[0]
-        ((number, now),) = found_by_rules(counted, {target.output: rules}).values()
+        number, broken, *counted = marked.agg(fn.count(fn.lit(1)), failing, *counts_of(rules)).collect()[0]
+        (now,) = found_by_rules(counted, {target.output: rules}, judged={target.output: number}).values()
         # The counts of the batch are those of all rows; those that another rule has rejected are in the quarantine.
         gone = max((found.rows if found is not None else 0) - number, 0)
         for name, one in now.items():

@@ -157,12 +157,13 @@ class BatchStaging:
         if outputs or named:
             row_columns = row_counts(rows, dict.fromkeys(outputs))
             observed = rows.observe(counts, *row_columns, *named, *self._count_of_invalid(rows))
-        kept = observed.persist() if carried or (others and QUARANTINE_OUTPUT in outputs) else observed
+        is_read_again = bool(carried or judged) or (bool(others) and QUARANTINE_OUTPUT in outputs)
+        kept = observed.persist() if is_read_again else observed
         try:
             kept.write.format("noop").mode("overwrite").save()
             counted = {output: int(number) for output, number in counts.get.items()} if outputs or named else {}
             of_rows = [counted.pop(f"{_RULE}{place}") for place in range(len(named))]
-            rules = self.audit.of_rows(of_rows, batch.key, self.targets) or self._known_rules
+            rules = self.audit.of_rows(of_rows, kept, batch.key, self.targets) or self._known_rules
             if carried or others:
                 require_unbroken(rules, batch.key)
             if counted.pop(_INVALID, 0):

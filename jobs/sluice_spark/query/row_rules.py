@@ -73,18 +73,23 @@ def marks_of(rules: Sequence[RuleDeclaration], declared: IcebergOutput | None) -
     return reduce(Column.bitwiseOR, failed).alias(FAILED), reduce(Column.bitwiseOR, not_counted, zero).alias(IGNORED)
 
 
-def counts_of(rules: Sequence[RuleDeclaration], *, rows: Column, of: Column | None = None) -> list[Column]:
-    """Aggregates over the rows of an output: how many there are, and for each rule how many break it, how many do not
-    count, and for one that holds how many break it and are rejected by another one.
+def is_marked() -> Column:
+    """Whether a row breaks a rule, or does not count for one. Other rows add nothing to `counts_of`."""
+    return fn.col(FAILED).bitwiseOR(fn.col(IGNORED)) != 0
+
+
+def counts_of(rules: Sequence[RuleDeclaration], *, of: Column | None = None) -> list[Column]:
+    """Aggregates over the rows of an output: for each rule how many break it, how many do not count, and for one that
+    holds how many break it and are rejected by another one.
 
     Parameters
     ----------
-    rows: the aggregate that counts them. of: which rows they are, where others are judged beside them.
+    of: which rows they are, where others are judged beside them.
     """
     failed, ignored, rejected = fn.col(FAILED), fn.col(IGNORED), is_rejected(rules)
     each = [one for at in range(len(rules)) for one in (_has(failed, at), _has(ignored, at))]
     each += [_has(failed, at) & rejected for at, rule in enumerate(rules) if _may_be_rejected_besides(rule, rules)]
-    return [rows, *(fn.count_if(one if of is None else of & one) for one in each)]
+    return [fn.count_if(one if of is None else of & one) for one in each]
 
 
 def _may_be_rejected_besides(rule: RuleDeclaration, rules: Sequence[RuleDeclaration]) -> bool:
@@ -92,12 +97,17 @@ def _may_be_rejected_besides(rule: RuleDeclaration, rules: Sequence[RuleDeclarat
 
 
 def found_by_rules(
-    counted: Sequence[int], rules: Mapping[str, Sequence[RuleDeclaration]]
-) -> dict[str, tuple[int, dict[str, RuleCount]]]:
-    """By output, its rows and what each rule found in them. counted: the aggregates of `counts_of`, of all outputs."""
-    left, found = iter(counted), dict[str, tuple[int, dict[str, RuleCount]]]()
+    counted: Iterable[int], rules: Mapping[str, Sequence[RuleDeclaration]], *, judged: Mapping[str, int]
+) -> dict[str, dict[str, RuleCount]]:
+    """What each rule of each output found.
+
+    Parameters
+    ----------
+    counted: the aggregates of `counts_of`, of all outputs. judged: the number of rows, by output.
+    """
+    left, found = iter(counted), dict[str, dict[str, RuleCount]]()
     for output, declared in rules.items():
-        rows, counts = next(left), dict[str, RuleCount]()
+        rows, counts = judged[output], dict[str, RuleCount]()
         marked = [(rule, next(left), next(left)) for rule in declared]
         rejected = {rule.name: next(left) for rule in declared if _may_be_rejected_besides(rule, declared)}
         for rule, failed, ignored in marked:
@@ -110,7 +120,7 @@ def found_by_rules(
                 condition=rule.condition_digest,
                 rejected=rejected.get(rule.name) or None,
             )
-        found[output] = rows, counts
+        found[output] = counts
     return found
 
 

@@ -77,14 +77,19 @@ def count_rejected_by_rules(united: DataFrame) -> int:
     return united.where((fn.col(_TAG) == QUARANTINE_OUTPUT) & fn.col(_JUDGED).isNotNull()).count()
 
 
-def rule_counts(united: DataFrame, rules: Mapping[str, Sequence[RuleDeclaration]]) -> Iterator[Column]:
-    """Aggregates that count what the row rules of each output say of its rows, in the order of outputs and rules: how
-    many break a rule, and how many do not count; none where the rows are not judged."""
+def judged_counts(united: DataFrame, rules: Mapping[str, Sequence[RuleDeclaration]]) -> Iterator[Column]:
+    """Aggregates that count the rows which the row rules of each output judge, in the order of outputs; none where the
+    rows are not judged."""
     if _JUDGED in united.columns:
-        judged = row_rules(rules)
-        for output, declared in judged.items():
-            own = fn.col(_JUDGED) == output
-            yield from counts_of(declared, rows=fn.count_if(own), of=own if len(judged) > 1 else None)
+        yield from (fn.count_if(fn.col(_JUDGED) == output) for output in row_rules(rules))
+
+
+def rule_counts(rules: Mapping[str, Sequence[RuleDeclaration]]) -> Iterator[Column]:
+    """Aggregates that count what the row rules of each output say of its judged rows, in the order of outputs and
+    rules: how many break a rule, and how many do not count."""
+    judged = row_rules(rules)
+    for output, declared in judged.items():
+        yield from counts_of(declared, of=fn.col(_JUDGED) == output if len(judged) > 1 else None)
 
 
 def broken_rows(united: DataFrame, output: str, place: int) -> DataFrame:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as fn
 from tests.fixtures.workshop import Workshop
 
 from sluice.declarations.iceberg_output import IcebergOutput
@@ -21,7 +20,7 @@ from sluice.ledger.batches import PublicationKey
 from sluice_spark.delivery.batch_audit import BatchAudit, RuleBrokenError
 from sluice_spark.quality.expectation_results import evaluate
 from sluice_spark.query.row_rules import counts_of, found_by_rules, marks_of, rule_problem
-from sluice_spark.query.stream_outputs import rule_counts, unite
+from sluice_spark.query.stream_outputs import unite
 from sluice_spark.sinks.iceberg import IcebergTarget
 
 ROWS: list[dict[str, Any]] = [
@@ -166,8 +165,8 @@ def test_expectations_count_what_great_expectations_counts(spark: SparkSession, 
     said = evaluate(rows, wanted, suite="rules", run="rules", pages=tmp_path)
 
     marked = rows.select("*", *marks_of(rules, None))
-    counted = marked.agg(*counts_of(rules, rows=fn.count(fn.lit(1)))).collect()[0]
-    ((_, found),) = found_by_rules(counted, {"main": rules}).values()
+    counted = marked.agg(*counts_of(rules)).collect()[0]
+    (found,) = found_by_rules(counted, {"main": rules}, judged={"main": len(VALUES)}).values()
 
     assert {one for one, _ in AS_GREAT_EXPECTATIONS} == set(ROW_KINDS)
     assert [one.failed for one in found.values()] == [one.unexpected_rows for one in said]
@@ -191,9 +190,9 @@ def test_rows_that_hold_a_batch_are_kept_without_masked_columns(spark: SparkSess
     )
     kept = unite({"main": rows}, marks={"main": marks_of(rules, None)})
     audit = BatchAudit(rules={"main": rules}, masked={"secret"}, masked_of=lambda table: {"n.target": ["mail"]}[table])
-    counted = kept.agg(*rule_counts(kept, audit.rules)).collect()[0]
+    counted = kept.agg(*audit.aggregates(kept)).collect()[0]
     target = IcebergTarget(stream="s", output="main", declared=IcebergOutput(table="n.target"), catalog="c")
-    found = audit.of_rows(counted, PublicationKey(stream="s", generation=1, batch=0), (target,))
+    found = audit.of_rows(counted, kept, PublicationKey(stream="s", generation=1, batch=0), (target,))
 
     (result,) = audit.with_samples(kept, found).values()
 
