@@ -80,8 +80,8 @@ def count_rejected_by_rules(united: DataFrame) -> int:
 def judged_counts(united: DataFrame, rules: Mapping[str, Sequence[RuleDeclaration]]) -> Iterator[Column]:
     """Aggregates that count the rows which the row rules of each output judge, in the order of outputs; none where the
     rows are not judged."""
-    if _JUDGED in united.columns:
-        yield from (fn.count_if(fn.col(_JUDGED) == output) for output in row_rules(rules))
+    if (judged := row_rules(rules)) and _JUDGED in united.columns:
+        yield from (fn.count_if(fn.col(_JUDGED) == output) for output in judged)
 
 
 def rule_counts(rules: Mapping[str, Sequence[RuleDeclaration]]) -> Iterator[Column]:
