@@ -122,7 +122,6 @@ def observe_position(
         generation=generation,
         checkpoint=checkpoint,
         contents=contents,
-        health=None,
         tables=tuple(one.witness for one in outputs),
         unknown=unknown,
         is_live=run is not None and run.is_live and run.run_id != own_run_id and not is_vacated(run),

@@ -150,7 +150,7 @@ class StreamPosition:
     generation: GenerationObservation | None
     checkpoint: str
     contents: CheckpointContents | None
-    health: CheckpointObservation | None
+    health: CheckpointObservation | None = None
     tables: tuple[TableWitness, ...] = ()
     batches: Mapping[int, KnownBatch] = field(default_factory=dict, hash=False)
     identities: Identities = field(default_factory=lambda: NONE_KNOWN, hash=False)
