@@ -21,7 +21,7 @@ from sluice.ledger.held_batches import HeldDecision, find_held
 from sluice.ledger.refreshes import unsettled_refresh
 from sluice.maintenance.reading_position import ReadingPosition
 from sluice.publication.chain import MarkPosition, plan_publication
-from sluice.publication.direct_history import direct_positions, rolled_back_behind
+from sluice.publication.direct_history import direct_tables, is_rolled_back, rolled_back_behind
 from sluice.publication.missing_files import missing_list
 from sluice.publication.staged_batch import StagedBatch, StagedOutput, staged_outputs
 from sluice.publication.start_check import require_newest_checkpoint
@@ -109,8 +109,10 @@ def find_unpublished(
     if unsettled_refresh(ledger, wanted.name) is None:
         _refuse_later_generation(wanted.name, shown, generation=generation)
     require_newest_checkpoint(ledger, wanted.declaration, generation=generation, planned=position.planned)
-    for output, at, staging in shown:
-        if staging is None and at.batch < position.batch:
+    for output, table, newest in direct_tables(catalog, wanted.declaration):
+        known = next((one.snapshot_ids.get(output.output) for one in batches), None)
+        is_behind = newest is not None and newest.batch < position.batch
+        if is_behind or (known is not None and is_rolled_back(table, known)):
             raise rolled_back_behind(position.batch, stream=wanted.name, target=output.target)
     own = [one for one in shown if one[1].generation == generation]
     _refuse_more_than_done(wanted.name, own, position, keeps_state=keeps_state)
@@ -156,9 +158,9 @@ def _shown(catalog: Catalog, declaration: StreamDeclaration, outputs: Sequence[O
     for one in outputs:
         if not one.is_left and (at := one.position) is not None:
             yield one.names, at, one
-    for output, newest in direct_positions(catalog, declaration):
+    for output, _, newest in direct_tables(catalog, declaration):
         if newest is not None:
-            yield output, newest, None
+            yield output, newest.at, None
 
 
 def _refuse_later_generation(name: str, shown: Sequence[_Shown], *, generation: int) -> None:

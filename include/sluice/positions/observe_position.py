@@ -34,7 +34,7 @@ from sluice.positions.state_copies import with_copies
 from sluice.positions.stream_position import KnownBatch, MovedSource, StreamPosition, TableWitness, Witness
 from sluice.positions.torn_staging import torn_former_outputs
 from sluice.publication.chain import MarkPosition, plan_publication
-from sluice.publication.direct_history import direct_positions
+from sluice.publication.direct_history import direct_tables
 from sluice.publication.mark_moves import MarkMove
 from sluice.publication.marks import entries_of, history_of_main, moved_mark
 from sluice.publication.missing_files import missing_list
@@ -183,9 +183,9 @@ def _outputs(
         found = [read(one, assumed=assumed.get(one.names.output)) for one in loaded]
         former = torn_former_outputs(catalog, declaration.stream, loaded, generation=generation) if is_whole else ()
         direct = (
-            TableWitness(output=output, position=at, newest_waiting=at.batch)
-            for output, at in direct_positions(catalog, declaration)
-            if at is not None
+            TableWitness(output=output, position=newest.at, newest_waiting=newest.batch)
+            for output, _, newest in direct_tables(catalog, declaration)
+            if newest is not None
         )
         return (*(one for one in found if one is not None), *(_Output(witness=one) for one in (*direct, *former)))
     except LakehouseError as error:

@@ -10,7 +10,7 @@ the plan of D + 1, which Spark then runs as it was.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from uuid import NAMESPACE_URL, uuid5
@@ -80,11 +80,13 @@ def decide_repair(seen: StreamPosition) -> CheckpointRepair | Refusal:
     """What brings the checkpoint to where the tables stand."""
     if seen.contents is None:
         return _refusal(seen, "its checkpoint cannot be read")
+    checkpoint = _Checkpoint(seen, seen.contents)
     try:
-        repair = _Checkpoint(seen, seen.contents).repair()
+        repair = checkpoint.repair()
     except _UnprovableError as problem:
         return _refusal(seen, str(problem))
-    if seen.has_other_outputs and {*repair.writes, *repair.removes} - {METADATA}:
+    forgets = seen.remembers_batches and checkpoint.has_behind(repair.stands_at, repair.removes)
+    if forgets or (seen.has_other_outputs and set(repair.writes) - {METADATA}):
         return _refusal(seen, "it has outputs without a mark, of which nothing shows how far they are delivered")
     return repair
 
@@ -143,6 +145,11 @@ class _Checkpoint:
             reads_until=self._known_end(newest) if newest > stands else "",
             rows_read_again=self._rows_of(range(stands + 1, newest + 1)),
         )
+
+    def has_behind(self, batch: int, paths: Collection[str]) -> bool:
+        """Whether some files are what the logs know of a batch behind another one, as far as it can be read."""
+        logs = ((log, number) for log in (OFFSETS, COMMITS) for number in self._good(log) if number > batch)
+        return any(f"{log}/{number}" in paths for log, number in logs)
 
     def _without_marks(self) -> CheckpointRepair:
         health = self.seen.health

@@ -28,7 +28,7 @@ QUERY_ID = "spark.sql.streaming.queryId"
 EPOCH = "spark.sql.streaming.epochId"
 """The number of the batch, in Iceberg's words. Source: `org.apache.iceberg.spark.source.SparkWrite`."""
 
-_ADDED_ROWS, _PICKED = "added-records", "source-snapshot-id"
+_ADDED_ROWS = "added-records"
 
 CLOCKS_APART = timedelta(minutes=10)
 """How far the clocks of two writers of a table may be apart."""
@@ -106,13 +106,10 @@ def read_direct_batch(
 
 
 def direct_batches(table: Table, *, stream: str, output: str) -> Iterator[DirectBatch]:
-    """The batches in main's history, the newest first, as far as the metadata lists it. One that a person has brought
-    back by a cherry-pick is in a snapshot that names its own."""
+    """The batches in main's history, the newest first, as far as the metadata lists it."""
     for snapshot in history_of_main(table):
-        entries = entries_of(snapshot)
-        picked = table.snapshot_by_id(int(entries.get(_PICKED, 0)))
         found = read_direct_batch(
-            entries if picked is None else entries_of(picked),
+            entries_of(snapshot),
             snapshot_id=snapshot.snapshot_id,
             committed_at_ms=snapshot.timestamp_ms,
             stream=stream,
@@ -122,10 +119,10 @@ def direct_batches(table: Table, *, stream: str, output: str) -> Iterator[Direct
             yield found
 
 
-def direct_positions(
+def direct_tables(
     catalog: Catalog, declaration: StreamDeclaration
-) -> Iterator[tuple[StagedOutput, MarkPosition | None]]:
-    """How far the output that Iceberg's own sink writes is visible; none where its history shows no batch of it.
+) -> Iterator[tuple[StagedOutput, Table, DirectBatch | None]]:
+    """The output that Iceberg's own sink writes, with its table and the newest batch of it that main's history shows.
 
     Raises
     ------
@@ -135,10 +132,8 @@ def direct_positions(
         if declared.iceberg is not None and declared.iceberg.is_direct:
             output = StagedOutput(stream=declaration.stream, output=name, target=declared.iceberg.table)
             table = load_table(catalog, output.target)
-            newest = None
             if table is not None:
-                newest = next(direct_batches(table, stream=output.stream, output=name), None)
-            yield output, None if newest is None else newest.at
+                yield output, table, next(direct_batches(table, stream=output.stream, output=name), None)
 
 
 def require_direct_start(
@@ -157,7 +152,7 @@ def require_direct_start(
     ----------
     table: the target, freshly loaded.
     planned, committed: the newest batch that the checkpoint has planned, and has committed; -1 without any.
-    recorded: the newest batch of the generation that the ledger has; none without any.
+    recorded: the newest batch of the checkpoint's query that the ledger has; none without any.
     unfinished_since: when the batch that the checkpoint has planned and not committed was planned; none without one.
 
     Raises
@@ -176,7 +171,7 @@ def require_direct_start(
     known = None if recorded is None else recorded.snapshot_ids.get(writer.output)
     # The sink commits a snapshot for each batch, an empty one too.
     is_behind = newest is not None and newest.query_id == writer.query_id and newest.batch < committed
-    if is_behind or (known is not None and _is_rolled_back(table, known)):
+    if is_behind or (known is not None and is_rolled_back(table, known)):
         raise rolled_back_behind(committed, stream=writer.stream, target=".".join(table.name()))
     if unfinished_since is not None and (newest is None or newest.query_id != writer.query_id):
         refuse_unknown_batch(table, stream=writer.stream, unfinished_since=unfinished_since)
@@ -210,8 +205,9 @@ def rolled_back_behind(committed: int, *, stream: str, target: str) -> RolledBac
     return RolledBackError(
         f"{target} was rolled back: main does not lead to batch {committed} of {stream} any more, which its checkpoint "
         "has committed.",
-        next_step="Bring its snapshot back to main if that was not meant. Otherwise `sluice stream reset "
-        f"{stream} --dry-run` shows what reading the inputs again repeats.",
+        next_step="Set main back to its snapshot if that was not meant; the sink does not know one that was "
+        f"cherry-picked. Otherwise `sluice stream reset {stream} --dry-run` shows what reading the inputs again "
+        "repeats.",
     )
 
 
@@ -230,13 +226,13 @@ def _newer_table(writer: DirectWriter, newest: DirectBatch, *, planned: int, tar
     )
 
 
-def _is_rolled_back(table: Table, snapshot_id: int) -> bool:
+def is_rolled_back(table: Table, snapshot_id: int) -> bool:
     """Whether a listed snapshot is no ancestor of main. A history that was expired before it says nothing."""
     listed, oldest = table.snapshot_by_id(snapshot_id), None
     if listed is None:
         return False
     for oldest in history_of_main(table):
-        if snapshot_id in (oldest.snapshot_id, int(entries_of(oldest).get(_PICKED, 0))):
+        if oldest.snapshot_id == snapshot_id:
             return False
     return oldest is None or (oldest.sequence_number or 0) < (listed.sequence_number or 0)
 

@@ -17,11 +17,13 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from sluice.declarations.scalar_types import duration_text
+from sluice.errors import DeliveryError
 from sluice.publication.start_check import older_checkpoint
 from sluice_spark.delivery.delivery_port import (
     BatchGate,
@@ -38,7 +40,7 @@ from sluice_spark.query.file_watch import FilesWatch
 from sluice_spark.query.lateness import LateWatermark, count_late
 from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.session.garbage import swept
-from sluice_spark.session.jvm import jvm_of
+from sluice_spark.session.jvm import first_line, jvm_of
 from sluice_spark.sinks.delta import DeltaSink
 from sluice_spark.sinks.files import FilesSink
 from sluice_spark.sinks.kafka import KafkaSink
@@ -253,11 +255,18 @@ def choose_delivery(plan: StreamPlan, context: DeliveryContext) -> Delivery:
 
 
 def _require_newest(plan: StreamPlan, context: DeliveryContext) -> None:
-    """Refuse a checkpoint that has not planned a batch which a sink has: it would take the next one for that."""
-    key = context.run.key(context.found.newest_planned + 1)
+    """Refuse a checkpoint that has not planned a batch which a sink has: another one would be taken for that."""
+    key, spark = context.run.key(context.found.newest_planned), plan.rows.sparkSession
     for sink in plan.sinks:
-        if isinstance(sink, FilesSink | DeltaSink) and sink.holds(plan.rows.sparkSession, key):
-            raise older_checkpoint(plan.declaration.stream, planned=key.batch - 1, delivered=str(key))
+        if not isinstance(sink, FilesSink | DeltaSink):
+            continue
+        try:
+            found = sink.newest_behind(spark, key)
+        except Py4JJavaError as error:
+            raise DeliveryError(f"{sink.place} cannot be looked at: {first_line(error)}.") from error
+        if found is not None:
+            delivered = f"{key.stream}:{key.generation}:{found}"
+            raise older_checkpoint(plan.declaration.stream, planned=key.batch, delivered=delivered)
 
 
 def _kept_sink_rows(plan: StreamPlan, context: DeliveryContext) -> KeptSinkRows | None:

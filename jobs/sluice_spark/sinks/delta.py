@@ -49,11 +49,13 @@ class DeltaSink:
         transaction = {"txnAppId": self._application(key), "txnVersion": str(key.batch)}
         rows.write.format("delta").mode(self.declared.mode).options(**transaction).save(self._folder())
 
-    def holds(self, spark: SparkSession, key: PublicationKey) -> bool:
-        """Whether the log of the table has the batch, or a later one."""
-        log = jvm_of(spark).org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, self._folder())
+    def newest_behind(self, spark: SparkSession, key: PublicationKey) -> int | None:
+        """The newest batch in the log of the table; none when that is not behind the one of the key."""
+        jvm = jvm_of(spark)
+        jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # a log that was opened before may be an old one
+        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, self._folder())
         newest = log.unsafeVolatileSnapshot().transactions().get(self._application(key))
-        return bool(newest.isDefined() and newest.get() >= key.batch)
+        return int(newest.get()) if newest.isDefined() and newest.get() > key.batch else None
 
     def _application(self, key: PublicationKey) -> str:
         return f"{DELTA_APPLICATION_PREFIX}{key.stream}/{key.generation}/{self.output}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType, StructType
@@ -29,6 +29,9 @@ MARKER = "_SUCCESS"
 """Hadoop's marker of a committed folder. Readers of folders ignore files that begin with `_`."""
 
 _TEXT_OPTIONS = {"json": JSON_TEXT, "csv": CSV_TEXT}
+
+_LOOKED_FOR = 32
+"""How many folders are looked for. All of a generation may be a million."""
 
 _NESTED = ("struct", "array", "map", "variant", "binary")
 
@@ -71,6 +74,11 @@ class FilesSink:
         """Whether the folder of a batch is complete."""
         path = jvm_of(spark).org.apache.hadoop.fs.Path(f"{self.folder(key)}/{MARKER}")
         return bool(path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()).exists(path))
+
+    def newest_behind(self, spark: SparkSession, key: PublicationKey) -> int | None:
+        """A batch behind another one whose folder is complete; none among the next ones. One without rows has none."""
+        others = (replace(key, batch=key.batch + more) for more in range(1, _LOOKED_FOR + 1))
+        return next((one.batch for one in others if self.holds(spark, one)), None)
 
     def folder(self, key: PublicationKey) -> str:
         """The folder of a batch. Readers take the parts of its path for partition columns."""

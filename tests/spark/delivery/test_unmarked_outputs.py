@@ -22,7 +22,7 @@ from tests.spark.runs.test_torn_staging import repair
 from tests.spark.sources.test_unpublished_ways_out import cut, ids
 
 from sluice.declarations.load_declarations import load_declarations
-from sluice.errors import DivergedError, RolledBackError, UnpublishableError, UsageError
+from sluice.errors import CheckpointError, DivergedError, RolledBackError, UnpublishableError, UsageError
 from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.generations import find_generation
 from sluice.ledger.run_values import DesiredState
@@ -279,20 +279,42 @@ def test_a_repair_of_a_rolled_back_target_takes_nothing_from_its_checkpoint(work
     assert ids(workshop, "target") == [1, 2, 3, 4]
 
 
-def test_a_snapshot_that_was_brought_back_beside_others_counts(workshop: Workshop) -> None:
-    """A cherry-pick makes a snapshot that names the one it brings back."""
+def test_a_snapshot_that_was_cherry_picked_is_no_batch_to_the_sink(workshop: Workshop) -> None:
+    """The pick of the newest one alone would hide the batch before it."""
     stream = declare_direct(workshop)
     newest = roll_back(workshop, stream)
     workshop.append("target", [{"id": 50}])
-    (third,) = [one for one in workshop.table("target").snapshots() if one.snapshot_id == newest]
-    for snapshot in (third.parent_snapshot_id, newest):
-        workshop.spark.sql(
-            "CALL lakehouse.system.cherrypick_snapshot(table => {table}, snapshot_id => {snapshot})",
-            table=workshop.table_name("target"),
-            snapshot=snapshot,
-        ).collect()
-    feed(workshop, stream, 4)
-    assert ids(workshop, "target") == [1, 2, 3, 4, 50]
+    workshop.spark.sql(
+        "CALL lakehouse.system.cherrypick_snapshot(table => {table}, snapshot_id => {snapshot})",
+        table=workshop.table_name("target"),
+        snapshot=newest,
+    ).collect()
+    with pytest.raises(RolledBackError, match="main does not lead to batch 2"):
+        feed(workshop, stream, 4)
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_target_without_any_batch_of_the_stream_is_noticed(workshop: Workshop, *, is_first: bool) -> None:
+    """It was rolled back to what another writer had in it, before or behind a continuation."""
+    stream = declare_direct(workshop)
+    workshop.append("target", [{"id": 50}])
+    before = workshop.table("target").current_snapshot()
+    assert before is not None
+
+    def set_back_target() -> None:
+        workshop.table("target").manage_snapshots().rollback_to_snapshot(before.snapshot_id).commit()
+
+    feed(workshop, stream, 1, 2, 3)
+    cut(workshop, 4, 5)
+    if is_first:
+        set_back_target()
+        with pytest.raises(RolledBackError, match="main does not lead to batch 2"):
+            plan_of(workshop, stream)
+    else:
+        go_on(workshop, stream)
+        set_back_target()
+        with pytest.raises(RolledBackError, match="main does not lead to batch 2"):
+            workshop.run(stream, is_recorded=True)
 
 
 def test_batches_without_rows_are_no_sign_of_a_table_that_was_set_back(workshop: Workshop) -> None:
@@ -302,6 +324,32 @@ def test_batches_without_rows_are_no_sign_of_a_table_that_was_set_back(workshop:
     assert "agree" in repair_of(workshop, stream)
     feed(workshop, stream, 3)
     assert ids(workshop, "target") == []
+
+
+def test_a_batch_without_rows_hides_no_folder_behind_it(workshop: Workshop, tmp_path: Path) -> None:
+    """It has no folder of its own."""
+    files, stream = with_files(workshop, tmp_path / "lake")
+    module = files.folder / f"{stream}.py"
+    module.write_text(module.read_text().replace(": r", ": r.where('id <> 2')"))
+    feed(files, stream, 1, 2, 3)
+    set_back(files.checkpoint(stream), to=0)
+    with files.ledger.transaction() as connection:
+        connection.execute(text("DELETE FROM batches WHERE stream = :stream AND batch > 0"), {"stream": stream})
+    with pytest.raises(DivergedError, match=r"batch .*:1:2 is delivered"):
+        feed(files, stream, 4)
+
+
+def test_a_plan_that_cannot_be_read_is_repaired_beside_files(workshop: Workshop, tmp_path: Path) -> None:
+    """The power failed before it was written to the disk."""
+    files, stream = with_files(workshop, tmp_path / "lake", with_table=True)
+    feed(files, stream, 1, 2)
+    offsets = files.checkpoint(stream) / "offsets"
+    (offsets / "2").write_text("")
+    with pytest.raises(CheckpointError, match="offsets/2"):
+        feed(files, stream, 3)
+    repair(files, stream)
+    files.run(stream, is_recorded=True)
+    assert ids(files, "first") == found(tmp_path / "lake") == [1, 2, 3]
 
 
 @pytest.mark.parametrize("kind", ["files", "delta"])
