@@ -7,12 +7,14 @@ and Spark runs a planned batch as it is. All other sources stand still in it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from sluice.checkpoints.checkpoint_files import CheckpointFiles, copy_files, state_files
 from sluice.checkpoints.checkpoint_layout import COMMITS, METADATA, OFFSETS, FileObservation, log_files
-from sluice.checkpoints.checkpoint_logs import EMPTY_COMMIT, next_batch_metadata
+from sluice.checkpoints.checkpoint_logs import EMPTY_COMMIT, metadata_of, next_batch_metadata, planned_time
 from sluice.errors import CheckpointError
 from sluice.maintenance.reading_position import ReadingPosition
 
@@ -88,11 +90,18 @@ def _before(old: CheckpointFiles, position: ReadingPosition) -> dict[str, str | 
 def _is_of_a_try(old: CheckpointFiles, new: CheckpointFiles, files: Sequence[FileObservation]) -> bool:
     """Whether a folder has only what an earlier try to continue the same query can have written: no run has committed a
     batch in it behind those of the old checkpoint."""
-    metadata = new.read_text(METADATA)
-    committed = max(log_files(files, COMMITS), default=-1)
-    known = max(log_files(old.list_files(COMMITS), COMMITS), default=-1)
-    planned = max(log_files(files, OFFSETS), default=-1)
-    return metadata == old.read_text(METADATA) and committed <= known and planned <= committed + 1
+    planned, committed = log_files(files, OFFSETS), log_files(files, COMMITS)
+    if not planned and not committed:
+        return new.read_text(METADATA) in (None, old.read_text(METADATA))  # the state is copied first
+    newest, known = max(planned, default=-1), max(log_files(old.list_files(COMMITS), COMMITS), default=-1)
+    done = max(committed, default=-1)
+    is_own = newest <= done or _planned_at(new, newest) == _planned_at(new, done)  # Spark writes the time of a plan
+    return new.read_text(METADATA) == old.read_text(METADATA) and done <= known and newest <= done + 1 and is_own
+
+
+def _planned_at(checkpoint: CheckpointFiles, batch: int) -> datetime | None:
+    entry = checkpoint.read_text(f"{OFFSETS}/{batch}")
+    return None if entry is None else planned_time(json.loads(metadata_of(entry)))
 
 
 def write_checkpoint(old: CheckpointFiles, new: CheckpointFiles, content: ContinuedCheckpoint) -> None:

@@ -168,6 +168,7 @@ def _observe_left(
         wanted.declaration,
         generation=left.generation,
         is_left=True,
+        is_begun=left.query_id is not None,
         gives_up=leaves_out,
         delivered=BEFORE_THE_FIRST_BATCH if newest is None else newest.key.batch,
     )

@@ -14,7 +14,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from sluice.checkpoints.checkpoint_files import CheckpointFiles
-from sluice.checkpoints.checkpoint_layout import log_files
+from sluice.checkpoints.checkpoint_layout import METADATA, log_files
 from sluice.checkpoints.checkpoint_logs import HEADER_LINES, metadata_of, planned_time
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import DivergedError
@@ -48,7 +48,7 @@ class ReadingPosition:
 
     batch: the newest batch that is done: committed in the checkpoint, or visible in every output of the stream.
     is_committed: whether it is committed.
-    planned: the newest batch that is planned.
+    planned: the newest batch that is planned. query_id: of the checkpoint.
     unshown: the outputs of which nothing shows whether they have the planned batch, while that is not committed.
     offsets: the text of that batch's entry in the offset log.
     sources: the lines of Iceberg inputs in it; none for a stream without such an input.
@@ -57,6 +57,7 @@ class ReadingPosition:
     batch: int
     is_committed: bool
     planned: int
+    query_id: str | None
     offsets: str
     sources: tuple[SourcePosition, ...]
     unshown: tuple[str, ...] = ()
@@ -88,6 +89,7 @@ def observe_reading_position(
     *,
     generation: int,
     is_left: bool = False,
+    is_begun: bool = True,
     gives_up: bool = False,
     delivered: int = BEFORE_THE_FIRST_BATCH,
 ) -> ReadingPosition | None:
@@ -98,6 +100,7 @@ def observe_reading_position(
     ----------
     is_left: whether the checkpoint is left. A start has Iceberg's own sink skip a batch that it has written, and reads
         the input of that again; when the checkpoint is left, it is done.
+    is_begun: whether a run has begun in the generation; otherwise a continuation has planned its batch.
     gives_up: take a batch for done that one output shows, or may have, although another does not.
     delivered: the newest batch of the generation that the ledger has: every output has it.
 
@@ -112,7 +115,17 @@ def observe_reading_position(
     entry = checkpoint.read_text(f"offsets/{planned}") if planned > committed else None
     shown: Mapping[str, int | None] = {}
     if entry is not None and (is_left or stream.direct_output is None):
-        shown = dict(_shown(catalog, checkpoint, stream, generation=generation, planned=entry, gives_up=gives_up))
+        shown = dict(
+            _shown(
+                catalog,
+                checkpoint,
+                stream,
+                generation=generation,
+                planned=entry,
+                is_begun=is_begun,
+                gives_up=gives_up,
+            )
+        )
     unshown = tuple(name for name, batch in shown.items() if batch is None) if delivered < planned else ()
     has = [batch >= planned for batch in shown.values() if batch is not None]
     is_visible = bool(unshown) or any(has) if gives_up else bool(shown) and not unshown and all(has)
@@ -127,6 +140,7 @@ def observe_reading_position(
         batch=done,
         is_committed=not is_visible,
         planned=planned,
+        query_id=_query_of(checkpoint),
         offsets=offsets,
         sources=sources,
         unshown=unshown,
@@ -171,6 +185,7 @@ def _shown(
     *,
     generation: int,
     planned: str,
+    is_begun: bool,
     gives_up: bool,
 ) -> Iterator[tuple[str, int | None]]:
     """The newest batch of a generation that each output shows, by name; none where nothing shows what it has. Left out
@@ -195,7 +210,15 @@ def _shown(
         elif declared.iceberg.is_direct:
             table = require_table(catalog, declared.iceberg.table)
             output = StagedOutput(stream=stream.stream, output=name, target=declared.iceberg.table)
-            yield name, _newest_direct(table, output, checkpoint, generation, planned=planned, gives_up=gives_up)
+            written = _newest_direct(
+                table, output, checkpoint, generation, planned=planned, is_begun=is_begun, gives_up=gives_up
+            )
+            yield name, written
+
+
+def _query_of(checkpoint: CheckpointFiles) -> str | None:
+    metadata = checkpoint.read_text(METADATA)
+    return None if metadata is None else str(json.loads(metadata)["id"])
 
 
 def _newest_direct(
@@ -205,14 +228,16 @@ def _newest_direct(
     generation: int,
     *,
     planned: str,
+    is_begun: bool,
     gives_up: bool,
 ) -> int | None:
     """The newest batch that Iceberg's own sink has written; none where that is unknown, and given up. It skips one of
     the same query that is no newer, whatever is in that: another must not be planned under its number."""
     newest = next(direct_batches(table, stream=output.stream, output=output.output), None)
-    metadata = checkpoint.read_text("metadata")
-    if newest is None or metadata is None or newest.query_id != json.loads(metadata)["id"]:
+    if newest is None or newest.query_id != _query_of(checkpoint):
         since = planned_time(json.loads(metadata_of(planned)))
+        if not is_begun:
+            return BEFORE_THE_FIRST_BATCH
         try:
             refuse_unknown_batch(table, stream=output.stream, unfinished_since=since)
         except DivergedError:

@@ -21,7 +21,7 @@ from sluice.ledger.held_batches import HeldDecision, find_held
 from sluice.ledger.refreshes import unsettled_refresh
 from sluice.maintenance.reading_position import ReadingPosition
 from sluice.publication.chain import MarkPosition, plan_publication
-from sluice.publication.direct_history import direct_tables, is_rolled_back, rolled_back_behind
+from sluice.publication.direct_history import direct_tables, is_set_back, recorded_snapshot, rolled_back_behind
 from sluice.publication.missing_files import missing_list
 from sluice.publication.staged_batch import StagedBatch, StagedOutput, staged_outputs
 from sluice.publication.start_check import require_newest_checkpoint
@@ -110,9 +110,9 @@ def find_unpublished(
         _refuse_later_generation(wanted.name, shown, generation=generation)
     require_newest_checkpoint(ledger, wanted.declaration, generation=generation, planned=position.planned)
     for output, table, newest in direct_tables(catalog, wanted.declaration):
-        known = next((one.snapshot_ids.get(output.output) for one in batches), None)
-        is_behind = newest is not None and newest.batch < position.batch
-        if is_behind or (known is not None and is_rolled_back(table, known)):
+        query_id, done = position.query_id, position.batch
+        known = recorded_snapshot(ledger, wanted.name, output.output, query_id=query_id)
+        if is_set_back(table, newest, known, generation=generation, query_id=query_id, done=done):
             raise rolled_back_behind(position.batch, stream=wanted.name, target=output.target)
     own = [one for one in shown if one[1].generation == generation]
     _refuse_more_than_done(wanted.name, own, position, keeps_state=keeps_state)

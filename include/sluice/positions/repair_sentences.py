@@ -25,6 +25,8 @@ def sentences_of_files(seen: StreamPosition, written: CheckpointRepair) -> Itera
             f"The next start runs the batches {written.replays[0]} to {written.replays[-1]} again, one after another "
             "to the end that each had, for the state alone: their rows are in the tables and do not appear twice."
         )
+    if seen.has_other_outputs and any(path != METADATA for path in removed):
+        yield "What is read again comes a second time to outputs that have no mark and know no batch by its number."
     if written.runs_again is not None:
         yield f"Spark runs batch {written.runs_again} again; its rows are in the tables and do not appear twice."
 

@@ -201,7 +201,7 @@ def refuse_gone_input(reach: SourceReach, seen: StreamPosition, written: Checkpo
             step = f"`sluice stream continue {stream} --leave-out --dry-run` shows what is given up. {step}"
         if loss.kind in (LossKind.MOVED, LossKind.WITHDRAWN):
             back = reach.newest_reachable(seen, before=written.stands_at + (loss.kind is LossKind.WITHDRAWN))
-            if back is not None:
+            if back is not None and not seen.has_other_outputs:  # of these nothing is taken back
                 step = (
                     f"`sluice stream rewind {stream} --to-batch {back} --dry-run` shows what is lost where it goes "
                     "back to what its input still leads on from."

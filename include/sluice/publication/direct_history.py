@@ -17,7 +17,9 @@ from pyiceberg.table import Table
 
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import DivergedError, RolledBackError, StaleTokenError
-from sluice.ledger.batches import BatchObservation
+from sluice.ledger.batches import recent_batches
+from sluice.ledger.connection import Ledger
+from sluice.ledger.generations import all_generations
 from sluice.publication.chain import MarkPosition
 from sluice.publication.marks import entries_of, history_of_main
 from sluice.publication.staged_batch import StagedOutput
@@ -29,6 +31,9 @@ EPOCH = "spark.sql.streaming.epochId"
 """The number of the batch, in Iceberg's words. Source: `org.apache.iceberg.spark.source.SparkWrite`."""
 
 _ADDED_ROWS = "added-records"
+
+_RECORDED = 128
+"""How many batches of the ledger are looked at. One whose snapshot was not found has none."""
 
 CLOCKS_APART = timedelta(minutes=10)
 """How far the clocks of two writers of a table may be apart."""
@@ -143,7 +148,7 @@ def require_direct_start(
     planned: int,
     committed: int,
     unfinished_since: datetime | None,
-    recorded: BatchObservation | None,
+    recorded: int | None,
 ) -> None:
     """Check that a run may begin: no newer run has written, the table stands where checkpoint and ledger do, and the
     sink will recognise a batch that is repeated.
@@ -152,7 +157,7 @@ def require_direct_start(
     ----------
     table: the target, freshly loaded.
     planned, committed: the newest batch that the checkpoint has planned, and has committed; -1 without any.
-    recorded: the newest batch of the checkpoint's query that the ledger has; none without any.
+    recorded: from `recorded_snapshot`.
     unfinished_since: when the batch that the checkpoint has planned and not committed was planned; none without one.
 
     Raises
@@ -168,10 +173,7 @@ def require_direct_start(
         raise stale(writer, newest, target=".".join(table.name()))
     if newest is not None and newest.position > (writer.generation, planned):
         raise _newer_table(writer, newest, planned=planned, target=".".join(table.name()))
-    known = None if recorded is None else recorded.snapshot_ids.get(writer.output)
-    # The sink commits a snapshot for each batch, an empty one too.
-    is_behind = newest is not None and newest.query_id == writer.query_id and newest.batch < committed
-    if is_behind or (known is not None and is_rolled_back(table, known)):
+    if is_set_back(table, newest, recorded, generation=writer.generation, query_id=writer.query_id, done=committed):
         raise rolled_back_behind(committed, stream=writer.stream, target=".".join(table.name()))
     if unfinished_since is not None and (newest is None or newest.query_id != writer.query_id):
         refuse_unknown_batch(table, stream=writer.stream, unfinished_since=unfinished_since)
@@ -226,7 +228,46 @@ def _newer_table(writer: DirectWriter, newest: DirectBatch, *, planned: int, tar
     )
 
 
-def is_rolled_back(table: Table, snapshot_id: int) -> bool:
+def recorded_snapshot(ledger: Ledger, stream: str, output: str, *, query_id: str | None) -> int | None:
+    """The snapshot of the newest batch of a query that the ledger has with one; none where it has none. A continuation
+    keeps the query, and a reset does not.
+
+    Raises
+    ------
+    LedgerError: when the ledger cannot be reached.
+    """
+    own = {one.generation for one in all_generations(ledger) if (one.stream, one.query_id) == (stream, query_id)}
+    batches = (one for one in recent_batches(ledger, stream, _RECORDED) if one.key.generation in own)
+    return next((one.snapshot_ids[output] for one in batches if output in one.snapshot_ids), None)
+
+
+def is_set_back(
+    table: Table,
+    newest: DirectBatch | None,
+    recorded: int | None,
+    *,
+    generation: int,
+    query_id: str | None,
+    done: int,
+) -> bool:
+    """Whether main does not show a batch that is done. The sink commits a snapshot for each, an empty one too, and a
+    history that shows an older one is whole behind that.
+
+    Parameters
+    ----------
+    newest: what main shows. recorded: from `recorded_snapshot`. done: the newest batch that is committed in the
+        checkpoint; -1 without any.
+    """
+    if done < 0:
+        return False
+    if newest is not None and newest.query_id == query_id and newest.batch < done:
+        return True
+    if newest is not None and newest.query_id != query_id and newest.generation < generation:
+        return True
+    return recorded is not None and _is_rolled_back(table, recorded)
+
+
+def _is_rolled_back(table: Table, snapshot_id: int) -> bool:
     """Whether a listed snapshot is no ancestor of main. A history that was expired before it says nothing."""
     listed, oldest = table.snapshot_by_id(snapshot_id), None
     if listed is None:

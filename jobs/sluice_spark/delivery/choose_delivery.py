@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -262,8 +263,11 @@ def _require_newest(plan: StreamPlan, context: DeliveryContext) -> None:
             continue
         try:
             found = sink.newest_behind(spark, key)
-        except Py4JJavaError as error:
-            raise DeliveryError(f"{sink.place} cannot be looked at: {first_line(error)}.") from error
+        except (PySparkException, Py4JJavaError) as error:
+            raise DeliveryError(
+                f"{sink.place} cannot be looked at: {first_line(error)}.",
+                next_step="See that its storage answers, and that the deployment's connection may read it.",
+            ) from error
         if found is not None:
             delivered = f"{key.stream}:{key.generation}:{found}"
             raise older_checkpoint(plan.declaration.stream, planned=key.batch, delivered=delivered)

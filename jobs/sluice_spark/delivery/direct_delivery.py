@@ -22,7 +22,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from sluice.declarations.checks.combinations import DIRECT_PROMISE
 from sluice.errors import DivergedError
-from sluice.ledger.batches import BatchObservation, PublicationKey, newest_batch, newest_batch_before
+from sluice.ledger.batches import BatchObservation, PublicationKey, newest_batch
+from sluice.ledger.generations import find_generation
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.direct_history import (
     ENTRIES,
@@ -30,6 +31,7 @@ from sluice.publication.direct_history import (
     DirectWriter,
     direct_batches,
     read_direct_batch,
+    recorded_snapshot,
     require_direct_start,
     stale,
 )
@@ -206,16 +208,15 @@ def open_direct_delivery(plan: StreamPlan, target: IcebergTarget, context: Deliv
         query_id=state.query_id,
     )
     table = require_table(open_catalog(context.settings), target.declared.table)
-    recorded = newest_batch(context.ledger, run.stream, generation=run.generation)
-    if recorded is None and state.newest_committed >= 0:  # it continues the query of the generation before
-        recorded = newest_batch_before(context.ledger, run.stream, generation=run.generation)
+    opened = find_generation(context.ledger, run.stream)
+    is_begun = opened is not None and opened.query_id is not None  # otherwise a continuation has planned the batch
     require_direct_start(
         table,
         writer,
         planned=state.newest_planned,
         committed=state.newest_committed,
-        unfinished_since=state.unfinished_since,
-        recorded=recorded,
+        unfinished_since=state.unfinished_since if is_begun else None,
+        recorded=recorded_snapshot(context.ledger, run.stream, target.output, query_id=state.query_id),
     )
     unrecorded = _find_unrecorded(direct_batches(table, stream=run.stream, output=target.output), context)
     context.controls.lease.require()

@@ -22,6 +22,7 @@ POSITION = ReadingPosition(
     batch=4,
     is_committed=True,
     planned=4,
+    query_id="query",
     offsets=OFFSETS,
     sources=(SourcePosition(input="events", table="bronze.events", line=3, offset=OLD),),
 )
