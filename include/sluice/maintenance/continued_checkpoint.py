@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 from sluice.checkpoints.checkpoint_files import CheckpointFiles, copy_files, state_files
 from sluice.checkpoints.checkpoint_layout import COMMITS, METADATA, OFFSETS, FileObservation, log_files
@@ -95,13 +94,17 @@ def _is_of_a_try(old: CheckpointFiles, new: CheckpointFiles, files: Sequence[Fil
         return new.read_text(METADATA) in (None, old.read_text(METADATA))  # the state is copied first
     newest, known = max(planned, default=-1), max(log_files(old.list_files(COMMITS), COMMITS), default=-1)
     done = max(committed, default=-1)
-    is_own = newest <= done or _planned_at(new, newest) == _planned_at(new, done)  # Spark writes the time of a plan
+    is_own = newest <= done or _planned_at(new, newest) == _planned_at(new, done) != ""  # Spark's has its own time
     return new.read_text(METADATA) == old.read_text(METADATA) and done <= known and newest <= done + 1 and is_own
 
 
-def _planned_at(checkpoint: CheckpointFiles, batch: int) -> datetime | None:
+def _planned_at(checkpoint: CheckpointFiles, batch: int) -> str:
+    """When a batch was planned, as its entry in the log has it; empty where that cannot be read."""
     entry = checkpoint.read_text(f"{OFFSETS}/{batch}")
-    return None if entry is None else planned_time(json.loads(metadata_of(entry)))
+    try:
+        return "" if entry is None else planned_time(json.loads(metadata_of(entry))).isoformat()
+    except (IndexError, ValueError):
+        return ""
 
 
 def write_checkpoint(old: CheckpointFiles, new: CheckpointFiles, content: ContinuedCheckpoint) -> None:

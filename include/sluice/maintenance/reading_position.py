@@ -115,17 +115,7 @@ def observe_reading_position(
     entry = checkpoint.read_text(f"offsets/{planned}") if planned > committed else None
     shown: Mapping[str, int | None] = {}
     if entry is not None and (is_left or stream.direct_output is None):
-        shown = dict(
-            _shown(
-                catalog,
-                checkpoint,
-                stream,
-                generation=generation,
-                planned=entry,
-                is_begun=is_begun,
-                gives_up=gives_up,
-            )
-        )
+        shown = dict(_shown(catalog, checkpoint, stream, generation, entry=entry, is_begun=is_begun, gives_up=gives_up))
     unshown = tuple(name for name, batch in shown.items() if batch is None) if delivered < planned else ()
     has = [batch >= planned for batch in shown.values() if batch is not None]
     is_visible = bool(unshown) or any(has) if gives_up else bool(shown) and not unshown and all(has)
@@ -182,9 +172,9 @@ def _shown(
     catalog: Catalog,
     checkpoint: CheckpointFiles,
     stream: StreamDeclaration,
-    *,
     generation: int,
-    planned: str,
+    *,
+    entry: str,
     is_begun: bool,
     gives_up: bool,
 ) -> Iterator[tuple[str, int | None]]:
@@ -193,7 +183,7 @@ def _shown(
 
     Parameters
     ----------
-    planned: the entry in the offset log of the batch that is not committed.
+    entry: of the batch in the offset log that is planned and not committed.
     """
     for output in staged_outputs(stream):
         tables = load_output_tables(catalog, output)
@@ -211,7 +201,7 @@ def _shown(
             table = require_table(catalog, declared.iceberg.table)
             output = StagedOutput(stream=stream.stream, output=name, target=declared.iceberg.table)
             written = _newest_direct(
-                table, output, checkpoint, generation, planned=planned, is_begun=is_begun, gives_up=gives_up
+                table, output, checkpoint, generation, planned=entry, is_begun=is_begun, gives_up=gives_up
             )
             yield name, written
 
