@@ -25,9 +25,6 @@ KEY = PublicationKey(stream="s", generation=1, batch=0)
 BITS = 6
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
-"""pyspark fetches the rows of `collect` through a socket that it leaves to the garbage collector."""
-
 
 def rules_of(place: int) -> list[RuleDeclaration]:
     """A rule on each column, of which a null counts for none but the last; the first rejects rows, the second holds."""
