@@ -204,20 +204,23 @@ def _of_each_value(rows: DataFrame, columns: Sequence[Column]) -> DataFrame:
 
 def _repeated_in_table(rows: DataFrame, names: Sequence[str], present: Present) -> DataFrame:
     """The rows whose values are in another row of the batch, or in the table already. Of whole numbers, files of the
-    table whose bounds lie elsewhere are not read: the least and greatest values are found first."""
-    values = _of_each_value(rows, [fn.col(quoted(name)) for name in names])
-    own, kept = [f"value_{place}" for place in range(len(names))], [f"known_{place}" for place in range(len(names))]
-    known = present(names).toDF(*kept)
-    for name, column in zip(own, map(fn.col, kept), strict=True):
+    table whose bounds lie elsewhere are not read: the least and greatest values are found first. Both are grouped as
+    one: a join of them would sort what it compares."""
+    own = [f"value_{place}" for place in range(len(names))]
+    values = rows.select(*(fn.col(quoted(name)).alias(one) for name, one in zip(names, own, strict=True)))
+    known = present(names).toDF(*own)
+    for name in own:
         if isinstance(values.schema[name].dataType, IntegralType):  # Spark has an uuid as text, with other bounds
             lowest, highest = values.agg(fn.min(name), fn.max(name)).collect()[0]
-            is_near = column.between(lowest, highest) if lowest is not None else fn.lit(False)
-            known = known.where(column.isNull() | is_near)  # null is one of several columns
-    same = (fn.col(one).eqNullSafe(fn.col(other)) for one, other in zip(own, kept, strict=True))
-    is_known, number = fn.lit(True).alias("is_known"), fn.col(_NUMBER)
-    joined = values.join(known.distinct().select("*", is_known), reduce(Column.__and__, same), "left")
-    is_repeated = (number > 1) | fn.col("is_known").isNotNull()
-    return joined.agg(fn.sum(number), fn.sum(fn.when(is_repeated, number)))
+            is_near = fn.col(name).between(lowest, highest) if lowest is not None else fn.lit(False)
+            known = known.where(fn.col(name).isNull() | is_near)  # null is one of several columns
+    both = values.withColumn(_NUMBER, fn.lit(1)).unionAll(known.withColumn(_NUMBER, fn.lit(0)))
+    is_value = reduce(Column.__or__, (fn.col(name).isNotNull() for name in own))
+    counted = (fn.sum(_NUMBER).alias(_NUMBER), fn.count_if(fn.col(_NUMBER) == 0).alias("known"))
+    number = fn.col(_NUMBER)
+    is_repeated = (number > 1) | (fn.col("known") > 0)  # of a value that is in the table alone the number is 0
+    each = both.where(is_value).groupBy(*own).agg(*counted)
+    return each.agg(fn.sum(number), fn.sum(fn.when(is_repeated, number)))
 
 
 def _known_elsewhere(rows: DataFrame, column: Column, table: str, named: str, *, catalog: str) -> DataFrame:

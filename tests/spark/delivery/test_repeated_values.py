@@ -209,14 +209,32 @@ def test_a_decimal_of_digits_behind_the_point_alone_is_compared(spark: SparkSess
     assert (judged["once"].counted, judged["once"].failed) == (1, 1)
 
 
+def test_maps_are_the_same_in_any_order(spark: SparkSession) -> None:
+    rows = spark.sql("SELECT map('a', 1, 'b', 2) id UNION ALL SELECT map('b', 3)")
+    present = spark.sql("SELECT map('b', 2, 'a', 1) id")
+
+    judged = judge_batch(
+        rows,
+        [RuleDeclaration.model_validate(ID)],
+        catalog="lakehouse",
+        now=datetime.now(UTC),
+        present=lambda names: present.select(*names),
+    )
+
+    assert (judged["once"].counted, judged["once"].failed) == (2, 1)
+
+
 def test_a_type_that_cannot_be_compared_is_found_on_the_plan(workshop: Workshop) -> None:
     columns = {"id": "map<string, int>"}
-    source, target = workshop.declare_table("source", columns), workshop.declare_table("target_0", columns, rules=[ID])
+    source, known = workshop.declare_table("source", columns), workshop.declare_table("known", columns)
+    known_there = {"name": "known", "type": "column_values_to_exist_in_table"}
+    kwargs = {"column": "id", "table": known, "table_column": "id"}
+    target = workshop.declare_table("target_0", columns, rules=[{**known_there, "kwargs": kwargs}])
     workshop.declare_stream(
         stream := f"s{workshop.namespace}",
         sql="SELECT * FROM r",
         inputs={"r": {"stream": {"iceberg": {"table": source}}}},
         outputs={"out_0": {"iceberg": {"table": target}}},
     )
-    with pytest.raises(DeclarationError, match="The rule once: Spark refuses it"):
+    with pytest.raises(DeclarationError, match="The rule known: Spark refuses it"):
         workshop.run(stream)
