@@ -2,10 +2,10 @@
 
     .venv/bin/python -m benchmarks.rule_time [--rows 200000] [--batches 4] [--rounds 4] [--staged 1000000]
 
-JSON records are decoded by Sluice into a table. One record of a hundred breaks a rule. With rules it goes to the
-quarantine; without, the transformation leaves it out, so that both tables hold the same rows, which is compared before
-any time counts. *filtered* has no quarantine of its own rows and so no second output: its one table is written while it
-is computed. *rejected by the transformation* is the way without rules to keep the rejected rows: two outputs.
+JSON records are decoded by Sluice into a table, and one record of a hundred is rejected into the quarantine: by the
+transformation in *without rules*, by the rules in *20 rules*. So both ways leave the same rows in both tables, which is
+compared before any time counts. *left out* shows what the quarantine costs: the transformation drops those records, and
+the one table is written while it is computed.
 
 The batch rules, one of each kind, judge what one snapshot of a table has added, read from the object store and, as
 batches are judged, from memory. What must be unique is compared with as many rows that were in the table before. The
@@ -27,6 +27,7 @@ from benchmarks.delivery_time import COLUMNS, Bench, fill_topic, open_bench
 from benchmarks.paired_turns import Limit, Turn, print_turns, speed, take_turns
 from pyspark.sql import DataFrame
 from rich.console import Console
+from tests.fixtures.workshop import Workshop
 
 from sluice.declarations.rule_declaration import RuleDeclaration
 from sluice.declarations.rule_kinds import BATCH_KINDS
@@ -64,10 +65,7 @@ REJECTING = PLAIN.replace("return ", "rows = ") + (
     f"\n    return {{'copies': rows.where('NOT ({BROKEN})'), 'quarantine': rows.where('{BROKEN}').selectExpr("
     "\"'broken' reason\", 'CAST(NULL AS STRING) position', 'to_json(struct(*)) payload')}"
 )
-LIMITS = (
-    Limit(way="20 rules", what="speed of batches", figure=speed, least=0.85),
-    Limit(way="rejected by the transformation", what="speed of batches", figure=speed, least=0.1),
-)
+LIMITS = (Limit(way="20 rules", what="speed of batches", figure=speed, least=0.85),)
 
 
 SUITE_SECONDS = 5.0
@@ -172,12 +170,23 @@ def run(bench: Bench, python: str, *, rules: Sequence[dict[str, Any]] = (), **pa
         **parts,
     )
     turn = bench.turn_of(workshop, stream, target, is_recorded=True)
+    if python != FILTERED:
+        require_rejected(bench, workshop, stream)
     if rules:
         found = recent_rule_results(workshop.ledger, stream=stream)
         failed = sum(one.rules["hundredth"].failed for one in found)
         if failed != bench.rows * bench.batches // 100 or {len(one.rules) for one in found} != {len(RULES)}:
             raise SystemExit(f"the rules counted {failed} rows in {len(found)} batches")
     return turn
+
+
+def require_rejected(bench: Bench, workshop: Workshop, stream: str) -> None:
+    """Check that the quarantine holds the records that break a rule, each of them once."""
+    quarantine = f"{workshop.settings.catalog.name}.{workshop.stream(stream).declaration.quarantine_table}"
+    rejected = bench.spark.table(quarantine).selectExpr("get_json_object(payload, '$.id') id")
+    broken = bench.spark.range(bench.rows * bench.batches).where(BROKEN).selectExpr("CAST(id AS STRING) id")
+    if different := rejected.exceptAll(broken).count() + broken.exceptAll(rejected).count():
+        raise SystemExit(f"{different} records of the quarantine are not those that break a rule")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -194,9 +203,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         bench = replace(bench, topic=fill_topic(bench.stack, rows=options.rows * options.batches))
         turns = take_turns(
             {
-                "filtered": lambda: run(bench, FILTERED),
+                "without rules": lambda: run(bench, REJECTING),
                 "20 rules": lambda: run(bench, PLAIN, rules=RULES),
-                "rejected by the transformation": lambda: run(bench, REJECTING),
+                "left out": lambda: run(bench, FILTERED),
             },
             rounds=options.rounds,
         )
