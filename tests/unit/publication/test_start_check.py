@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from tests.fixtures.lost_marks import forget_previous_metadata, remove_mark
 from tests.fixtures.publication import CatalogPlace, Workbench, open_catalog_at
 
+from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import MarkError
 from sluice.publication.mark_moves import open_generation, reject_batch
 from sluice.publication.repair import close_output, leave_output
 from sluice.publication.staged_batch import StagedOutput
 from sluice.publication.start_check import Disagreement, StreamTables, disagreements
-from sluice.publication.undeclared_outputs import find_undeclared_outputs
+from sluice.publication.undeclared_outputs import (
+    find_undeclared_outputs,
+    has_unmarked_outputs,
+    remembers_batches,
+)
 
 NEXT = 5
 """The token of the run that begins, above that of the run before."""
@@ -159,3 +165,29 @@ def test_an_output_that_is_declared_again_is_found(bench: Workbench) -> None:
     (former,) = without_output(bench).former
     close_output(bench.catalog, former, checkpoint=bench.checkpoint(0))
     assert found(bench) == {Disagreement.REDECLARED}
+
+
+@pytest.mark.parametrize(
+    ("output", "is_unmarked", "knows_numbers"),
+    [
+        ({"iceberg": {"table": "silver.orders"}}, False, False),
+        ({"iceberg": {"table": "silver.orders", "delivery": "direct"}}, True, True),
+        ({"files": {"connection": "lake", "path": "orders", "format": "json"}}, True, True),
+        ({"kafka": {"connection": "kafka", "topic": "orders"}}, True, False),
+    ],
+)
+def test_which_outputs_have_no_mark_and_which_of_them_know_a_batch(
+    output: dict[str, Any], is_unmarked: bool, knows_numbers: bool
+) -> None:
+    content = {
+        "stream": "orders",
+        "description": "Orders",
+        "owner": "team",
+        "mode": "continuous",
+        "trigger": {"processing_time": "2 seconds"},
+        "inputs": {"r": {"stream": {"iceberg": {"table": "bronze.orders"}}}},
+        "transformation": {"sql": "orders.sql"},
+        "outputs": {"main": output},
+    }
+    declaration = StreamDeclaration.model_validate(content)
+    assert (has_unmarked_outputs(declaration), remembers_batches(declaration)) == (is_unmarked, knows_numbers)
