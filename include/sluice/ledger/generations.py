@@ -84,12 +84,16 @@ def find_numbered_generation(ledger: Ledger, stream: str, number: int) -> Genera
     return None if row is None else record_of(GenerationObservation, row)
 
 
-def all_generations(ledger: Ledger) -> tuple[GenerationObservation, ...]:
-    """Every generation of every stream and shadow, by stream, oldest first: a row for each reset."""
+def all_generations(ledger: Ledger, *, stream: str | None = None) -> tuple[GenerationObservation, ...]:
+    """Every generation by stream, oldest first: a row for each reset.
+
+    Parameters
+    ----------
+    stream: whose they are; none for those of every stream and shadow.
+    """
+    chosen = select(*Generation.columns()).order_by(Generation.stream, Generation.generation)
     with ledger.transaction() as connection:
-        rows = connection.execute(
-            select(*Generation.columns()).order_by(Generation.stream, Generation.generation)
-        ).all()
+        rows = connection.execute(chosen if stream is None else chosen.where(Generation.stream == stream)).all()
     return tuple(record_of(GenerationObservation, row) for row in rows)
 
 

@@ -236,7 +236,7 @@ def recorded_snapshot(ledger: Ledger, stream: str, output: str, *, query_id: str
     ------
     LedgerError: when the ledger cannot be reached.
     """
-    own = {one.generation for one in all_generations(ledger) if (one.stream, one.query_id) == (stream, query_id)}
+    own = {one.generation for one in all_generations(ledger, stream=stream) if one.query_id == query_id}
     batches = (one for one in recent_batches(ledger, stream, _RECORDED) if one.key.generation in own)
     return next((one.snapshot_ids[output] for one in batches if output in one.snapshot_ids), None)
 
