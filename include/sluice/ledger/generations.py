@@ -27,7 +27,8 @@ class GenerationObservation:
 
     checkpoint: the URI of the checkpoint folder.
     fingerprint: what of the declaration the checkpoint is bound to; empty before the first start.
-    query_id: the id that Spark wrote into the checkpoint; unset before the first start. It never changes.
+    query_id: the id in the checkpoint; unset before the first start, unless it continues another. It never changes.
+    begun_at: when its first run began to deliver; unset before, and then no batch of it is delivered.
     opened_by: who left the generation before it behind; empty for the first, which the stream's first run opens.
     identities: the ids of what it reads and writes, by kind and name (`sluice.sources.source_identities`).
     """
@@ -37,6 +38,7 @@ class GenerationObservation:
     checkpoint: str
     opened_at: datetime
     query_id: str | None = None
+    begun_at: datetime | None = None
     opened_by: str = ""
     fingerprint: Mapping[str, str] = field(default_factory=dict, hash=False)
     identities: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -103,7 +105,7 @@ def checkpoint_of(stream: str, generation: int, *, checkpoints_root: str) -> str
 
 
 def record_query_id(ledger: Ledger, stream: str, generation: int, query_id: str) -> GenerationObservation:
-    """Bind a generation to the id that Spark wrote into its checkpoint. Idempotent for the same id.
+    """Bind a generation to the id in its checkpoint, before a run of it delivers anything. Idempotent for the same id.
 
     Raises
     ------
@@ -114,7 +116,7 @@ def record_query_id(ledger: Ledger, stream: str, generation: int, query_id: str)
         bound = connection.execute(
             update(Generation)
             .where(*is_it, or_(Generation.query_id.is_(None), Generation.query_id == query_id))
-            .values(query_id=query_id)
+            .values(query_id=query_id, begun_at=func.coalesce(Generation.begun_at, func.now()))
             .returning(*Generation.columns())
         ).one_or_none()
         if bound is not None:

@@ -41,6 +41,7 @@ def open_next_generation(
     checkpoints_root: str,
     opened_by: str,
     event: Event | None = None,
+    query_id: str | None = None,
     fingerprint: Mapping[str, str] | None = None,
     identities: Mapping[str, str] | None = None,
 ) -> GenerationObservation:
@@ -54,7 +55,8 @@ def open_next_generation(
     checkpoints_root: the URI below which checkpoints lie.
     opened_by: who asks, for a person.
     event: the decision; saved only when the generation is opened.
-    fingerprint: what a checkpoint depends on that continues another; the first start binds an empty one.
+    query_id, fingerprint: whose a checkpoint is that continues another, and what it depends on; the first start binds
+        an empty one.
     identities: the ids of what it reads and writes, where these are known.
 
     Raises
@@ -71,11 +73,18 @@ def open_next_generation(
             raise _left_already(stream, leaving, newest)
         number = leaving + 1
         given = {"fingerprint": fingerprint, "identities": identities}
-        known = {name: dict(values) for name, values in given.items() if values}
+        known: dict[str, Any] = {name: dict(values) for name, values in given.items() if values}
         checkpoint = checkpoint_of(stream, number, checkpoints_root=checkpoints_root)
         row = connection.execute(
             insert(Generation)
-            .values(stream=stream, generation=number, checkpoint=checkpoint, opened_by=opened_by, **known)
+            .values(
+                stream=stream,
+                generation=number,
+                checkpoint=checkpoint,
+                opened_by=opened_by,
+                query_id=query_id,
+                **known,
+            )
             .returning(*Generation.columns())
         ).one()
         forget_held(connection, stream)  # its batches are never published

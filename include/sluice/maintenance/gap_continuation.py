@@ -146,6 +146,7 @@ def continue_stream(
         checkpoints_root=settings.checkpoints,
         opened_by=asked_by,
         event=_event(wanted, plan, asked_by),
+        query_id=None if left is None else left.query_id,
         fingerprint=None if left is None else left.fingerprint,
         identities=seen,
     )
@@ -168,7 +169,7 @@ def _observe_left(
         wanted.declaration,
         generation=left.generation,
         is_left=True,
-        is_begun=left.query_id is not None,
+        is_begun=left.begun_at is not None,
         gives_up=leaves_out,
         delivered=BEFORE_THE_FIRST_BATCH if newest is None else newest.key.batch,
     )

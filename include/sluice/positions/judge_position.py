@@ -87,7 +87,7 @@ def _judge_ledger(seen: StreamPosition) -> PositionFinding:
     if recorded >= seen.number:
         return _agrees(Witness.LEDGER, f"generation {recorded} is the newest" if recorded else "never started")
     known = f"generation {recorded}" if recorded else "no generation"
-    message = f"it knows {known}, and the tables are at generation {seen.number}: an older copy has replaced it"
+    message = f"it knows {known}, and generation {seen.number} has begun: an older copy has replaced it"
     return _repairable(seen, Witness.LEDGER, Agreement.BEHIND, message)
 
 

@@ -29,6 +29,7 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import checkpoint_of, find_generation
 from sluice.ledger.runs import newest_run
 from sluice.ledger.vacated_runs import is_vacated
+from sluice.positions.later_generation import observe_newest_begun
 from sluice.positions.moved_sources import find_moved_sources
 from sluice.positions.state_copies import with_copies
 from sluice.positions.stream_position import KnownBatch, MovedSource, StreamPosition, TableWitness, Witness
@@ -122,6 +123,7 @@ def observe_position(
         generation=generation,
         checkpoint=checkpoint,
         contents=contents,
+        newest_begun=observe_newest_begun(generation, declaration, settings, unknown),
         tables=tuple(one.witness for one in outputs),
         unknown=unknown,
         is_live=run is not None and run.is_live and run.run_id != own_run_id and not is_vacated(run),
@@ -134,9 +136,8 @@ def observe_position(
     if not _is_newest(seen):
         unknown.pop(Witness.CHECKPOINT, None)
         checkpoint = checkpoint_of(stream, seen.number, checkpoints_root=settings.checkpoints) if seen.number else ""
-        seen = replace(
-            seen, checkpoint=checkpoint, contents=_contents(checkpoint, settings, unknown, is_whole=is_whole)
-        )
+        contents = _contents(checkpoint, settings, unknown, is_whole=is_whole)
+        seen = replace(seen, checkpoint=checkpoint, contents=contents)
     seen = with_copies(seen, settings.object_store, unknown)
     recorded = [one for one in known if one.key.generation == seen.number]
     seen = replace(seen, batches=_batches(seen, outputs, recorded))

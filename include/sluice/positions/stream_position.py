@@ -126,6 +126,7 @@ class StreamPosition:
     """What the witnesses of a stream say.
 
     generation: the newest one of the ledger; unset when it knows none.
+    newest_begun: the newest generation with a checkpoint, where outputs have no mark that would show it; otherwise 0.
     checkpoint: where the checkpoint of the newest generation lies that the ledger or a mark knows. contents: its files;
         unset when its storage does not answer, or that of its copies where they are looked for.
     health: what a check of these alone finds.
@@ -150,6 +151,7 @@ class StreamPosition:
     generation: GenerationObservation | None
     checkpoint: str
     contents: CheckpointContents | None
+    newest_begun: int = 0
     health: CheckpointObservation | None = None
     tables: tuple[TableWitness, ...] = ()
     batches: Mapping[int, KnownBatch] = field(default_factory=dict, hash=False)
@@ -168,9 +170,11 @@ class StreamPosition:
 
     @property
     def number(self) -> int:
-        """The newest generation that the ledger or a mark knows; 0 without any."""
+        """The newest generation that the ledger or a mark knows, or has begun; 0 without any."""
         recorded = 0 if self.generation is None else self.generation.generation
-        return max((recorded, *(one.position.generation for one in self.tables if one.position is not None)))
+        return max(
+            (recorded, self.newest_begun, *(one.position.generation for one in self.tables if one.position is not None))
+        )
 
     @property
     def opened(self) -> tuple[TableWitness, ...]:

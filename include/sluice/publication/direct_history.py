@@ -21,6 +21,7 @@ from sluice.ledger.batches import recent_batches
 from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import all_generations
 from sluice.publication.chain import MarkPosition
+from sluice.publication.earlier_metadata import earlier_snapshot, led_past
 from sluice.publication.marks import entries_of, history_of_main
 from sluice.publication.staged_batch import StagedOutput
 from sluice.stored_keys import GENERATION, OUTPUT, RUN_ID, STREAM, TOKEN
@@ -86,6 +87,11 @@ class DirectBatch:
     def position(self) -> tuple[int, int]:
         """What batches are ordered by: generation, then number."""
         return (self.generation, self.batch)
+
+    def is_of_query_left_by(self, writer: DirectWriter) -> bool:
+        """Whether it belongs to the query of a run and to a generation before its own, which a continuation has left.
+        The sink knows a batch by query and number alone."""
+        return self.query_id == writer.query_id and self.generation < writer.generation
 
 
 ENTRIES = (STREAM, OUTPUT, GENERATION, EPOCH, QUERY_ID, RUN_ID, TOKEN, _ADDED_ROWS)
@@ -156,7 +162,7 @@ def require_direct_start(
     Parameters
     ----------
     table: the target, freshly loaded.
-    planned, committed: the newest batch that the checkpoint has planned, and has committed; -1 without any.
+    planned, committed: the newest batch that the generation may have delivered, and has committed; -1 without any.
     recorded: from `recorded_snapshot`.
     unfinished_since: when the batch that the checkpoint has planned and not committed was planned; none without one.
 
@@ -175,7 +181,9 @@ def require_direct_start(
         raise _newer_table(writer, newest, planned=planned, target=".".join(table.name()))
     if is_set_back(table, newest, recorded, generation=writer.generation, query_id=writer.query_id, done=committed):
         raise rolled_back_behind(committed, stream=writer.stream, target=".".join(table.name()))
-    if unfinished_since is not None and (newest is None or newest.query_id != writer.query_id):
+    if newest is not None and newest.is_of_query_left_by(writer) and newest.batch > committed:
+        raise left_driver(writer, newest, target=".".join(table.name()))
+    if unfinished_since is not None and newest is None:
         refuse_unknown_batch(table, stream=writer.stream, unfinished_since=unfinished_since)
 
 
@@ -202,6 +210,17 @@ def refuse_unknown_batch(table: Table, *, stream: str, unfinished_since: datetim
         )
 
 
+def left_driver(writer: DirectWriter, batch: DirectBatch, *, target: str) -> DivergedError:
+    """The error of a batch that a driver of the generation before a continuation has written behind it."""
+    return DivergedError(
+        f"{target} got batch {batch.generation}:{batch.batch} of {writer.stream} from run {batch.run_id} behind where "
+        f"generation {writer.generation} continues: Iceberg's sink skips the batches of generation {writer.generation} "
+        "up to that number, and their rows would be lost.",
+        next_step="Make sure that no old driver runs, then set main back to before snapshot "
+        f"{batch.snapshot_id} and start the stream: what that batch has read is read again.",
+    )
+
+
 def rolled_back_behind(committed: int, *, stream: str, target: str) -> RolledBackError:
     """The error of a table that does not show a batch which the checkpoint has committed."""
     return RolledBackError(
@@ -220,11 +239,22 @@ def _newer_table(writer: DirectWriter, newest: DirectBatch, *, planned: int, tar
             f"{shows}, and the ledger knows no generation behind {writer.generation}: it is an older copy.",
             next_step=f"`sluice stream repair {writer.stream} --dry-run` shows what writes the ledger back.",
         )
+    return older_checkpoint(writer.stream, planned=planned, shows=shows)
+
+
+def older_checkpoint(stream: str, *, planned: int, shows: str) -> DivergedError:
+    """The error of a checkpoint that has not planned a batch which an output has.
+
+    Parameters
+    ----------
+    planned: the newest batch that it may have delivered; -1 without any. shows: where which batch is.
+    """
+    ends = f"ends with batch {planned}: it is" if planned >= 0 else "has delivered none: it, or the ledger, is"
     return DivergedError(
-        f"{shows}, and its checkpoint ends with batch {planned}: it is an older copy. Iceberg's sink would skip other "
-        "batches under these numbers.",
-        next_step="Bring the newer copy of the checkpoint back. Without one, `sluice stream reset "
-        f"{writer.stream} --dry-run` shows what reading the inputs again repeats.",
+        f"{shows}, and the checkpoint of {stream} {ends} an older copy. What remembers a batch by its number would "
+        "take another one for it.",
+        next_step="Bring the newer copy of the checkpoint back, or of the ledger. Without one, `sluice stream reset "
+        f"{stream} --dry-run` shows what reading the inputs again repeats.",
     )
 
 
@@ -268,14 +298,18 @@ def is_set_back(
 
 
 def _is_rolled_back(table: Table, snapshot_id: int) -> bool:
-    """Whether a listed snapshot is no ancestor of main. A history that was expired before it says nothing."""
-    listed, oldest = table.snapshot_by_id(snapshot_id), None
-    if listed is None:
-        return False
+    """Whether main does not descend from a snapshot that the table lists, or has listed. Where earlier metadata is gone
+    and history was expired before it, nothing is known."""
+    oldest = None
     for oldest in history_of_main(table):
         if oldest.snapshot_id == snapshot_id:
             return False
-    return oldest is None or (oldest.sequence_number or 0) < (listed.sequence_number or 0)
+    found = earlier_snapshot(table, snapshot_id)
+    if found is None or oldest is None:
+        return found is not None
+    number = found.sequence_number or 0
+    is_before = (oldest.sequence_number or 0) < number
+    return is_before or led_past(table, oldest, snapshot_id=snapshot_id, sequence_number=number)
 
 
 def stale(writer: DirectWriter, newest: DirectBatch, *, target: str) -> StaleTokenError:

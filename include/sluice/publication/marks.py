@@ -18,15 +18,14 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pyiceberg.catalog import Catalog
-from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from sluice.errors import DivergedError, MarkError, RolledBackError, UnpublishableError
 from sluice.publication.chain import BEFORE_THE_FIRST_BATCH, MarkPosition, position_after
+from sluice.publication.earlier_metadata import led_past, previous_properties
 from sluice.publication.staged_batch import BatchSummary, StagedOutput, read_summary
 from sluice.stored_keys import MARK_MOVE, MARK_POSITION, MARK_PROPERTY_PREFIX, OUTPUT, STREAM, TOKEN
-from sluice.tables.catalog import catalog_refusals
 from sluice.tables.declared_tables import require_table
 
 UNNAMED_SOURCE = "source "
@@ -249,7 +248,7 @@ def find_lost_mark(table: Table, output: StagedOutput, *, in_log: bool = True) -
     RolledBackError, DivergedError: when main does not descend from the snapshot that set the mark.
     LakehouseError: when previous metadata cannot be read.
     """
-    for properties in _previous_properties(table) if in_log else ():
+    for properties in previous_properties(table) if in_log else ():
         text = properties.get(output.mark_property)
         if text is not None:
             mark = parse_mark(text, name=output.mark_property, table=output.target)
@@ -260,18 +259,6 @@ def find_lost_mark(table: Table, output: StagedOutput, *, in_log: bool = True) -
 def position_in_history(table: Table, output: StagedOutput) -> MarkPosition | None:
     """How far an output is published by the snapshots of main alone, whatever its mark says; none if none shows it."""
     return next((found for one in history_of_main(table) if (found := _moved_to(one, output)) is not None), None)
-
-
-def _previous_properties(table: Table) -> Iterator[dict[str, str]]:
-    """The properties of the table's previous metadata files, newest first, as far as they are kept."""
-    for entry in reversed(table.metadata.metadata_log):
-        try:
-            reading = f"read the previous metadata of {'.'.join(table.name())}"
-            with catalog_refusals(reading, but_not=(FileNotFoundError,)):
-                metadata = FromInputFile.table_metadata(table.io.new_input(entry.metadata_file))
-        except FileNotFoundError:  # catalogs delete the oldest ones
-            return
-        yield metadata.properties
 
 
 def _moved_to(snapshot: Snapshot, output: StagedOutput) -> MarkPosition | None:
@@ -318,45 +305,7 @@ def _may_descend(table: Table, mark: Mark, oldest: Snapshot) -> bool:
     """Whether the oldest reachable snapshot may descend from the one that set the mark, through expired ones."""
     if table.snapshot_by_id(mark.snapshot_id) is not None:
         return _is_cut_behind(table, oldest)
-    return not _led_past(table, mark, oldest)
-
-
-_NEAREST_FILES = 4
-"""How many metadata files near the commit of a snapshot are searched for its parent; clocks of writers differ."""
-
-
-def _led_past(table: Table, mark: Mark, oldest: Snapshot) -> bool:
-    """Whether earlier metadata shows that history led past the mark's snapshot, which is expired by now: main was
-    rolled back, written and expired since. The metadata that a commit wrote lists the parent of its snapshot.
-
-    Where those metadata files are gone, nothing is known, and the mark counts as expired with its history.
-    """
-    nearest = sorted(table.metadata.metadata_log, key=lambda entry: abs(entry.timestamp_ms - oldest.timestamp_ms))
-    known: dict[int, Snapshot] = {}
-    for entry in nearest[:_NEAREST_FILES]:
-        for one in _listed_in(table, entry.metadata_file):  # pyiceberg's expiry removes the parent of what it keeps
-            if one.snapshot_id not in known or known[one.snapshot_id].parent_snapshot_id is None:
-                known[one.snapshot_id] = one
-        reached = _first_at_or_below(mark, known.get(oldest.snapshot_id, oldest), known)
-        if reached is not None:
-            return reached.snapshot_id != mark.snapshot_id
-    return False
-
-
-def _listed_in(table: Table, metadata_file: str) -> list[Snapshot]:
-    try:
-        with catalog_refusals(f"read earlier metadata of {'.'.join(table.name())}", but_not=(FileNotFoundError,)):
-            return FromInputFile.table_metadata(table.io.new_input(metadata_file)).snapshots
-    except FileNotFoundError:  # catalogs delete the oldest ones
-        return []
-
-
-def _first_at_or_below(mark: Mark, newest: Snapshot, known: Mapping[int, Snapshot]) -> Snapshot | None:
-    """The first ancestor that was committed with the mark's snapshot or before it; none as far as they are known."""
-    step: Snapshot | None = newest
-    while step is not None and _sequence_number(step) > mark.sequence_number:
-        step = known.get(step.parent_snapshot_id) if step.parent_snapshot_id is not None else None
-    return step
+    return not led_past(table, oldest, snapshot_id=mark.snapshot_id, sequence_number=mark.sequence_number)
 
 
 def _is_cut_behind(table: Table, oldest: Snapshot) -> bool:

@@ -24,7 +24,7 @@ from sluice.errors import DivergedError
 from sluice.ledger.batches import BatchObservation, newest_batch, rejected_batches
 from sluice.ledger.connection import Ledger
 from sluice.publication.chain import CheckpointPosition, MarkPosition
-from sluice.publication.direct_history import direct_batches
+from sluice.publication.direct_history import direct_batches, older_checkpoint
 from sluice.publication.mark_moves import MarkMove
 from sluice.publication.marks import batch_of, find_lost_mark, history_of_main, moved_mark, read_mark
 from sluice.publication.staged_batch import (
@@ -238,16 +238,8 @@ def require_newest_checkpoint(ledger: Ledger, declaration: StreamDeclaration, *,
     newest = newest_batch(ledger, declaration.stream, generation=generation)
     if newest is None or newest.key.batch <= planned:
         return
-    raise older_checkpoint(declaration.stream, planned=planned, delivered=str(newest.key))
-
-
-def older_checkpoint(stream: str, *, planned: int, delivered: str) -> DivergedError:
-    """The error of a checkpoint that has not planned a batch which is delivered."""
-    return DivergedError(
-        f"The checkpoint of {stream} ends with batch {planned}, and batch {delivered} is delivered: it is an older "
-        "copy. An output that remembers a batch by its number would take another one for it.",
-        next_step="Bring the newer copy of the checkpoint back. Without one, `sluice stream reset "
-        f"{stream} --dry-run` shows what reading the inputs again repeats.",
+    raise older_checkpoint(
+        declaration.stream, planned=planned, shows=f"The ledger shows that batch {newest.key} is delivered"
     )
 
 

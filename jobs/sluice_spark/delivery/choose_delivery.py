@@ -25,7 +25,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from sluice.declarations.scalar_types import duration_text
 from sluice.errors import DeliveryError
-from sluice.publication.start_check import older_checkpoint
+from sluice.publication.direct_history import older_checkpoint
 from sluice_spark.delivery.delivery_port import (
     BatchGate,
     DeliveredBatch,
@@ -256,8 +256,8 @@ def choose_delivery(plan: StreamPlan, context: DeliveryContext) -> Delivery:
 
 
 def _require_newest(plan: StreamPlan, context: DeliveryContext) -> None:
-    """Refuse a checkpoint that has not planned a batch which a sink has: another one would be taken for that."""
-    key, spark = context.run.key(context.found.newest_planned), plan.rows.sparkSession
+    """Refuse a checkpoint that has not delivered a batch which a sink has: another one would be taken for that."""
+    key, spark = context.run.key(context.newest_delivered), plan.rows.sparkSession
     for sink in plan.sinks:
         if not isinstance(sink, FilesSink | DeltaSink):
             continue
@@ -269,8 +269,8 @@ def _require_newest(plan: StreamPlan, context: DeliveryContext) -> None:
                 next_step="See that its storage answers, and that the deployment's connection may read it.",
             ) from error
         if found is not None:
-            delivered = f"{key.stream}:{key.generation}:{found}"
-            raise older_checkpoint(plan.declaration.stream, planned=key.batch, delivered=delivered)
+            shows = f"The output {sink.output}, {sink.place}, shows batch {key.generation}:{found}"
+            raise older_checkpoint(plan.declaration.stream, planned=key.batch, shows=shows)
 
 
 def _kept_sink_rows(plan: StreamPlan, context: DeliveryContext) -> KeptSinkRows | None:

@@ -29,6 +29,7 @@ from sluice.errors import CheckpointError
 from sluice.ledger.batch_rules import RuleResult
 from sluice.ledger.batches import PublicationKey
 from sluice.ledger.connection import Ledger
+from sluice.ledger.generations import GenerationObservation
 from sluice.positions.log_offsets import canonical_end
 from sluice.publication.crash_points import Reached
 from sluice.settings import Settings
@@ -201,19 +202,28 @@ class TablesAtStart:
 class DeliveryContext:
     """What a way of delivery uses of its run.
 
-    checkpoint: its folder. found: what lay in it before the query started. tables: what the tables have shown then.
+    checkpoint: its folder. found: what lay in it before the query started. generation, tables: what the ledger and the
+        tables have shown then.
     recording: takes what becomes known of each batch. reached: is called at each crash point.
     """
 
     run: DeliveringRun
     checkpoint: str
     found: CheckpointState
+    generation: GenerationObservation
     tables: TablesAtStart
     controls: RunControls
     recording: Recording
     settings: Settings
     ledger: Ledger
     reached: Reached
+
+    @property
+    def newest_delivered(self) -> int:
+        """The newest batch that this generation may have delivered; -1 without any. A batch that is planned and not
+        committed may be, once a run has begun."""
+        is_begun = self.generation.begun_at is not None
+        return self.found.newest_planned if is_begun else self.found.newest_committed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

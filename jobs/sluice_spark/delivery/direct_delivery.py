@@ -23,13 +23,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from sluice.declarations.checks.combinations import DIRECT_PROMISE
 from sluice.errors import DivergedError
 from sluice.ledger.batches import BatchObservation, PublicationKey, newest_batch
-from sluice.ledger.generations import find_generation
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.direct_history import (
     ENTRIES,
     DirectBatch,
     DirectWriter,
     direct_batches,
+    left_driver,
     read_direct_batch,
     recorded_snapshot,
     require_direct_start,
@@ -96,6 +96,8 @@ class DirectDelivery:
         """
         output = self.target.output
         found = self._find(number)
+        if found is None and self._is_taken_for_another(number):
+            return None
         if found is None:
             self.context.recording.published(self.context.run.key(number), {})
             return DeliveredBatch(rows={}, counted_by_spark=output)
@@ -147,6 +149,14 @@ class DirectDelivery:
             self._seen.add(batch.snapshot_id)
             self._judge(batch)
         return found
+
+    def _is_taken_for_another(self, number: int) -> bool:
+        """Whether the sink took a batch for one of a generation that a continuation has left; then the run fails."""
+        left = next((one for one in self._history() if one.is_of_query_left_by(self.writer)), None)
+        if left is None or left.batch < number:
+            return False
+        self._fail(left_driver(self.writer, left, target=self.target.declared.table))
+        return True
 
     def _judge(self, batch: DirectBatch) -> None:
         """Check who wrote a batch, in the order of history: after this run's first batch no other run may write."""
@@ -208,14 +218,15 @@ def open_direct_delivery(plan: StreamPlan, target: IcebergTarget, context: Deliv
         query_id=state.query_id,
     )
     table = require_table(open_catalog(context.settings), target.declared.table)
-    opened = find_generation(context.ledger, run.stream)
-    is_begun = opened is not None and opened.query_id is not None  # otherwise a continuation has planned the batch
+    since, generation = state.unfinished_since, context.generation
+    if since is not None:  # a continuation gives the batch that it plans the time of the one before it
+        since = max(since, generation.opened_at) if generation.begun_at is not None else None
     require_direct_start(
         table,
         writer,
-        planned=state.newest_planned,
+        planned=context.newest_delivered,
         committed=state.newest_committed,
-        unfinished_since=state.unfinished_since if is_begun else None,
+        unfinished_since=since,
         recorded=recorded_snapshot(context.ledger, run.stream, target.output, query_id=state.query_id),
     )
     unrecorded = _find_unrecorded(direct_batches(table, stream=run.stream, output=target.output), context)

@@ -21,6 +21,7 @@ from sluice.publication.chain import CheckpointPosition
 from sluice_spark.query.state_operators import keyed_operators, processor_keys, state_meaning
 from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.session.checkpoint_metadata import CheckpointState, read_checkpoint, require_own_checkpoint
+from sluice_spark.session.planned_batch import give_query_id
 from sluice_spark.session.state_settings import take_up_state
 
 _log = logging.getLogger(__name__)
@@ -80,8 +81,11 @@ class RunCheckpoint:
                 next_step=ways_out(self.generation.stream),
             )
 
-    def register_query(self, query_id: str) -> None:
-        """Record the id of the query that the checkpoint belongs to."""
+    def begin(self, spark: SparkSession) -> None:
+        """Record the query of the checkpoint before anything is delivered. A new checkpoint gets its id here: behind
+        the start of the query, a driver that dies would have delivered what the ledger takes for another's.
+        """
+        query_id = self.state.query_id or give_query_id(spark, self.location)
         record_query_id(self.ledger, self.generation.stream, self.generation.generation, query_id)
 
 

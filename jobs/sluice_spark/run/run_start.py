@@ -43,6 +43,7 @@ from sluice.ledger.run_values import RunObservation
 from sluice.maintenance.position_pins import pinned_tables
 from sluice.maintenance.reading_position import SourcePosition, observe_reading_position
 from sluice.positions.judge_position import disagreeing, judge_position
+from sluice.positions.later_generation import require_newest_generation
 from sluice.positions.observe_position import KNOWN_BATCHES, observe_position
 from sluice.positions.stream_position import PositionFinding
 from sluice.publication.repair import repair
@@ -199,6 +200,7 @@ def start_run(
         ReplayLane(catalog=catalog, output=output, quarantine=quarantine).notice_rollback()
     found = observe_checkpoint(spark, ledger, stream, run_id=run.run_id, checkpoints_root=settings.checkpoints)
     generation, planned = found.generation.generation, found.state.newest_planned
+    require_newest_generation(found.generation, stream.declaration, settings)
     require_newest_checkpoint(ledger, stream.declaration, generation=generation, planned=planned)
     checked = check_identities(found, settings, catalog)
     require_unchanged_files(stream.declaration, settings, checkpoint=found.location)

@@ -159,13 +159,8 @@ class SupervisedRun:
                     return stop.reason or StopReason.EXHAUSTED
                 start = start.observed_again(spark)
         context = self._context(start, lease=lease, stop=stop, hand_over=hand_over)
-        query = QueryRun(
-            plan=start.plan,
-            delivery=choose_delivery(start.plan, context),
-            context=context,
-            stop=stop,
-            on_started=start.checkpoint.register_query,
-        )
+        query = QueryRun(plan=start.plan, delivery=choose_delivery(start.plan, context), context=context, stop=stop)
+        start.checkpoint.begin(spark)
         declaration = self.stream.declaration
         pinning = Pinning(declaration, self.settings, self.ledger)
         copies = RunCopies(
@@ -229,6 +224,7 @@ class SupervisedRun:
             ),
             checkpoint=checkpoint.location,
             found=checkpoint.state,
+            generation=generation,
             tables=start.tables,
             controls=RunControls(
                 lease=lease,

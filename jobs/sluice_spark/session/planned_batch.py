@@ -17,6 +17,7 @@ from uuid import uuid4
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from sluice.checkpoints.checkpoint_layout import METADATA
 from sluice.errors import CheckpointError
 from sluice.sources.iceberg_positions import StreamOffset, stream_offset_of
 from sluice_spark.session.jvm import jvm_of
@@ -98,6 +99,14 @@ def _path(spark: SparkSession, folder: JavaObject, name: str) -> JavaObject:
     return jvm_of(spark).org.apache.hadoop.fs.Path(folder, name)
 
 
+def give_query_id(spark: SparkSession, location: str) -> str:
+    """Give a checkpoint that has none the id of a query, which Spark's first start takes; that id."""
+    jvm, query_id = jvm_of(spark), str(uuid4())
+    metadata = jvm.org.apache.spark.sql.execution.streaming.runtime.StreamMetadata
+    metadata.write(metadata(query_id), jvm.org.apache.hadoop.fs.Path(location, METADATA), _hadoop_conf(spark))
+    return query_id
+
+
 def plan_first_batch(
     spark: SparkSession,
     location: str,
@@ -119,11 +128,8 @@ def plan_first_batch(
     """
     jvm = jvm_of(spark)
     streaming = jvm.org.apache.spark.sql.execution.streaming
-    folder = jvm.org.apache.hadoop.fs.Path(location)
     if not is_registered:
-        metadata = streaming.runtime.StreamMetadata(str(uuid4()))
-        file = jvm.org.apache.hadoop.fs.Path(folder, "metadata")
-        streaming.runtime.StreamMetadata.write(metadata, file, _hadoop_conf(spark))
+        give_query_id(spark, location)
     offsets = [_option(spark, None if end is None else streaming.runtime.SerializedOffset(end)) for end in ends]
     logged = streaming.checkpointing
     batch = logged.OffsetSeqMetadata.apply(_metadata(spark, planned_at))

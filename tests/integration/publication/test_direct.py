@@ -101,7 +101,7 @@ def test_a_table_that_shows_more_than_the_checkpoint_has_planned_lets_no_run_beg
     own = writer(bench, token=2)
 
     require_start(bench, own, planned=2)
-    with pytest.raises(DivergedError, match=r"shows batch 1:2 of .*, and its checkpoint ends with batch 1"):
+    with pytest.raises(DivergedError, match=r"shows batch 1:2 of .*, and the checkpoint of .* ends with batch 1"):
         require_start(bench, own, planned=1)
     with pytest.raises(DivergedError, match=r"shows batch 1:2 of .*, and the ledger knows no generation behind 0"):
         require_start(bench, replace(own, generation=0), planned=2)

@@ -1,0 +1,17 @@
+"""When the first run of a generation began to deliver."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "begun_generations"
+down_revision = "hourly_columns"
+
+SCHEMA = "sluice"
+
+
+def upgrade() -> None:
+    """Add the time. A generation whose query is known has had a run."""
+    op.add_column("generations", sa.Column("begun_at", sa.DateTime(timezone=True)), schema=SCHEMA)
+    op.execute(f"UPDATE {SCHEMA}.generations SET begun_at = opened_at WHERE query_id IS NOT NULL")  # noqa: S608  # our own name
