@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from sluice.checkpoints.checkpoint_files import CheckpointFiles, open_checkpoint_files
-from sluice.checkpoints.checkpoint_layout import COMMITS, METADATA, log_files
+from sluice.checkpoints.checkpoint_layout import COMMITS, METADATA, OFFSETS, log_files
+from sluice.checkpoints.checkpoint_logs import HEADER_LINES
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import CheckpointError, CheckpointStorageError, DivergedError
 from sluice.ledger.generations import GenerationObservation, checkpoint_of
@@ -15,7 +16,7 @@ from sluice.settings import Settings
 
 def newest_begun(generation: GenerationObservation, settings: Settings) -> int:
     """The newest generation whose checkpoint a run has begun with, from one on that the ledger knows. What a command
-    that died has left of a continuation has the same query and no newer batch.
+    that died has left of a continuation has the same query, and no batch that the one before has not planned.
 
     Raises
     ------
@@ -24,12 +25,13 @@ def newest_begun(generation: GenerationObservation, settings: Settings) -> int:
     newest, stream = generation.generation, generation.stream
     try:
         own = open_checkpoint_files(generation.checkpoint, settings.object_store)
+        query_id = generation.query_id or _query_of(own)
         while True:
             location = checkpoint_of(stream, newest + 1, checkpoints_root=settings.checkpoints)
             later = open_checkpoint_files(location, settings.object_store)
-            if not _is_begun(later, own):
+            if (found := _query_of(later)) is None or (found == query_id and not _is_ahead(later, own)):
                 return newest
-            newest, own = newest + 1, later
+            newest, own, query_id = newest + 1, later, found
     except CheckpointError as error:
         if isinstance(error, CheckpointStorageError):
             raise
@@ -72,14 +74,20 @@ def require_newest_generation(
         )
 
 
-def _is_begun(later: CheckpointFiles, own: CheckpointFiles) -> bool:
-    found = later.read_text(METADATA)
-    if found is None:
-        return False
-    if query_id_in(found) != query_id_in(own.read_text(METADATA) or ""):
-        return True
-    return _committed(later) > _committed(own)
+def _query_of(checkpoint: CheckpointFiles) -> str | None:
+    return query_id_in(checkpoint.read_text(METADATA) or "")
+
+
+def _is_ahead(later: CheckpointFiles, own: CheckpointFiles) -> bool:
+    """Whether a checkpoint has a batch that another one of the same query did not plan so."""
+    newest = _committed(later)
+    return newest > _committed(own) and _plan_of(later, newest) != _plan_of(own, newest)
 
 
 def _committed(checkpoint: CheckpointFiles) -> int:
     return max(log_files(checkpoint.list_files(COMMITS), COMMITS), default=-1)
+
+
+def _plan_of(checkpoint: CheckpointFiles, batch: int) -> list[str]:
+    """The version and the metadata, with its time, with which a batch was planned; empty where it was not."""
+    return (checkpoint.read_text(f"{OFFSETS}/{batch}") or "").splitlines()[:HEADER_LINES]

@@ -150,7 +150,7 @@ def test_a_generation_that_the_ledger_forgot_after_a_reset_is_written_back(works
     feed(workshop, stream, 2, 3)
     before = ids(workshop, "target")
     forget(workshop, stream, "generation > 1")
-    with pytest.raises(DivergedError, match="shows batch 2:1") as refused:
+    with pytest.raises(DivergedError, match="Generation 2 of") as refused:
         feed(workshop, stream, 4)
     assert f"`sluice stream repair {stream} --dry-run`" in (refused.value.next_step or "")
 
@@ -247,7 +247,7 @@ def test_a_batch_without_rows_hides_no_folder_behind_it(workshop: Workshop, tmp_
     set_back(files.checkpoint(stream), to=0)
     with files.ledger.transaction() as connection:
         connection.execute(text("DELETE FROM batches WHERE stream = :stream AND batch > 0"), {"stream": stream})
-    with pytest.raises(DivergedError, match=r"batch .*:1:2 is delivered"):
+    with pytest.raises(DivergedError, match=r"shows batch 1:2, and the checkpoint"):
         feed(files, stream, 4)
 
 
