@@ -92,10 +92,17 @@ def _is_of_a_try(old: CheckpointFiles, new: CheckpointFiles, files: Sequence[Fil
     planned, committed = log_files(files, OFFSETS), log_files(files, COMMITS)
     if not planned and not committed:
         return new.read_text(METADATA) in (None, old.read_text(METADATA))  # the state is copied first
-    newest, known = max(planned, default=-1), max(log_files(old.list_files(COMMITS), COMMITS), default=-1)
-    done = max(committed, default=-1)
-    is_own = newest <= done or _planned_at(new, newest) == _planned_at(new, done) != ""  # Spark's has its own time
-    return new.read_text(METADATA) == old.read_text(METADATA) and done <= known and newest <= done + 1 and is_own
+    done, known = max(committed, default=-1), max(log_files(old.list_files(COMMITS), COMMITS), default=-1)
+    is_own = all(_is_copied(old, new, number, behind=done) for number in planned if number > done)
+    return new.read_text(METADATA) == old.read_text(METADATA) and done <= known and is_own
+
+
+def _is_copied(old: CheckpointFiles, new: CheckpointFiles, batch: int, *, behind: int) -> bool:
+    """Whether the entry of a batch has the time of another one, as what a try writes: of the same number in the old
+    checkpoint, of the next one where that was removed there, or of the one that it is planned behind. A plan of Spark
+    has a time of its own."""
+    copied = {_planned_at(new, behind), _planned_at(old, batch), _planned_at(old, batch + 1)}
+    return _planned_at(new, batch) in copied - {""}
 
 
 def _planned_at(checkpoint: CheckpointFiles, batch: int) -> str:

@@ -67,13 +67,17 @@ def test_a_folder_with_more_than_a_try_wrote_is_left_alone(workshop: Workshop) -
         go_on(workshop, stream, leaves_out=True)
 
 
-def test_a_try_that_died_is_no_obstacle_when_the_stream_ran_on(workshop: Workshop) -> None:
-    """The sink had a batch that was not committed, which may be left without a gap."""
+@pytest.mark.parametrize("left_out", ["", "commits/1"])
+def test_a_try_that_died_is_no_obstacle_when_the_stream_ran_on(workshop: Workshop, left_out: str) -> None:
+    """The sink had a batch that was not committed, which may be left without a gap. left_out: the last file of the try,
+    which it died before."""
     stream = declare_direct(workshop)
     feed(workshop, stream, 1, 2)
     workshop.forget_last_commit(stream)
     with patch.object(gap_continuation, "open_next_generation", dies), pytest.raises(OSError, match="dies here"):
         go_on(workshop, stream)
+    if left_out:
+        (workshop.checkpoint(stream).with_name("2") / left_out).unlink()
     set_desired_state(workshop.ledger, stream, DesiredState.RUNNING)
     feed(workshop, stream, 3, 4)
     cut(workshop, 5, 6)

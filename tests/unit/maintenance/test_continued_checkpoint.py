@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 from tests.fakes.checkpoint_files import FakeCheckpointFiles
 
+from sluice.checkpoints.checkpoint_logs import EMPTY_COMMIT
 from sluice.errors import CheckpointError
 from sluice.maintenance.continued_checkpoint import plan_checkpoint, write_checkpoint
 from sluice.maintenance.reading_position import ReadingPosition, SourcePosition
@@ -123,6 +125,39 @@ def test_a_file_of_the_state_that_disappears_ends_the_copy() -> None:
         write_checkpoint(old, new, content)
 
     assert "offsets/4" not in new.texts, "nothing can start from it"
+
+
+def ran_on(old: FakeCheckpointFiles) -> FakeCheckpointFiles:
+    """A checkpoint whose stream has run batches 5 and 6 since, each planned at a time of its own."""
+    entries = {f"offsets/{one}": OFFSETS.replace(":5,", f":{one}0,") for one in (5, 6)}
+    return FakeCheckpointFiles({**old.texts, **entries, "commits/5": EMPTY_COMMIT, "commits/6": EMPTY_COMMIT})
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+@pytest.mark.parametrize("ends", [{}, {3: END.text()}])
+def test_a_try_that_died_at_any_of_its_files_is_replaced(ends: Mapping[int, str], *, is_removed: bool) -> None:
+    """Also when the old checkpoint lacked the entry of the batch before, for which the one of the batch stands in."""
+    old = old_checkpoint()
+    old.texts["offsets/3"] = OFFSETS.replace(":5,", ":4,")
+    if is_removed:
+        del old.texts["offsets/3"]
+    tried = plan_checkpoint(old, POSITION, starts={3: START.text()}, ends=ends).texts
+    later = ran_on(old)
+    wanted = plan_checkpoint(later, replace(POSITION, batch=6, planned=6), starts={3: START.text()}, ends={})
+
+    for written in range(len(tried) + 1):
+        new = FakeCheckpointFiles(dict(list(tried.items())[:written]))
+        write_checkpoint(later, new, wanted)
+        assert {path: new.texts[path] for path in new.texts if not path.startswith("state/")} == wanted.texts
+
+
+def test_a_plan_of_a_run_is_not_taken_for_that_of_a_try() -> None:
+    old = old_checkpoint()
+    content = plan_checkpoint(old, POSITION, starts={3: START.text()}, ends={})
+    new = FakeCheckpointFiles({**content.texts, "offsets/5": OFFSETS.replace(":5,", ":51,")})
+
+    with pytest.raises(CheckpointError, match="contains offsets/5 already"):
+        write_checkpoint(ran_on(old), new, content)
 
 
 def test_files_of_another_origin_are_not_mixed_with() -> None:
