@@ -1,4 +1,4 @@
-"""The entries of the offset log and the commit log of a checkpoint. Pure.
+"""The entries of the offset log and the commit log of a checkpoint, and its `metadata`. Pure.
 
 An entry of the offset log has a version, the metadata of the batch as JSON, and a line for each place in which the
 query reads a source. An entry of the commit log has a version and the watermark behind the batch. Source: Spark 4.1's
@@ -23,6 +23,15 @@ EMPTY_COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
 
 _WATERMARK, _NEXT_WATERMARK = "batchWatermarkMs", "nextBatchWatermarkMs"
 """The watermark of a batch in the offset log, and the one behind it in the commit log."""
+
+
+def query_id_in(text: str) -> str | None:
+    """The id of the query in a `metadata`; none where it has none."""
+    try:
+        found = json.loads(text)["id"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return found if isinstance(found, str) else None
 
 
 def entry_of(metadata: str, offsets: Sequence[str | None]) -> str:

@@ -14,10 +14,11 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from sluice.checkpoints.checkpoint_files import CheckpointFiles
-from sluice.checkpoints.checkpoint_layout import METADATA, log_files
-from sluice.checkpoints.checkpoint_logs import HEADER_LINES, metadata_of, planned_time
+from sluice.checkpoints.checkpoint_layout import COMMITS, METADATA, OFFSETS, log_files
+from sluice.checkpoints.checkpoint_logs import HEADER_LINES, metadata_of, planned_time, query_id_in
+from sluice.checkpoints.health_decision import commit_problem, offset_problem
 from sluice.declarations.stream_declaration import StreamDeclaration
-from sluice.errors import DivergedError
+from sluice.errors import CheckpointError, DivergedError
 from sluice.maintenance.table_readers import streamed_tables
 from sluice.publication.chain import BEFORE_THE_FIRST_BATCH
 from sluice.publication.direct_history import direct_batches, refuse_unknown_batch
@@ -57,7 +58,7 @@ class ReadingPosition:
     batch: int
     is_committed: bool
     planned: int
-    query_id: str | None
+    query_id: str
     offsets: str
     sources: tuple[SourcePosition, ...]
     unshown: tuple[str, ...] = ()
@@ -110,9 +111,9 @@ def observe_reading_position(
     DeliveryError, LakehouseError: when a table of the stream cannot be read.
     """
     tables = {name: source.table for name, source in streamed_tables(stream)}
-    planned = max(log_files(checkpoint.list_files("offsets"), "offsets"), default=-1)
-    committed = max(log_files(checkpoint.list_files("commits"), "commits"), default=-1)
-    entry = checkpoint.read_text(f"offsets/{planned}") if planned > committed else None
+    planned = max(log_files(checkpoint.list_files(OFFSETS), OFFSETS), default=-1)
+    committed = max(log_files(checkpoint.list_files(COMMITS), COMMITS), default=-1)
+    entry = checkpoint.read_text(f"{OFFSETS}/{planned}") if planned > committed else None
     shown: Mapping[str, int | None] = {}
     if entry is not None and (is_left or stream.direct_output is None):
         shown = dict(_shown(catalog, checkpoint, stream, generation, entry=entry, is_begun=is_begun, gives_up=gives_up))
@@ -120,7 +121,7 @@ def observe_reading_position(
     has = [batch >= planned for batch in shown.values() if batch is not None]
     is_visible = bool(unshown) or any(has) if gives_up else bool(shown) and not unshown and all(has)
     done = planned if is_visible else committed
-    offsets = checkpoint.read_text(f"offsets/{done}") if done >= 0 else None
+    offsets = _entry_of(checkpoint, done, stream.stream) if done >= 0 else None
     if offsets is None:
         return None
     sources = _sources(catalog, offsets, tables) if tables else ()
@@ -130,7 +131,7 @@ def observe_reading_position(
         batch=done,
         is_committed=not is_visible,
         planned=planned,
-        query_id=_query_of(checkpoint),
+        query_id=_query_of(checkpoint, stream.stream),
         offsets=offsets,
         sources=sources,
         unshown=unshown,
@@ -206,9 +207,30 @@ def _shown(
             yield name, written
 
 
-def _query_of(checkpoint: CheckpointFiles) -> str | None:
-    metadata = checkpoint.read_text(METADATA)
-    return None if metadata is None else str(json.loads(metadata)["id"])
+def _entry_of(checkpoint: CheckpointFiles, batch: int, stream: str) -> str | None:
+    """The entry of a batch that is done in the offset log, if there is one. It and its commit can be read."""
+    found = None
+    for log, problem_of in ((COMMITS, commit_problem), (OFFSETS, offset_problem)):
+        found = checkpoint.read_text(f"{log}/{batch}")
+        if found is not None and (problem := problem_of(found)) is not None:
+            raise _unreadable(checkpoint, f"{log}/{batch}", problem, stream)
+    return found
+
+
+def _query_of(checkpoint: CheckpointFiles, stream: str) -> str:
+    """The id of the query. A checkpoint that has planned a batch has one."""
+    found = query_id_in(checkpoint.read_text(METADATA) or "")
+    if found is None:
+        raise _unreadable(checkpoint, METADATA, "it has no id of a query", stream)
+    return found
+
+
+def _unreadable(checkpoint: CheckpointFiles, path: str, problem: str, stream: str) -> CheckpointError:
+    """The error of a file that is not what Spark wrote, as when the power failed before it was on the disk."""
+    return CheckpointError(
+        f"{path} of the checkpoint {checkpoint.location} cannot be read: {problem}.",
+        next_step=f"`sluice stream repair {stream} --dry-run` shows what writes it back.",
+    )
 
 
 def _newest_direct(
@@ -224,10 +246,12 @@ def _newest_direct(
     """The newest batch that Iceberg's own sink has written; none where that is unknown, and given up. It skips one of
     the same query that is no newer, whatever is in that: another must not be planned under its number."""
     newest = next(direct_batches(table, stream=output.stream, output=output.output), None)
-    if newest is None or newest.query_id != _query_of(checkpoint):
-        since = planned_time(json.loads(metadata_of(planned)))
+    if newest is None or newest.query_id != _query_of(checkpoint, output.stream):
         if not is_begun:
             return BEFORE_THE_FIRST_BATCH
+        if (problem := offset_problem(planned)) is not None:
+            raise _unreadable(checkpoint, f"The newest plan in {OFFSETS}", problem, output.stream)
+        since = planned_time(json.loads(metadata_of(planned)))
         try:
             refuse_unknown_batch(table, stream=output.stream, unfinished_since=since)
         except DivergedError:

@@ -25,6 +25,7 @@ from sluice.checkpoints.checkpoint_logs import (
     metadata_of,
     next_batch_metadata,
     offsets_of,
+    query_id_in,
 )
 from sluice.checkpoints.health_decision import commit_problem, judge_state, offset_problem
 from sluice.checkpoints.replayed_batches import REPLAY
@@ -382,15 +383,6 @@ def query_id_of(seen: StreamPosition) -> str:
         known = seen.generation.query_id
     texts = seen.contents.texts if seen.contents is not None else {}
     return known or query_id_in(texts.get(METADATA, "")) or str(uuid5(NAMESPACE_URL, seen.checkpoint))
-
-
-def query_id_in(text: str) -> str | None:
-    """The id of the query in a `metadata`; none where it has none."""
-    try:
-        found = json.loads(text)["id"]
-    except (ValueError, KeyError, TypeError):
-        return None
-    return found if isinstance(found, str) else None
 
 
 def _rows(rows: int | None) -> str:

@@ -29,6 +29,7 @@ from pyiceberg.catalog import Catalog
 from sluice.checkpoints.checkpoint_copies import copies_location, forget_copies_behind
 from sluice.checkpoints.checkpoint_files import CheckpointFiles, open_checkpoint_files
 from sluice.checkpoints.checkpoint_layout import METADATA, checksum_path, hidden_checksum_path
+from sluice.checkpoints.checkpoint_logs import query_id_in
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.ledger.batches import recent_batches, rejected_batches
 from sluice.ledger.connection import Ledger, database_time
@@ -42,7 +43,7 @@ from sluice.ledger.vacated_runs import find_left_driver
 from sluice.operations import OperationPlan, OperationVerb, Refusal, RefusalReason, Stake, steps_of
 from sluice.positions.judge_position import disagreeing, is_written_back, judge_position
 from sluice.positions.observe_position import REPLAYED_BATCHES, observe_position
-from sluice.positions.repair_decision import CheckpointRepair, query_id_in, query_id_of
+from sluice.positions.repair_decision import CheckpointRepair, query_id_of
 from sluice.positions.repair_sentences import sentence_of_rows, sentences_of_files
 from sluice.positions.restore_copy import decide_write, put_copy
 from sluice.positions.source_reach import SourceReach, refuse_gone_input

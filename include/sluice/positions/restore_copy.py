@@ -33,12 +33,12 @@ from sluice.checkpoints.checkpoint_layout import (
     is_hidden,
     log_files,
 )
-from sluice.checkpoints.checkpoint_logs import offsets_of
+from sluice.checkpoints.checkpoint_logs import offsets_of, query_id_in
 from sluice.checkpoints.observe_checkpoint import observe_checkpoint
 from sluice.errors import CheckpointError, CheckpointStorageError
 from sluice.operations import Refusal, RefusalReason
 from sluice.positions.log_offsets import canonical_end
-from sluice.positions.repair_decision import CheckpointRepair, decide_repair, lost_input, query_id_in, query_id_of
+from sluice.positions.repair_decision import CheckpointRepair, decide_repair, lost_input, query_id_of
 from sluice.positions.replay_decision import decide_replay
 from sluice.positions.stream_position import StreamPosition
 from sluice.publication.crash_points import CrashPoint, Reached

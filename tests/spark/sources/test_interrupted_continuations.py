@@ -10,7 +10,7 @@ from tests.fixtures.continuations import expire, go_on, plan_of
 from tests.fixtures.faulty_drivers import declare_lost
 from tests.fixtures.streams_of_tables import dying_at
 from tests.fixtures.workshop import Workshop
-from tests.spark.delivery.test_unmarked_outputs import declare_direct, feed, forget
+from tests.spark.delivery.test_unmarked_outputs import declare_direct, feed, forget, repair_of
 from tests.spark.runs.test_torn_records import uncommit
 from tests.spark.runs.test_torn_staging import declare_outputs, repair
 from tests.spark.sources.test_continued_streams import Counting
@@ -174,3 +174,35 @@ def test_a_ledger_that_was_written_back_still_knows_that_a_stream_keeps_state(wo
     expire(workshop, counting.source)
     with pytest.raises(UsageError, match="keeps state"):
         go_on(workshop, counting.cut)
+
+
+@pytest.mark.parametrize("path", ["metadata", "offsets/0", "commits/0"])
+def test_a_file_that_cannot_be_read_is_repaired_before_a_continuation(workshop: Workshop, path: str) -> None:
+    stream = start(workshop)
+    cut(workshop, 2, 3)
+    (workshop.checkpoint(stream) / path).write_text("")
+    with pytest.raises(CheckpointError, match=rf"{path} of the checkpoint .* cannot be read") as refused:
+        plan_of(workshop, stream)
+    assert f"`sluice stream repair {stream} --dry-run`" in (refused.value.next_step or "")
+    repair(workshop, stream)
+    go_on(workshop, stream)
+    workshop.run(stream, is_recorded=True)
+    assert ids(workshop, "first") == [1, 2, 3]
+
+
+def test_a_first_plan_behind_a_reset_that_cannot_be_read_is_refused(workshop: Workshop) -> None:
+    """The driver ended in its batch, and the table shows batches of the generation before alone."""
+    stream = declare_direct(workshop)
+    feed(workshop, stream, 1)
+    set_desired_state(workshop.ledger, stream, DesiredState.STOPPED)
+    reset_stream(workshop.ledger, workshop.stream(stream), workshop.settings, asked_by="a test")
+    set_desired_state(workshop.ledger, stream, DesiredState.RUNNING)
+    (workshop.folder / f"{stream}.sql").write_text("SELECT * FROM r WHERE raise_error('the executor dies') IS NULL")
+    with pytest.raises(Exception, match="the executor dies"):
+        workshop.run(stream, is_recorded=True)
+    (workshop.checkpoint(stream) / "offsets" / "0").write_text("")
+    for leaves_out in (False, True):
+        with pytest.raises(CheckpointError, match=r"The newest plan in offsets .* cannot be read") as refused:
+            plan_of(workshop, stream, leaves_out=leaves_out)
+        assert f"`sluice stream repair {stream} --dry-run`" in (refused.value.next_step or "")
+    assert f"`sluice stream reset {stream} --dry-run`" in repair_of(workshop, stream)
