@@ -114,7 +114,7 @@ def _planned_at(checkpoint: CheckpointFiles, batch: int) -> str:
         return ""
 
 
-def write_checkpoint(old: CheckpointFiles, new: CheckpointFiles, content: ContinuedCheckpoint) -> None:
+def write_checkpoint(old: CheckpointFiles, new: CheckpointFiles, content: ContinuedCheckpoint, *, stream: str) -> None:
     """Write a planned checkpoint. A second try completes a first one, also one that was planned in another way.
 
     Raises
@@ -126,8 +126,10 @@ def write_checkpoint(old: CheckpointFiles, new: CheckpointFiles, content: Contin
     foreign = [seen.path for seen in files if seen.path not in own]
     if foreign and not _is_of_a_try(old, new, files):
         raise CheckpointError(
-            f"{new.location}, the folder of the new checkpoint, contains {foreign[0]} already.",
-            next_step="Find out whose it is, and move it away.",
+            f"{new.location}, the folder of the new checkpoint, contains {foreign[0]} already. It may be that of a "
+            "generation that the ledger does not know, as an older copy.",
+            next_step=f"If it is, write the generation back first: `sluice stream repair {stream} --dry-run`. "
+            "Otherwise find out whose it is, and move it away.",
         )
     for path in foreign:
         new.remove(path)

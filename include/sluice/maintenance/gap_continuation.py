@@ -138,7 +138,8 @@ def continue_stream(
     # What is planned is what there is: another thing of the same name would be another plan.
     seen = observe_identities(wanted.declaration, settings, catalog)
     new = open_checkpoint_files(planned.checkpoint, settings.object_store)
-    write_checkpoint(open_checkpoint_files(planned.continues, settings.object_store), new, planned.content)
+    old = open_checkpoint_files(planned.continues, settings.object_store)
+    write_checkpoint(old, new, planned.content, stream=wanted.name)
     return open_next_generation(
         ledger,
         wanted.name,

@@ -110,7 +110,7 @@ def test_the_state_is_copied_as_it_was_behind_the_batch() -> None:
     content = plan_checkpoint(old, POSITION, starts={3: START.text()}, ends={3: END.text()})
 
     for _ in range(2):  # a second try completes a first one
-        write_checkpoint(old, new, content)
+        write_checkpoint(old, new, content, stream="orders")
 
     assert {path: text for path, text in new.texts.items() if path.startswith("state/")} == WANTED_STATE
     assert content.state_bytes == sum(len(text) for text in WANTED_STATE.values())
@@ -122,7 +122,7 @@ def test_a_file_of_the_state_that_disappears_ends_the_copy() -> None:
     del old.texts["state/0/0/5.delta"]
 
     with pytest.raises(CheckpointError, match=r"state/0/0/5\.delta of the checkpoint memory://checkpoint is gone"):
-        write_checkpoint(old, new, content)
+        write_checkpoint(old, new, content, stream="orders")
 
     assert "offsets/4" not in new.texts, "nothing can start from it"
 
@@ -147,7 +147,7 @@ def test_a_try_that_died_at_any_of_its_files_is_replaced(ends: Mapping[int, str]
 
     for written in range(len(tried) + 1):
         new = FakeCheckpointFiles(dict(list(tried.items())[:written]))
-        write_checkpoint(later, new, wanted)
+        write_checkpoint(later, new, wanted, stream="orders")
         assert {path: new.texts[path] for path in new.texts if not path.startswith("state/")} == wanted.texts
 
 
@@ -157,11 +157,14 @@ def test_a_plan_of_a_run_is_not_taken_for_that_of_a_try() -> None:
     new = FakeCheckpointFiles({**content.texts, "offsets/5": OFFSETS.replace(":5,", ":51,")})
 
     with pytest.raises(CheckpointError, match="contains offsets/5 already"):
-        write_checkpoint(ran_on(old), new, content)
+        write_checkpoint(ran_on(old), new, content, stream="orders")
 
 
 def test_files_of_another_origin_are_not_mixed_with() -> None:
     old, new = old_checkpoint(), FakeCheckpointFiles({"offsets/9": "of somebody else"})
 
-    with pytest.raises(CheckpointError, match="contains offsets/9 already"):
-        write_checkpoint(old, new, plan_checkpoint(old, POSITION, starts={3: START.text()}, ends={3: END.text()}))
+    content = plan_checkpoint(old, POSITION, starts={3: START.text()}, ends={3: END.text()})
+    with pytest.raises(CheckpointError, match=r"contains offsets/9 already.* ledger does not know") as refused:
+        write_checkpoint(old, new, content, stream="orders")
+
+    assert "`sluice stream repair orders --dry-run`" in (refused.value.next_step or "")
