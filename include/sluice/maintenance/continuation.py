@@ -26,11 +26,13 @@ class ContinuationWay(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceGap:
-    """What is missing behind the position of one source. reads: the files that are its rows; none leaves them out."""
+    """What is missing behind the position of one source. reads: the files that are its rows; none leaves them out.
+    unread: the rows of the snapshot at the position that are left out as well; none when their number is unknown."""
 
     source: SourcePosition
     gap: InputGap
     reads: GapRange | None
+    unread: int | None = 0
 
     @property
     def start(self) -> StreamOffset:
@@ -49,7 +51,8 @@ class Continuation:
     gaps: what is missing, of each source that is cut. moves: of sources that are not any more what they were.
     accepts: the tables that are taken as they are: they were created again, and published rows are gone.
     rows_read: what the next batch reads, and at least what the next ones read of moved sources.
-    rows_left_out: the missing rows that are never read. rows_given_up: those that were read and never become visible.
+    rows_left_out: the missing rows that are never read, as far as they are known. rows_given_up: those that were read
+        and never become visible.
     content: of the new checkpoint.
     """
 
@@ -101,9 +104,11 @@ def sentences_of_gap(one: SourceGap, *, has_state: bool) -> tuple[str, str]:
     named = f"Input {one.source.input}: {gap}."
     if reads is None:
         state = " They are missing in the stream's state as well." if has_state else ""
+        number = "an unknown number of" if one.unread is None else f"{one.unread:,}"
+        rest = "" if one.unread == 0 else f" and {number} rows of snapshot {gap.position}, which was read in part,"
         return named, (
-            f"Leave out {gap.rows:,} rows of {len(gap.missing)} expired snapshots for good; the next batch begins with "
-            f"snapshot {gap.resumes_at.snapshot_id}.{state}"
+            f"Leave out {gap.rows:,} rows of {len(gap.missing)} expired snapshots{rest} for good; the next batch "
+            f"begins with snapshot {gap.resumes_at.snapshot_id}.{state}"
         )
     return named, (
         f"Read {reads.rows:,} rows in one batch: files {reads.first} to {reads.end - 1} of snapshot "

@@ -56,7 +56,7 @@ from sluice.maintenance.unpublished_batches import Unpublished, find_unpublished
 from sluice.operations import OperationPlan, OperationVerb, Stake, steps_of
 from sluice.publication.chain import BEFORE_THE_FIRST_BATCH
 from sluice.settings import Settings
-from sluice.sources.gap_files import GapRange, NotProved, ends_of, live_files, plan_gap_range
+from sluice.sources.gap_files import GapRange, NotProved, ends_of, live_files, plan_gap_range, unread_rows
 from sluice.sources.iceberg_positions import history_of
 from sluice.sources.input_branch import find_branch
 from sluice.sources.input_gap import InputGap, find_gap
@@ -255,7 +255,8 @@ def _find(catalog: Catalog, wanted: LoadedStream, source: SourcePosition, *, lea
     if gap is None:
         return None
     if leaves_out:
-        return SourceGap(source=source, gap=gap, reads=None)
+        unread = unread_rows(table, gap, offset=source.offset, planned=source.planned)
+        return SourceGap(source=source, gap=gap, reads=None, unread=unread)
     found = _prove(table, gap, source)
     if isinstance(found, NotProved):
         raise _not_proved(wanted, source, gap, found)
@@ -321,7 +322,7 @@ def _plan(
         moves=tuple(moves),
         accepts=tuple(accepts),
         rows_read=sum(one.reads.rows for one in distinct if one.reads) + sum(one.rows or 0 for one in moves),
-        rows_left_out=sum(one.gap.rows for one in distinct if one.reads is None),
+        rows_left_out=sum(one.gap.rows + (one.unread or 0) for one in distinct if one.reads is None),
         rows_given_up=unpublished.rows,
         content=content,
     )

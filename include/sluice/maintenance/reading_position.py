@@ -7,7 +7,7 @@ several Iceberg inputs, the snapshot in an offset says which table it is of: ids
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyiceberg.catalog import Catalog
@@ -35,12 +35,14 @@ class SourcePosition:
     """Where a stream continues in one Iceberg input, as one line of its checkpoint has it; there may be several.
 
     line: the line of the entry in the offset log that holds the offset.
+    planned: where the batch ends there that is planned next; none without one.
     """
 
     input: str
     table: str
     line: int
     offset: StreamOffset
+    planned: StreamOffset | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +126,8 @@ def observe_reading_position(
     offsets = _entry_of(checkpoint, done, stream.stream) if done >= 0 else None
     if offsets is None:
         return None
-    sources = _sources(catalog, offsets, tables) if tables else ()
+    following = entry.splitlines() if entry is not None and done < planned else ()
+    sources = _sources(catalog, offsets, tables, following) if tables else ()
     if tables and not sources:
         return None
     return ReadingPosition(
@@ -138,8 +141,11 @@ def observe_reading_position(
     )
 
 
-def _sources(catalog: Catalog, offsets: str, tables: Mapping[str, str]) -> tuple[SourcePosition, ...]:
-    """The lines of Iceberg inputs in an entry of the offset log; none when the input of one is unknown."""
+def _sources(
+    catalog: Catalog, offsets: str, tables: Mapping[str, str], following: Sequence[str]
+) -> tuple[SourcePosition, ...]:
+    """The lines of Iceberg inputs in an entry of the offset log; none when the input of one is unknown. following: the
+    lines of the entry behind it."""
     found = {
         number: offset
         for number, text in enumerate(offsets.splitlines())
@@ -149,7 +155,13 @@ def _sources(catalog: Catalog, offsets: str, tables: Mapping[str, str]) -> tuple
     if any(name is None for snapshot_id, name in inputs.items() if snapshot_id != BEGINNING):
         return ()
     return tuple(
-        SourcePosition(input=name, table=tables[name], line=line, offset=offset)
+        SourcePosition(
+            input=name,
+            table=tables[name],
+            line=line,
+            offset=offset,
+            planned=stream_offset_of(following[line]) if line < len(following) else None,
+        )
         for line, offset in found.items()
         if (name := inputs[offset.snapshot_id]) is not None
     )
@@ -197,7 +209,7 @@ def _shown(
             yield output.output, max(former)
     for name, declared in stream.outputs.items():
         if declared.iceberg is None:
-            yield name, None
+            yield name, None if is_begun else BEFORE_THE_FIRST_BATCH
         elif declared.iceberg.is_direct:
             table = require_table(catalog, declared.iceberg.table)
             output = StagedOutput(stream=stream.stream, output=name, target=declared.iceberg.table)

@@ -139,6 +139,45 @@ def plan_gap_range(
     )
 
 
+def unread_rows(table: Table, gap: InputGap, *, offset: StreamOffset, planned: StreamOffset | None) -> int | None:
+    """The rows of the snapshot at the position that were not read; none when their number is not known any more.
+
+    Parameters
+    ----------
+    planned: where the next batch ends, when it is planned.
+
+    Raises
+    ------
+    LakehouseError: when a manifest cannot be read.
+    """
+    if gap.read is not None and gap.read.is_read_by(offset):
+        return 0
+    is_listed = table.snapshot_by_id(gap.position) is not None
+    files = live_files(table, gap.position if is_listed else gap.resumes_at.snapshot_id)
+    return unread_in(gap, files or (), offset=offset, planned=planned)
+
+
+def unread_in(
+    gap: InputGap, files: Sequence[LiveFile], *, offset: StreamOffset, planned: StreamOffset | None
+) -> int | None:
+    """The rows that `unread_rows` counts in the live files of that snapshot or of a later one, when all of it is there.
+
+    A read of all files ends where it is planned to: behind that are older files, which were read before.
+    """
+    read, later = gap.read, {step.snapshot_id for step in (*gap.missing, gap.resumes_at)}
+    if read is None:
+        return None
+    if offset.scan_all_files:
+        own = [file for file in files if file.added_by not in later]
+        end, wanted = None if planned is None else planned.position, (read.total_files, read.total_rows)
+    else:
+        own = [file for file in files if file.added_by == gap.position]
+        end, wanted = len(own), (read.appended_files, read.appended_rows)
+    if end is None or (len(own), sum(file.rows for file in own)) != wanted:
+        return None
+    return sum(file.rows for file in own[offset.position : end])
+
+
 def _incomplete(steps: Sequence[TableStep], files: Sequence[LiveFile]) -> TableStep | None:
     """The first snapshot of which not every file and row is live."""
     counts, rows = Counter(file.added_by for file in files), Counter[int]()

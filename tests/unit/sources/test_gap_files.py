@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.sources.gap_files import GapRange, LiveFile, NotProved, ends_of, plan_gap_range
+from sluice.sources.gap_files import GapRange, LiveFile, NotProved, ends_of, plan_gap_range, unread_in
 from sluice.sources.iceberg_positions import StreamOffset, TableStep
 from sluice.sources.input_gap import InputGap
 
@@ -102,3 +102,29 @@ def test_a_gap_in_words() -> None:
     assert "at least 2 snapshots with at least 20" in str(replace(GAP, is_named=False))
     assert "nothing is missing between it and the oldest" in str(replace(GAP, missing=()))
     assert ": 2, 3, 2, 3, 2 and 1 more;" in str(replace(GAP, missing=GAP.missing * 3))
+
+
+PART = replace(step(1), appended_files=3, appended_rows=30, total_files=4, total_rows=40)
+END = StreamOffset(snapshot_id=1, position=3, scan_all_files=False)
+
+
+@pytest.mark.parametrize("live", [(4, 3, 2, 1, 1, 1, 0), (1, 1, 1, 0)])
+@pytest.mark.parametrize("scans", [False, True])
+def test_the_unread_rows_of_a_snapshot_are_counted_from_live_files(live: tuple[int, ...], *, scans: bool) -> None:
+    """A scan is planned to its end, and does not read the file that was there before."""
+    offset = StreamOffset(snapshot_id=1, position=1, scan_all_files=scans)
+
+    assert unread_in(replace(GAP, read=PART), files(*live), offset=offset, planned=END) == 20
+
+
+@pytest.mark.parametrize(
+    ("live", "planned", "scans"),
+    [((4, 3, 2, 1, 1, 0), END, False), ((4, 3, 2, 1, 1, 1), END, True), ((1, 1, 1, 0), None, True)],
+)
+def test_the_number_is_unknown_when_files_or_the_planned_end_are_gone(
+    live: tuple[int, ...], planned: StreamOffset | None, *, scans: bool
+) -> None:
+    offset = StreamOffset(snapshot_id=1, position=1, scan_all_files=scans)
+
+    assert unread_in(replace(GAP, read=PART), files(*live), offset=offset, planned=planned) is None
+    assert unread_in(replace(GAP, read=None), files(1, 1, 1, 0), offset=offset, planned=END) is None

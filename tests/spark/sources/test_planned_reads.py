@@ -1,0 +1,69 @@
+"""A position within a snapshot: files that a continuation has planned to read, and that no run has read yet, or a
+snapshot that was read in part."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.fixtures.continuations import go_on
+from tests.fixtures.faulty_drivers import declare_lost
+from tests.fixtures.workshop import Workshop
+from tests.spark.delivery.test_unmarked_outputs import feed, with_files
+from tests.spark.runs.test_torn_staging import declare_outputs
+from tests.spark.sources.test_unpublished_ways_out import cut, ids
+
+from sluice.publication.crash_points import CrashPoint
+
+
+def start(workshop: Workshop) -> str:
+    """A stream with a row; its name."""
+    for table in ("source", "first"):
+        workshop.declare_table(table, {"id": "long"})
+    stream = declare_outputs(workshop, "first")
+    feed(workshop, stream, 1)
+    return stream
+
+
+@pytest.mark.parametrize("is_beside_files", [False, pytest.param(True, marks=pytest.mark.full)])
+def test_a_planned_read_that_is_cut_off_is_left_out_with_its_rows(
+    workshop: Workshop, tmp_path: Path, *, is_beside_files: bool
+) -> None:
+    """No output has the batch that the first continuation has planned: nothing is unknown of it."""
+    if is_beside_files:
+        workshop, stream = with_files(workshop, tmp_path / "lake", with_table=True)
+        feed(workshop, stream, 1)
+    else:
+        stream = start(workshop)
+    cut(workshop, 2, 3)
+    go_on(workshop, stream)
+    cut(workshop, 4, 5)
+    plan = go_on(workshop, stream, leaves_out=True)
+    workshop.run(stream, is_recorded=True)
+    assert ids(workshop, "first") == [1, 5]
+    assert plan.seen.rows_left_out == 3
+    said = " ".join(plan.sentences())
+    assert "Leave out 1 rows of 1 expired snapshots and 2 rows of snapshot" in said
+    assert "may be missing" not in said
+
+
+def test_a_snapshot_that_was_read_in_part_is_left_out_with_the_rest_of_its_rows(workshop: Workshop) -> None:
+    stream = start(workshop)
+    rows = workshop.spark.createDataFrame([(2,), (3,), (4,)], "id long").repartition(3, "id")
+    rows.writeTo(f"lakehouse.{workshop.table_name('source')}").append()
+    begun = []
+
+    def dying_in_the_second(here: CrashPoint) -> None:
+        begun.extend([here] if here is CrashPoint.BATCH_BEGUN else [])
+        if len(begun) == 2:
+            raise OSError("the driver dies here")
+
+    with pytest.raises(OSError, match="dies here"):
+        workshop.run(stream, is_recorded=True, reached=dying_in_the_second)
+    declare_lost(workshop, stream)
+    cut(workshop, 5, 6)
+    plan = go_on(workshop, stream, leaves_out=True)
+    workshop.run(stream, is_recorded=True)
+    shown = ids(workshop, "first")
+    assert 1 < len(shown) < 5
+    assert plan.seen.rows_left_out == 6 - len(shown)
