@@ -47,6 +47,7 @@ from sluice.maintenance.continued_checkpoint import plan_checkpoint, write_check
 from sluice.maintenance.reading_position import ReadingPosition, SourcePosition, observe_reading_position
 from sluice.maintenance.source_moves import (
     SourceMove,
+    keep_planned,
     move_to_branch,
     move_to_new_table,
     move_to_new_topics,
@@ -101,6 +102,8 @@ def plan_continuation(
     if not gaps and not moves and not accepts and not is_skipped:
         raise _no_gap(wanted, position)
     _refuse_unshown(wanted, position, leaves_out=leaves_out)
+    cut = {one.source.line for one in gaps}
+    still = [keep_planned(one, require_table(catalog, one.table)) for one in whole if one.line not in cut]
     unpublished = find_unpublished(
         ledger, catalog, wanted, generation=left.generation, position=position, keeps_state=keeps_state
     )
@@ -113,7 +116,7 @@ def plan_continuation(
         old=old,
         position=position,
         gaps=gaps,
-        moves=moves,
+        moves=(*moves, *filter(None, still)),
         accepts=accepts,
         unpublished=unpublished,
     )
@@ -233,7 +236,7 @@ def _moves(
         if another is not None:
             yield move_to_new_table(source, another, table)
         elif branch := find_branch(table, name=source.table, position=source.offset.snapshot_id):
-            yield move_to_branch(source, branch, table)
+            yield move_to_branch(source, branch, table, stream=wanted.name)
     yield from move_to_new_topics(position, wanted.declaration, replaced, settings)
 
 

@@ -2,7 +2,7 @@
 
 Besides a gap there are inputs that are not any more what the position is in: a table that was rolled back or replaced,
 and a topic or a table that was deleted and created again. Of these the stream continues at the common ancestor, or at
-the beginning of the new one.
+the beginning of the new one. An input that stands still keeps the read that a continuation before has planned.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from sluice.errors import UsageError
 from sluice.maintenance.reading_position import ReadingPosition, SourcePosition
 from sluice.publication.rolled_back_marks import ADOPT, rolled_back_marks
 from sluice.settings import KafkaConnection, Settings
-from sluice.sources.iceberg_positions import BEGINNING, StreamOffset, history_of
+from sluice.sources.gap_files import live_files
+from sluice.sources.iceberg_positions import BEGINNING, StreamOffset, TableStep, history_of, step_of
 from sluice.sources.input_branch import InputBranch
 from sluice.sources.source_identities import Replaced
 from sluice.sources.table_starts import NeedsAppend, Unreachable, observe_files, plan_whole_table
@@ -60,18 +61,21 @@ def refuse_unadopted(source: SourcePosition, table: Table) -> None:
         )
 
 
-def move_to_branch(source: SourcePosition, branch: InputBranch, table: Table) -> SourceMove:
+def move_to_branch(source: SourcePosition, branch: InputBranch, table: Table, *, stream: str) -> SourceMove:
     """Continue in a table that was rolled back or replaced: behind the common ancestor, or with all that it holds now.
 
     Raises
     ------
-    UsageError: when the rows of a replaced table cannot be read from its files alone.
+    UsageError: when the rows of a replaced table cannot be read from its files alone, or when files were planned to be
+        read that are older than the common ancestor.
     """
     named = f"Input {source.input}: {branch}."
     published = f"What was published of the {branch.withdrawn_rows:,} withdrawn rows stays in the outputs."
     common = branch.common
     if common is None:
         return _with_sentences(_move_to_beginning(source, table), named, published)
+    if source.offset.scan_all_files and not branch.withdrawn[-1].is_read_by(source.offset):
+        raise _planned_and_unread(source, branch, common, stream=stream)
     if branch.new:
         first = branch.new[0]
         start = StreamOffset(snapshot_id=first.snapshot_id, position=0, scan_all_files=False)
@@ -80,6 +84,33 @@ def move_to_branch(source: SourcePosition, branch: InputBranch, table: Table) ->
     reads = f"Read {branch.new_rows:,} rows of {len(branch.new)} snapshots that came since, once."
     return SourceMove(
         line=source.line, start=start.text(), end=None, rows=branch.new_rows, sentences=(named, published, reads)
+    )
+
+
+def _planned_and_unread(source: SourcePosition, branch: InputBranch, common: TableStep, *, stream: str) -> UsageError:
+    """The error of a position in front of the files of a snapshot, the older ones included."""
+    return UsageError(
+        f"Input {source.input}: {branch.table} was rolled back to snapshot {common.snapshot_id} before the next batch "
+        f"was run, which is planned to read files of snapshot {branch.position}. Behind the older snapshot, the rows "
+        "of these files that main still has would never be read.",
+        next_step=f"Set main of {branch.table} to snapshot {branch.position}, and `sluice stream start {stream}` reads "
+        f"them. Otherwise `sluice stream reset {stream} --dry-run` shows what reading the inputs again repeats.",
+    )
+
+
+def keep_planned(source: SourcePosition, table: Table) -> SourceMove | None:
+    """What a continuation has planned to read and no run has read, when the input itself needs no move; none where that
+    is nothing. Planned by Spark, the batch would read all files behind its start, also older ones that were read."""
+    offset, planned, at = source.offset, source.planned, table.snapshot_by_id(source.offset.snapshot_id)
+    if planned is None or at is None or not offset.scan_all_files or step_of(at).is_read_by(offset):
+        return None
+    rows = sum(file.rows for file in (live_files(table, at.snapshot_id) or ())[offset.position : planned.position])
+    return SourceMove(
+        line=source.line,
+        start=offset.text(),
+        end=planned.text(),
+        rows=rows,
+        sentences=(f"Input {source.input}: read the {rows:,} rows that its next batch is planned to read.",),
     )
 
 

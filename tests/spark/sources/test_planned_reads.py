@@ -6,13 +6,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.fixtures.continuations import go_on
+from tests.fixtures.continuations import expire, go_on, plan_of
 from tests.fixtures.faulty_drivers import declare_lost
 from tests.fixtures.workshop import Workshop
 from tests.spark.delivery.test_unmarked_outputs import feed, with_files
 from tests.spark.runs.test_torn_staging import declare_outputs
 from tests.spark.sources.test_unpublished_ways_out import cut, ids
 
+from sluice.errors import UsageError
 from sluice.publication.crash_points import CrashPoint
 
 
@@ -23,6 +24,27 @@ def start(workshop: Workshop) -> str:
     stream = declare_outputs(workshop, "first")
     feed(workshop, stream, 1)
     return stream
+
+
+def test_an_input_that_was_rolled_back_into_a_planned_read_is_not_followed(workshop: Workshop) -> None:
+    stream = start(workshop)
+    for number in (2, 3, 4):
+        workshop.append("source", [{"id": number}])
+    *_, third, fourth = (one.snapshot_id for one in workshop.table("source").history())
+    expire(workshop, workshop.table_name("source"), retain_last=2)
+    go_on(workshop, stream)
+    workshop.table("source").manage_snapshots().rollback_to_snapshot(third).commit()
+    for leaves_out in (False, True):
+        with pytest.raises(UsageError, match="would never be read") as refused:
+            plan_of(workshop, stream, leaves_out=leaves_out)
+        assert f"to snapshot {fourth}, and `sluice stream start {stream}`" in (refused.value.next_step or "")
+    workshop.spark.sql(
+        "CALL lakehouse.system.set_current_snapshot(table => {table}, snapshot_id => {id})",
+        table=f"lakehouse.{workshop.table_name('source')}",
+        id=fourth,
+    ).collect()
+    workshop.run(stream, is_recorded=True)
+    assert ids(workshop, "first") == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("is_beside_files", [False, pytest.param(True, marks=pytest.mark.full)])
@@ -67,3 +89,16 @@ def test_a_snapshot_that_was_read_in_part_is_left_out_with_the_rest_of_its_rows(
     shown = ids(workshop, "first")
     assert 1 < len(shown) < 5
     assert plan.seen.rows_left_out == 6 - len(shown)
+
+
+def test_a_planned_read_is_kept_by_a_continuation_for_another_reason(workshop: Workshop) -> None:
+    """Planned by Spark, the batch would read row 1 again: it is in a file of the snapshot that is read."""
+    stream = start(workshop)
+    cut(workshop, 2, 3)
+    go_on(workshop, stream)
+    workshop.catalog.drop_table(workshop.table_name("first"))
+    workshop.create_tables(only=workshop.table_name("first"))
+    plan = go_on(workshop, stream, leaves_out=True)
+    assert "read the 2 rows that its next batch is planned to read" in " ".join(plan.sentences())
+    workshop.run(stream, is_recorded=True)
+    assert ids(workshop, "first") == [2, 3]
