@@ -146,7 +146,9 @@ class _Observed:
 
     def published(self, stream: LoadedStream, table: str) -> int:
         """The rows of the newest batches that the ledger has of a table of a stream."""
+        declared = stream.declaration.outputs.items()
         outputs = {one.output for one in staged_outputs(stream.declaration) if one.target == table}
+        outputs |= {name for name, one in declared if one.iceberg is not None and one.iceberg.table == table}
         recorded = recent_batches(self.ledger, stream.name, KNOWN_BATCHES)
         return sum(rows or 0 for one in recorded for name, rows in one.published_rows.items() if name in outputs)
 
