@@ -210,9 +210,10 @@ sluice stream start STREAM
 
 FINDINGS
 
-The plan says how many rows are read again; none is lost or doubled by a repair. It is refused, with what would be lost,
-where state is gone for good or a source kept in the checkpoint alone what was read (files); then a reset is left. A
-repair that is interrupted leaves a checkpoint from which no driver starts: type it again.
+The plan says how many rows are read again. None is lost by a repair, and none is doubled in a table; outputs that know
+no batch by its number (Kafka, console, memory) get them a second time, as the plan says. It is refused, with what would
+be lost, where state is gone for good or a source kept in the checkpoint alone what was read (files); then a reset is
+left. A repair that is interrupted leaves a checkpoint from which no driver starts: type it again.
 
 A stream with state is copied at each orderly stop. `sluice stream show STREAM` says behind which batch the newest copy
 stands and how old it is, and a repair takes it where state is lost. When the tables are further, the next start runs

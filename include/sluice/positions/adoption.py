@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from sluice.positions.judge_position import disagreeing, is_written_back, judge_position
+from sluice.positions.repair_sentences import sentences_of_repetition
 from sluice.positions.rolled_back_table import HiddenCommit
 from sluice.positions.stream_position import StreamPosition, Witness
 from sluice.publication.chain import MarkPosition
@@ -146,6 +147,8 @@ def sentences_of(adoption: Adoption, then: Sequence[StreamPosition]) -> Iterator
     yield from _of_others(adoption)
     yield from _of_readers(adoption)
     for seen in then:
+        if adoption.way is AdoptionWay.REREAD and any(one.names.stream == seen.stream for one in adoption.outputs):
+            yield from sentences_of_repetition(seen.stream, seen.repeating, adoption.rows_read_again)
         yield _next_command(seen)
 
 

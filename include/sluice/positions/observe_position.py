@@ -52,6 +52,7 @@ from sluice.publication.undeclared_outputs import (
     has_unmarked_outputs,
     load_output_tables,
     remembers_batches,
+    repeating_outputs,
 )
 from sluice.settings import Settings
 from sluice.sources.source_identities import NONE_KNOWN, Identities, Replaced, find_replaced, observe_identities
@@ -129,6 +130,7 @@ def observe_position(
         is_live=run is not None and run.is_live and run.run_id != own_run_id and not is_vacated(run),
         has_other_outputs=has_unmarked_outputs(declaration),
         remembers_batches=remembers_batches(declaration),
+        repeating=repeating_outputs(declaration),
         own_memory=tuple(_with_own_memory(declaration)),
         puts_files_away=any(one.puts_files_away for one in declaration.inputs.values()),
         has_static_inputs=not all(one.is_stream for one in declaration.inputs.values()),

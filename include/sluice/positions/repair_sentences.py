@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from sluice.checkpoints.checkpoint_layout import METADATA
 from sluice.positions.repair_decision import CheckpointRepair
@@ -25,17 +25,24 @@ def sentences_of_files(seen: StreamPosition, written: CheckpointRepair) -> Itera
             f"The next start runs the batches {written.replays[0]} to {written.replays[-1]} again, one after another "
             "to the end that each had, for the state alone: their rows are in the tables and do not appear twice."
         )
-    if seen.has_other_outputs and any(path != METADATA for path in removed):
-        yield "What is read again comes a second time to outputs that have no mark and know no batch by its number."
     if written.runs_again is not None:
         yield f"Spark runs batch {written.runs_again} again; its rows are in the tables and do not appear twice."
 
 
-def sentence_of_rows(read_again: int | None, lost: int | None = 0) -> str:
-    """How many rows are read again, and lost. Unset: unknown."""
-    again, gone = (f"{one:,}" if one is not None else "an unknown number" for one in (read_again, lost))
+def sentence_of_rows(read_again: int | None, lost: int | None = 0, *, doubled: int | None = 0) -> str:
+    """How many rows are read again, lost and doubled. Unset: unknown."""
+    again, gone, twice = (f"{one:,}" if one is not None else "an unknown number" for one in (read_again, lost, doubled))
     rows = again if read_again is not None else f"{again[0].upper()}{again[1:]} of"
-    return f"{rows} rows are read again, {gone} are lost, 0 are doubled."
+    return f"{rows} rows are read again, {gone} are lost, {twice} are doubled."
+
+
+def sentences_of_repetition(stream: str, repeating: Sequence[str], read_again: int | None) -> Iterator[str]:
+    """That outputs get rows a second time. read_again: how many rows are; unset when that is unknown."""
+    if repeating and read_again != 0:
+        yield (
+            f"What {stream} reads again comes a second time to {', '.join(repeating)}: no mark shows what is there, "
+            "and no batch is known there by its number."
+        )
 
 
 def _named(paths: list[str]) -> str:

@@ -44,7 +44,7 @@ from sluice.operations import OperationPlan, OperationVerb, Refusal, RefusalReas
 from sluice.positions.judge_position import disagreeing, is_written_back, judge_position
 from sluice.positions.observe_position import REPLAYED_BATCHES, observe_position
 from sluice.positions.repair_decision import CheckpointRepair, query_id_of
-from sluice.positions.repair_sentences import sentence_of_rows, sentences_of_files
+from sluice.positions.repair_sentences import sentence_of_rows, sentences_of_files, sentences_of_repetition
 from sluice.positions.restore_copy import decide_write, put_copy
 from sluice.positions.source_reach import SourceReach, refuse_gone_input
 from sluice.positions.stream_position import Agreement, PositionFinding, StreamPosition, Witness
@@ -78,8 +78,13 @@ class Repair:
         return self.generation is None and self.checkpoint is None and not self.empties
 
     @property
+    def rows_doubled(self) -> int | None:
+        """The input rows that outputs get a second time which know no batch by its number; unset when unknown."""
+        return self.checkpoint.rows_read_again if self.checkpoint is not None and self.seen.repeating else 0
+
+    @property
     def evidence(self) -> dict[str, Any]:
-        """The facts, for a program. Rows that are lost or doubled would be refused and not counted."""
+        """The facts, for a program. Rows that are lost would be refused and not counted."""
         written = self.checkpoint or CheckpointRepair(stands_at=self.seen.committed)
         return {
             "generation": self.seen.number,
@@ -96,7 +101,7 @@ class Repair:
             "writes": dict(written.writes),
             "rows_read_again": written.rows_read_again,
             "rows_lost": 0,
-            "rows_doubled": 0,
+            "rows_doubled": self.rows_doubled,
         }
 
 
@@ -384,7 +389,8 @@ def _sentences(repair: Repair, findings: tuple[PositionFinding, ...]) -> Iterato
         yield f"Empty {table}, without its data files. What was staged there and is in no table is read again."
     if written is not None:
         yield from sentences_of_files(seen, written)
-        yield sentence_of_rows(written.rows_read_again)
+        yield from sentences_of_repetition(seen.stream, seen.repeating, written.rows_read_again)
+        yield sentence_of_rows(written.rows_read_again, doubled=repair.rows_doubled)
     if repair.left is not None:
         yield (
             f"{repair.left.sentence} It stays as it is, and the stream does not start from it. Once the ledger has its "

@@ -137,7 +137,7 @@ class StreamPosition:
     unknown: why a witness did not answer.
     is_live: whether a driver runs: then the witnesses move while they are read.
     has_other_outputs: whether something is delivered that no mark shows. remembers_batches: whether it knows a batch by
-        its number.
+        its number. repeating: the outputs that do not: what is read again comes to them a second time.
     own_memory: the inputs whose sources keep in the checkpoint what they have read, beside the offsets.
     puts_files_away: whether files of an input are deleted or archived once the batch behind theirs begins.
     has_static_inputs: whether it reads inputs as they are at each batch.
@@ -162,6 +162,7 @@ class StreamPosition:
     is_live: bool = False
     has_other_outputs: bool = False
     remembers_batches: bool = False
+    repeating: tuple[str, ...] = ()
     own_memory: tuple[str, ...] = ()
     puts_files_away: bool = False
     has_static_inputs: bool = False

@@ -85,6 +85,12 @@ def remembers_batches(declaration: StreamDeclaration) -> bool:
     )
 
 
+def repeating_outputs(declaration: StreamDeclaration) -> tuple[str, ...]:
+    """The outputs without a mark that know no batch by its number: what is read again comes to them a second time."""
+    declared = declaration.outputs.items()
+    return tuple(name for name, one in declared if one.iceberg is None and one.kind not in _REMEMBERING)
+
+
 def load_output_tables(catalog: Catalog, output: StagedOutput) -> OutputTables:
     """Load the tables of an output.
 

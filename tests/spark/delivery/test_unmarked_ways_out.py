@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+from tests.fixtures.continuations import go_on
 from tests.fixtures.workshop import Workshop
-from tests.spark.delivery.test_unmarked_outputs import declare_direct, feed
+from tests.spark.delivery.test_unmarked_outputs import declare_direct, feed, repair_of, with_files
+from tests.spark.runs.test_torn_staging import repair
+from tests.spark.sources.test_unpublished_ways_out import cut, ids
 
 from sluice.declarations.load_declarations import load_declarations
+from sluice.errors import CheckpointError
 from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.run_values import DesiredState
 from sluice.operations import Stake
+from sluice.positions.adopt_table import adopt_table
 from sluice.positions.adoption import AdoptionWay
 from sluice.positions.adoption_plan import AdoptionPlan, plan_adoption
+from sluice.positions.repair_stream import plan_repair
 
 
 def adoption_of(workshop: Workshop, stream: str, table: str, way: AdoptionWay) -> AdoptionPlan:
@@ -27,3 +36,43 @@ def test_a_target_that_was_created_again_is_accepted_with_the_number_of_its_rows
     workshop.create_tables(only=workshop.table_name("target"))
     plan = adoption_of(workshop, stream, "target", AdoptionWay.ACCEPT)
     assert (plan.rows, plan.at_stake) == (2, Stake.ROWS)
+
+
+def test_rows_that_are_read_again_are_said_to_be_doubled_in_a_console(workshop: Workshop, tmp_path: Path) -> None:
+    files, stream = with_files(workshop, tmp_path / "lake", with_table=True, console={})
+    feed(files, stream, 1)
+    first = files.table("first").current_snapshot()
+    assert first is not None
+    feed(files, stream, 2, 3)
+    files.table("first").manage_snapshots().rollback_to_snapshot(first.snapshot_id).commit()
+    twice = f"What {stream} reads again comes a second time to lines"
+    assert twice in " ".join(adoption_of(files, stream, "first", AdoptionWay.REREAD).sentences())
+    assert twice not in " ".join(adoption_of(files, stream, "first", AdoptionWay.UNDO).sentences())
+    adopt_table(
+        files.ledger,
+        files.catalog,
+        load_declarations(files.folder),
+        files.settings,
+        table=files.table_name("first"),
+        way=AdoptionWay.REREAD,
+        asked_by="a test",
+    )
+    plan = plan_repair(files.ledger, files.catalog, files.stream(stream), files.settings)
+    said = " ".join(plan.sentences())
+    assert twice in said
+    assert "2 rows are read again, 0 are lost, 2 are doubled." in said
+    assert plan.evidence["rows_doubled"] == 2
+
+
+def test_a_torn_plan_of_a_direct_stream_is_repaired_and_doubles_nothing(workshop: Workshop) -> None:
+    stream = declare_direct(workshop)
+    feed(workshop, stream, 1, 2)
+    (workshop.checkpoint(stream) / "offsets" / "2").write_text("")
+    with pytest.raises(CheckpointError, match="offsets/2"):
+        feed(workshop, stream, 3)
+    assert "a second time" not in repair_of(workshop, stream)
+    repair(workshop, stream)
+    cut(workshop, 4, 5)
+    go_on(workshop, stream)
+    workshop.run(stream, is_recorded=True)
+    assert ids(workshop, "target") == [1, 2, 3, 4, 5]

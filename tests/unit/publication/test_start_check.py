@@ -21,6 +21,7 @@ from sluice.publication.undeclared_outputs import (
     find_undeclared_outputs,
     has_unmarked_outputs,
     remembers_batches,
+    repeating_outputs,
 )
 
 NEXT = 5
@@ -191,3 +192,4 @@ def test_which_outputs_have_no_mark_and_which_of_them_know_a_batch(
     }
     declaration = StreamDeclaration.model_validate(content)
     assert (has_unmarked_outputs(declaration), remembers_batches(declaration)) == (is_unmarked, knows_numbers)
+    assert bool(repeating_outputs(declaration)) == (is_unmarked and not knows_numbers)
