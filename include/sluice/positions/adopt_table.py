@@ -80,6 +80,7 @@ def adopt_table(
     first = plan_adoption(ledger, catalog, declarations, settings, table=table, way=way)
     first.require_same(planned)
     if first.seen.is_empty:
+        first.require_unrefused()
         return first
     with ExitStack() as fenced:
         runs = {

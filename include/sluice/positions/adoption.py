@@ -56,6 +56,7 @@ class Adoption:
     rows_read_again: by a repair that follows; unset when that is unknown.
     forgets: the checkpoints of which copies go, and the batch: those that have committed later ones.
     readers: the declared streams that read the table batch by batch. lookups: those that look it up at each batch.
+    direct: the streams that Iceberg's own sink delivers into it, and that find it rolled back: there is no mark to set.
     """
 
     table: str
@@ -73,10 +74,11 @@ class Adoption:
     forgets: tuple[tuple[str, int], ...] = ()
     readers: tuple[str, ...] = ()
     lookups: tuple[str, ...] = ()
+    direct: tuple[str, ...] = ()
 
     @property
     def is_empty(self) -> bool:
-        """Whether the table is what its streams have published."""
+        """Whether nothing of the table can be set: no mark, and no id of a table that was created again."""
         return not self.outputs and not self.replaced
 
     @property
@@ -122,23 +124,14 @@ def stake_of(adoption: Adoption) -> int | None:
 def sentences_of(adoption: Adoption, then: Sequence[StreamPosition]) -> Iterator[str]:
     """What is found, and what is done about it. then: the positions of its streams afterwards."""
     table = adoption.table
-    if adoption.is_empty:
+    if adoption.is_empty and not adoption.direct:
         yield f"{table} is what its streams have published: nothing is changed."
+    for stream in adoption.direct:
+        yield f"{table} has no mark of {stream}, as Iceberg's own sink writes it: nothing is changed for that stream."
     for one in adoption.outputs:
         yield one.found.problem
         yield from _of_output(adoption, one)
-    for stream, found in adoption.replaced.items():
-        yield f"{found}."
-        if adoption.way is AdoptionWay.ACCEPT:
-            yield (
-                f"Take {table} as it is: {stream} continues in it behind its newest batch, and the rows that it had "
-                f"published into the old one are gone: {adoption.rows_of_the_old:,} by the ledger's newest batches."
-            )
-    for output, rows in adoption.staged:
-        yield (
-            f"{rows:,} rows of {output} are staged for the old one and are not published: before the next start, "
-            f"`sluice batch abandon {output.stream} {output.output} --dry-run` shows what is discarded."
-        )
+    yield from _of_the_old(adoption)
     if adoption.goal is not None:
         yield f"Set main of {table} from snapshot {adoption.head} to snapshot {adoption.goal}."
     if adoption.hidden:
@@ -147,9 +140,32 @@ def sentences_of(adoption: Adoption, then: Sequence[StreamPosition]) -> Iterator
     yield from _of_others(adoption)
     yield from _of_readers(adoption)
     for seen in then:
-        if adoption.way is AdoptionWay.REREAD and any(one.names.stream == seen.stream for one in adoption.outputs):
-            yield from sentences_of_repetition(seen.stream, seen.repeating, adoption.rows_read_again)
+        yield from _of_stream(adoption, seen)
+
+
+def _of_stream(adoption: Adoption, seen: StreamPosition) -> Iterator[str]:
+    """What a stream does afterwards."""
+    if adoption.way is AdoptionWay.REREAD and any(one.names.stream == seen.stream for one in adoption.outputs):
+        yield from sentences_of_repetition(seen.stream, seen.repeating, adoption.rows_read_again)
+    if seen.stream not in adoption.direct:
         yield _next_command(seen)
+
+
+def _of_the_old(adoption: Adoption) -> Iterator[str]:
+    """What becomes of the rows of a table that was created again."""
+    for stream, found in adoption.replaced.items():
+        yield f"{found}."
+        if adoption.way is AdoptionWay.ACCEPT:
+            yield (
+                f"Take {adoption.table} as it is: {stream} continues in it behind its newest batch, and the rows that "
+                "it had published into the old one are gone: "
+                f"{adoption.rows_of_the_old:,} by the ledger's newest batches."
+            )
+    for output, rows in adoption.staged:
+        yield (
+            f"{rows:,} rows of {output} are staged for the old one and are not published: before the next start, "
+            f"`sluice batch abandon {output.stream} {output.output} --dry-run` shows what is discarded."
+        )
 
 
 def _of_output(adoption: Adoption, one: AdoptedOutput) -> Iterator[str]:

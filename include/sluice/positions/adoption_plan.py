@@ -33,6 +33,7 @@ from sluice.positions.rolled_back_table import find_goal, hidden_commits, missin
 from sluice.positions.source_reach import SourceReach, refuse_gone_input
 from sluice.positions.stream_position import StreamPosition, Witness
 from sluice.publication.chain import MarkPosition
+from sluice.publication.direct_history import rolled_back_behind
 from sluice.publication.marks import marked_outputs, position_in_history
 from sluice.publication.rolled_back_marks import RolledBackMark, rolled_back_marks
 from sluice.publication.staged_batch import StagedOutput, staged_outputs
@@ -76,6 +77,7 @@ def plan_adoption(
         forgets=tuple(_forgotten(adoption, then)),
         readers=_readers(declarations, table),
         lookups=tuple(lookups_of(declarations, table)),
+        direct=tuple(seen.stream for seen in then if seen.rolled_back_direct == table),
     )
     refusals = [*_of_table(adoption, loaded), *(refusal for one in streams for refusal in _of_stream(observed, one))]
     if way is AdoptionWay.REREAD and adoption.outputs:
@@ -88,7 +90,7 @@ def plan_adoption(
         part=str(way),
         seen=adoption,
         steps=steps_of(*sentences_of(adoption, then)),
-        refusals=() if adoption.is_empty else tuple(refusals),
+        refusals=(*_of_direct(table, then), *(() if adoption.is_empty else refusals)),
         at_stake=Stake.NOTHING if stake_of(adoption) == 0 else Stake.ROWS,
         rows=stake_of(adoption),
         evidence=adoption.evidence,
@@ -265,6 +267,13 @@ def _of_stream(observed: _Observed, stream: LoadedStream) -> Iterator[Refusal]:
             next_step=f"Stop it first: `sluice stream stop {stream.name}`.",
         )
     yield from under_refresh(observed.ledger, stream.name)
+
+
+def _of_direct(table: str, then: Sequence[StreamPosition]) -> Iterator[Refusal]:
+    for seen in then:
+        if seen.rolled_back_direct == table:
+            error = rolled_back_behind(seen.committed, stream=seen.stream, target=table)
+            yield Refusal(reason=RefusalReason.OTHER_REMEDY, sentence=error.message, next_step=error.next_step or "")
 
 
 def _of_table(adoption: Adoption, table: Table) -> Iterator[Refusal]:

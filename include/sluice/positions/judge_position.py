@@ -12,6 +12,7 @@ from sluice.ledger.checkpoint_checks import CheckpointProperty
 from sluice.positions.log_offsets import canonical_end
 from sluice.positions.remedies import REMEDIES
 from sluice.positions.stream_position import Agreement, PositionFinding, StreamPosition, Witness
+from sluice.publication.direct_history import rolled_back_behind
 from sluice.publication.rolled_back_marks import ADOPT
 
 HARMLESS = frozenset({CheckpointProperty.NO_LEFTOVERS, CheckpointProperty.PROGRESS, CheckpointProperty.POSITION})
@@ -108,6 +109,14 @@ def _judge_checkpoint(seen: StreamPosition) -> PositionFinding:
         )
     if seen.done is None or not seen.opened:
         return _agrees(Witness.CHECKPOINT, "there is no mark to compare it with")
+    if table := seen.rolled_back_direct:
+        error = rolled_back_behind(seen.committed, stream=seen.stream, target=table)
+        return PositionFinding(
+            witness=Witness.CHECKPOINT,
+            agreement=Agreement.AHEAD,
+            message=error.message,
+            next_step=error.next_step or "",
+        )
     if seen.committed > seen.done:
         message = (
             f"it has committed batches up to {seen.committed}, and the tables hold them up to {seen.done}: tables or "

@@ -186,7 +186,7 @@ def _outputs(
         found = [read(one, assumed=assumed.get(one.names.output)) for one in loaded]
         former = torn_former_outputs(catalog, declaration.stream, loaded, generation=generation) if is_whole else ()
         direct = (
-            TableWitness(output=output, position=newest.at, newest_waiting=newest.batch)
+            TableWitness(output=output, position=newest.at, newest_waiting=newest.batch, is_direct=True)
             for output, _, newest in direct_tables(catalog, declaration)
             if newest is not None
         )

@@ -34,6 +34,7 @@ from sluice.operations import Refusal, RefusalReason
 from sluice.positions.judge_position import HARMLESS
 from sluice.positions.log_offsets import canonical_end, source_lines
 from sluice.positions.stream_position import StreamPosition
+from sluice.publication.direct_history import rolled_back_behind
 
 _STATIC = "static"
 """The folder with the copies of tables of databases, below it by input: `BATCH-…` is read from that batch on."""
@@ -88,8 +89,17 @@ def decide_repair(seen: StreamPosition) -> CheckpointRepair | Refusal:
         return _refusal(seen, str(problem))
     forgets = seen.remembers_batches and checkpoint.has_behind(repair.stands_at, repair.removes)
     if forgets or (seen.has_other_outputs and set(repair.writes) - {METADATA}):
-        return _refusal(seen, "it has outputs without a mark, of which nothing shows how far they are delivered")
+        return _of_unmarked(seen)
     return repair
+
+
+def _of_unmarked(seen: StreamPosition) -> Refusal:
+    if table := seen.rolled_back_direct:
+        error = rolled_back_behind(seen.committed, stream=seen.stream, target=table)
+        return Refusal(reason=RefusalReason.OTHER_REMEDY, sentence=error.message, next_step=error.next_step or "")
+    if any(one.is_direct for one in seen.tables):
+        return _refusal(seen, "Iceberg's own sink delivers it, which keeps no offsets of a batch")
+    return _refusal(seen, "it has outputs without a mark, of which nothing shows how far they are delivered")
 
 
 def _refusal(seen: StreamPosition, problem: str) -> Refusal:

@@ -74,7 +74,7 @@ class TableWitness:
     lost: the file that is gone without which nothing can be read in its staging table; empty while it can be. Nothing
         counts as staged there then.
     problem, next_step: why the position cannot be read.
-    is_declared: whether the stream still declares it.
+    is_declared: whether the stream still declares it. is_direct: whether Iceberg's own sink writes it, without a mark.
     """
 
     output: StagedOutput
@@ -85,6 +85,7 @@ class TableWitness:
     problem: str = ""
     next_step: str = ""
     is_declared: bool = True
+    is_direct: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +188,13 @@ class StreamPosition:
         """The newest batch that is visible or staged in every output; unset while no output shows it, -1 before the
         first."""
         return min((one.newest_waiting for one in self.opened), default=None)
+
+    @property
+    def rolled_back_direct(self) -> str:
+        """The table of Iceberg's own sink that does not show what the checkpoint has committed; empty without one."""
+        if self.done is None or self.committed <= self.done:
+            return ""
+        return next((one.output.target for one in self.opened if one.is_direct), "")
 
     def is_another_since(self, batch: int, token: int) -> bool:
         """Whether a batch may be another one than it was when a run with a token ended: persons have set tables back

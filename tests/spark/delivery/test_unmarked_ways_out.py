@@ -12,7 +12,7 @@ from tests.spark.runs.test_torn_staging import repair
 from tests.spark.sources.test_unpublished_ways_out import cut, ids
 
 from sluice.declarations.load_declarations import load_declarations
-from sluice.errors import CheckpointError
+from sluice.errors import CheckpointError, RolledBackError
 from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.run_values import DesiredState
 from sluice.operations import Stake
@@ -36,6 +36,24 @@ def test_a_target_that_was_created_again_is_accepted_with_the_number_of_its_rows
     workshop.create_tables(only=workshop.table_name("target"))
     plan = adoption_of(workshop, stream, "target", AdoptionWay.ACCEPT)
     assert (plan.rows, plan.at_stake) == (2, Stake.ROWS)
+
+
+def test_a_direct_target_that_was_rolled_back_has_one_way_out(workshop: Workshop) -> None:
+    """Start, adoption and repair name it."""
+    stream = declare_direct(workshop)
+    feed(workshop, stream, 1)
+    first = workshop.table("target").current_snapshot()
+    assert first is not None
+    feed(workshop, stream, 2, 3)
+    workshop.table("target").manage_snapshots().rollback_to_snapshot(first.snapshot_id).commit()
+    with pytest.raises(RolledBackError) as refused:
+        workshop.run(stream, is_recorded=True)
+    wanted = (refused.value.message, refused.value.next_step)
+    repaired = plan_repair(workshop.ledger, workshop.catalog, workshop.stream(stream), workshop.settings)
+    for plan in (*(adoption_of(workshop, stream, "target", way) for way in AdoptionWay), repaired):
+        assert [(one.sentence, one.next_step) for one in plan.refusals] == [wanted]
+        assert "is what its streams have published" not in " ".join(plan.sentences())
+    assert "Set main back to its snapshot" in (refused.value.next_step or "")
 
 
 def test_rows_that_are_read_again_are_said_to_be_doubled_in_a_console(workshop: Workshop, tmp_path: Path) -> None:
