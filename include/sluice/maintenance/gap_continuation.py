@@ -103,7 +103,8 @@ def plan_continuation(
         raise _no_gap(wanted, position)
     _refuse_unshown(wanted, position, leaves_out=leaves_out)
     cut = {one.source.line for one in gaps}
-    still = [keep_planned(one, require_table(catalog, one.table)) for one in whole if one.line not in cut]
+    still = [one for one in whole if one.line not in cut]
+    kept = [keep_planned(one, require_table(catalog, one.table), stream=wanted.name) for one in still]
     unpublished = find_unpublished(
         ledger, catalog, wanted, generation=left.generation, position=position, keeps_state=keeps_state
     )
@@ -116,7 +117,7 @@ def plan_continuation(
         old=old,
         position=position,
         gaps=gaps,
-        moves=(*moves, *filter(None, still)),
+        moves=(*moves, *filter(None, kept)),
         accepts=accepts,
         unpublished=unpublished,
     )

@@ -18,7 +18,7 @@ from pyiceberg.table import Table
 from sluice.checkpoints.checkpoint_logs import HEADER_LINES
 from sluice.declarations.source_declarations import KafkaSource
 from sluice.declarations.stream_declaration import StreamDeclaration
-from sluice.errors import UsageError
+from sluice.errors import CheckpointError, UsageError
 from sluice.maintenance.reading_position import ReadingPosition, SourcePosition
 from sluice.publication.rolled_back_marks import ADOPT, rolled_back_marks
 from sluice.settings import KafkaConnection, Settings
@@ -98,13 +98,35 @@ def _planned_and_unread(source: SourcePosition, branch: InputBranch, common: Tab
     )
 
 
-def keep_planned(source: SourcePosition, table: Table) -> SourceMove | None:
-    """What a continuation has planned to read and no run has read, when the input itself needs no move; none where that
-    is nothing. Planned by Spark, the batch would read all files behind its start, also older ones that were read."""
-    offset, planned, at = source.offset, source.planned, table.snapshot_by_id(source.offset.snapshot_id)
-    if planned is None or at is None or not offset.scan_all_files or step_of(at).is_read_by(offset):
+def require_planned(source: SourcePosition, table: Table, *, stream: str) -> StreamOffset | None:
+    """Where a read ends that a continuation has planned and no run has done; none where there is no such read. Planned
+    by Spark, the batch would read all files behind its start, also older ones that were read.
+
+    Raises
+    ------
+    CheckpointError: when the plan is lost.
+    """
+    offset, at = source.offset, table.snapshot_by_id(source.offset.snapshot_id)
+    files = None if at is None else step_of(at).total_files
+    if not offset.scan_all_files or files is None or offset.position >= files:
         return None
-    rows = sum(file.rows for file in (live_files(table, at.snapshot_id) or ())[offset.position : planned.position])
+    if source.planned is None:
+        raise CheckpointError(
+            f"The checkpoint of {stream} has lost which files of snapshot {offset.snapshot_id} of {source.table} its "
+            "next batch reads, as a continuation has planned it: Spark would read all of them, also those read before.",
+            next_step="Bring the newer copy of the checkpoint back. Without one, `sluice stream reset "
+            f"{stream} --dry-run` shows what reading the inputs again repeats.",
+        )
+    return source.planned
+
+
+def keep_planned(source: SourcePosition, table: Table, *, stream: str) -> SourceMove | None:
+    """The read that `require_planned` finds in an input that needs no move itself; none without one."""
+    offset, planned = source.offset, require_planned(source, table, stream=stream)
+    if planned is None:
+        return None
+    files = live_files(table, offset.snapshot_id) or ()
+    rows = sum(file.rows for file in files[offset.position : planned.position])
     return SourceMove(
         line=source.line,
         start=offset.text(),

@@ -42,6 +42,7 @@ from sluice.ledger.refreshes import unsettled_refresh
 from sluice.ledger.run_values import RunObservation
 from sluice.maintenance.position_pins import pinned_tables
 from sluice.maintenance.reading_position import SourcePosition, observe_reading_position
+from sluice.maintenance.source_moves import require_planned
 from sluice.positions.judge_position import disagreeing, judge_position
 from sluice.positions.later_generation import require_newest_generation
 from sluice.positions.observe_position import KNOWN_BATCHES, observe_position
@@ -333,6 +334,7 @@ def _require_unbroken(stream: StreamDeclaration, position: SourcePosition, table
             next_step=f"`sluice stream continue {stream.stream} --dry-run` shows whether these rows can still be read "
             "exactly once; it names the choices otherwise.",
         )
+    require_planned(position, table, stream=stream.stream)
 
 
 def _require_first_snapshots(stream: StreamDeclaration, position: SourcePosition, table: Table) -> None:

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from tests.fixtures.continuations import expire, go_on, plan_of
 from tests.fixtures.faulty_drivers import declare_lost
+from tests.fixtures.streams_of_tables import dying_at
 from tests.fixtures.workshop import Workshop
 from tests.spark.delivery.test_unmarked_outputs import feed, with_files
-from tests.spark.runs.test_torn_staging import declare_outputs
+from tests.spark.runs.test_torn_staging import declare_outputs, repair
 from tests.spark.sources.test_unpublished_ways_out import cut, ids
 
-from sluice.errors import UsageError
+from sluice.errors import CheckpointError, UsageError
 from sluice.publication.crash_points import CrashPoint
 
 
@@ -102,3 +103,19 @@ def test_a_planned_read_is_kept_by_a_continuation_for_another_reason(workshop: W
     assert "read the 2 rows that its next batch is planned to read" in " ".join(plan.sentences())
     workshop.run(stream, is_recorded=True)
     assert ids(workshop, "first") == [2, 3]
+
+
+def test_a_planned_read_that_is_lost_is_not_planned_by_spark(workshop: Workshop) -> None:
+    """The plan was torn when the driver died in it, and a repair has removed it."""
+    stream = start(workshop)
+    cut(workshop, 2, 3)
+    go_on(workshop, stream)
+    with pytest.raises(OSError, match="dies here"):
+        workshop.run(stream, is_recorded=True, reached=dying_at(CrashPoint.BATCH_BEGUN))
+    declare_lost(workshop, stream)
+    (workshop.checkpoint(stream) / "offsets" / "1").write_text("")
+    repair(workshop, stream)
+    with pytest.raises(CheckpointError, match="has lost which files of snapshot") as refused:
+        workshop.run(stream, is_recorded=True)
+    assert f"`sluice stream reset {stream} --dry-run`" in (refused.value.next_step or "")
+    assert ids(workshop, "first") == [1]
