@@ -183,7 +183,7 @@ def test_a_lost_checkpoint_is_red_and_named(airflow: RunningAirflow) -> None:
     assert _ended(airflow, "checkpoint_health", run) == "failed"
     log = airflow.log("checkpoint_health", "check", run)
     assert "Checkpoint of left_alone, generation 1: exists: " in log
-    assert "is empty, though generation 1 has been started" in log
+    assert "is empty, though generation 1 has a query" in log
     check = newest_checkpoint_check(airflow.ledger, "left_alone")
     assert check is not None
     assert not check.healthy

@@ -49,6 +49,10 @@ OFFSETS = "offsets"
 
 COMMITS = "commits"
 
+BEGUN = "begun"
+"""Not Spark's: a file that a run writes once its query has started. A continuation that is not started has none, and
+neither has what a command that died has left of one."""
+
 TEXTS_OF_A_LOG = 3
 """How many of the newest files of a log are read: a restart reads the last two, and one more shows that they agree."""
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sluice.checkpoints.checkpoint_layout import (
+    BEGUN,
     COMMITS,
     METADATA,
     OFFSETS,
@@ -271,7 +272,7 @@ def _exists(expected: CheckpointExpectation, seen: CheckpointContents) -> Checkp
         return _finding(CheckpointProperty.EXISTS, None, f"{seen.location} has {len(seen.files)} files")
     started = expected.has_batches or expected.query_id is not None
     problem = (
-        f"{seen.location} is empty, though generation {expected.generation} has been started: "
+        f"{seen.location} is empty, though generation {expected.generation} has a query: "
         f"the checkpoint is lost; a new start there would read everything again"
     )
     return _finding(CheckpointProperty.EXISTS, problem if started else None, "the stream has not been started yet")
@@ -331,7 +332,8 @@ def _commits_follow(
 
 
 def _complete(seen: CheckpointContents) -> CheckpointFinding:
-    empty = [file.path for file in seen.files if file.size_bytes == 0 and not is_hidden(file.path)]
+    looked_at = (file for file in seen.files if file.path != BEGUN and not is_hidden(file.path))
+    empty = [file.path for file in looked_at if file.size_bytes == 0]
     return _finding(CheckpointProperty.FILES_COMPLETE, f"empty: {_names(empty)}" if empty else None, "no file is empty")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Select, cast, func, or_, select, update
@@ -16,6 +16,8 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.events import Actor, Event, EventAction, add_event
 from sluice.ledger.ledger_table import LedgerTable
 from sluice.ledger.stored_values import record_of
+
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 OUTPUT_TABLE = "output table "
 """How the name begins under which a generation keeps the id of a table that it writes."""
@@ -29,6 +31,7 @@ class GenerationObservation:
     fingerprint: what of the declaration the checkpoint is bound to; empty before the first start.
     query_id: the id in the checkpoint; unset before the first start, unless it continues another. It never changes.
     begun_at: when its first run began to deliver; unset before, and then no batch of it is delivered.
+    continues_behind: the batch behind which it continues the generation before, with the same query; unset otherwise.
     opened_by: who left the generation before it behind; empty for the first, which the stream's first run opens.
     identities: the ids of what it reads and writes, by kind and name (`sluice.sources.source_identities`).
     """
@@ -39,9 +42,18 @@ class GenerationObservation:
     opened_at: datetime
     query_id: str | None = None
     begun_at: datetime | None = None
+    continues_behind: int | None = None
     opened_by: str = ""
     fingerprint: Mapping[str, str] = field(default_factory=dict, hash=False)
     identities: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    @property
+    def begun_since(self) -> datetime | None:
+        """Since when a batch of it may be delivered; unset while no run has begun. A continuation gives the batch that
+        it plans the time of the one before; one that was written back is older than its row."""
+        if self.begun_at is None:
+            return None
+        return _LONG_AGO if self.continues_behind is None else self.opened_at
 
 
 class Generation(LedgerTable, record=GenerationObservation, key=("stream", "generation"), now=("opened_at",)):
@@ -104,8 +116,15 @@ def checkpoint_of(stream: str, generation: int, *, checkpoints_root: str) -> str
     return f"{checkpoints_root.rstrip('/')}/{stream}/{generation}"
 
 
+def record_begun(ledger: Ledger, stream: str, generation: int) -> None:
+    """Record that a run of a generation begins to deliver. Repeated, it changes nothing."""
+    is_it = (Generation.stream == stream, Generation.generation == generation, Generation.begun_at.is_(None))
+    with ledger.transaction() as connection:
+        connection.execute(update(Generation).where(*is_it).values(begun_at=func.now()))
+
+
 def record_query_id(ledger: Ledger, stream: str, generation: int, query_id: str) -> GenerationObservation:
-    """Bind a generation to the id in its checkpoint, before a run of it delivers anything. Idempotent for the same id.
+    """Bind a generation to the id in its checkpoint, as its query has it. Idempotent for the same id.
 
     Raises
     ------

@@ -42,6 +42,7 @@ def open_next_generation(
     opened_by: str,
     event: Event | None = None,
     query_id: str | None = None,
+    continues_behind: int | None = None,
     fingerprint: Mapping[str, str] | None = None,
     identities: Mapping[str, str] | None = None,
 ) -> GenerationObservation:
@@ -55,8 +56,8 @@ def open_next_generation(
     checkpoints_root: the URI below which checkpoints lie.
     opened_by: who asks, for a person.
     event: the decision; saved only when the generation is opened.
-    query_id, fingerprint: whose a checkpoint is that continues another, and what it depends on; the first start binds
-        an empty one.
+    query_id, continues_behind, fingerprint: whose a checkpoint is that continues another, behind which batch, and what
+        it depends on; the first start binds an empty one.
     identities: the ids of what it reads and writes, where these are known.
 
     Raises
@@ -83,6 +84,7 @@ def open_next_generation(
                 checkpoint=checkpoint,
                 opened_by=opened_by,
                 query_id=query_id,
+                continues_behind=continues_behind,
                 **known,
             )
             .returning(*Generation.columns())

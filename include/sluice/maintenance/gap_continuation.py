@@ -21,6 +21,8 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from sluice.checkpoints.checkpoint_files import STATE, CheckpointFiles, open_checkpoint_files
+from sluice.checkpoints.checkpoint_layout import METADATA
+from sluice.checkpoints.checkpoint_logs import query_id_in
 from sluice.checkpoints.compatibility import STATE_OPERATORS
 from sluice.checkpoints.replayed_batches import refuse_pending_replay
 from sluice.declarations.loaded_declarations import LoadedStream
@@ -151,7 +153,8 @@ def continue_stream(
         checkpoints_root=settings.checkpoints,
         opened_by=asked_by,
         event=_event(wanted, plan, asked_by),
-        query_id=None if left is None else left.query_id,
+        query_id=query_id_in(planned.content.texts.get(METADATA, "")),
+        continues_behind=planned.content.batch,
         fingerprint=None if left is None else left.fingerprint,
         identities=seen,
     )
@@ -173,8 +176,8 @@ def _observe_left(
         old,
         wanted.declaration,
         generation=left.generation,
+        begun_since=left.begun_since,
         is_left=True,
-        is_begun=left.begun_at is not None,
         gives_up=leaves_out,
         delivered=BEFORE_THE_FIRST_BATCH if newest is None else newest.key.batch,
     )

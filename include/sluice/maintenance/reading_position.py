@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
@@ -91,8 +92,8 @@ def observe_reading_position(
     stream: StreamDeclaration,
     *,
     generation: int,
+    begun_since: datetime | None,
     is_left: bool = False,
-    is_begun: bool = True,
     gives_up: bool = False,
     delivered: int = BEFORE_THE_FIRST_BATCH,
 ) -> ReadingPosition | None:
@@ -101,9 +102,10 @@ def observe_reading_position(
 
     Parameters
     ----------
+    begun_since: since when a batch of the generation may be delivered; none while no run has begun in it, and a
+        continuation has planned its batch.
     is_left: whether the checkpoint is left. A start has Iceberg's own sink skip a batch that it has written, and reads
         the input of that again; when the checkpoint is left, it is done.
-    is_begun: whether a run has begun in the generation; otherwise a continuation has planned its batch.
     gives_up: take a batch for done that one output shows, or may have, although another does not.
     delivered: the newest batch of the generation that the ledger has: every output has it.
 
@@ -118,7 +120,9 @@ def observe_reading_position(
     entry = checkpoint.read_text(f"{OFFSETS}/{planned}") if planned > committed else None
     shown: Mapping[str, int | None] = {}
     if entry is not None and (is_left or stream.direct_output is None):
-        shown = dict(_shown(catalog, checkpoint, stream, generation, entry=entry, is_begun=is_begun, gives_up=gives_up))
+        shown = dict(
+            _shown(catalog, checkpoint, stream, generation, entry=entry, begun_since=begun_since, gives_up=gives_up)
+        )
     unshown = tuple(name for name, batch in shown.items() if batch is None) if delivered < planned else ()
     has = [batch >= planned for batch in shown.values() if batch is not None]
     is_visible = bool(unshown) or any(has) if gives_up else bool(shown) and not unshown and all(has)
@@ -188,7 +192,7 @@ def _shown(
     generation: int,
     *,
     entry: str,
-    is_begun: bool,
+    begun_since: datetime | None,
     gives_up: bool,
 ) -> Iterator[tuple[str, int | None]]:
     """The newest batch of a generation that each output shows, by name; none where nothing shows what it has. Left out
@@ -209,12 +213,12 @@ def _shown(
             yield output.output, max(former)
     for name, declared in stream.outputs.items():
         if declared.iceberg is None:
-            yield name, None if is_begun else BEFORE_THE_FIRST_BATCH
+            yield name, BEFORE_THE_FIRST_BATCH if begun_since is None else None
         elif declared.iceberg.is_direct:
             table = require_table(catalog, declared.iceberg.table)
             output = StagedOutput(stream=stream.stream, output=name, target=declared.iceberg.table)
             written = _newest_direct(
-                table, output, checkpoint, generation, planned=entry, is_begun=is_begun, gives_up=gives_up
+                table, output, checkpoint, generation, planned=entry, begun_since=begun_since, gives_up=gives_up
             )
             yield name, written
 
@@ -252,23 +256,24 @@ def _newest_direct(
     generation: int,
     *,
     planned: str,
-    is_begun: bool,
+    begun_since: datetime | None,
     gives_up: bool,
 ) -> int | None:
     """The newest batch that Iceberg's own sink has written; none where that is unknown, and given up. It skips one of
     the same query that is no newer, whatever is in that: another must not be planned under its number."""
     newest = next(direct_batches(table, stream=output.stream, output=output.output), None)
-    if newest is None or newest.query_id != _query_of(checkpoint, output.stream):
-        if not is_begun:
-            return BEFORE_THE_FIRST_BATCH
-        if (problem := offset_problem(planned)) is not None:
-            raise _unreadable(checkpoint, f"The newest plan in {OFFSETS}", problem, output.stream)
-        since = planned_time(json.loads(metadata_of(planned)))
-        try:
-            refuse_unknown_batch(table, stream=output.stream, unfinished_since=since)
-        except DivergedError:
-            if gives_up:
-                return None
-            raise
+    if newest is not None and newest.query_id == _query_of(checkpoint, output.stream):
+        return newest.batch if newest.generation == generation else BEFORE_THE_FIRST_BATCH
+    if begun_since is None:
         return BEFORE_THE_FIRST_BATCH
-    return newest.batch if newest.generation == generation else BEFORE_THE_FIRST_BATCH
+    if (problem := offset_problem(planned)) is not None:
+        raise _unreadable(checkpoint, f"The newest plan in {OFFSETS}", problem, output.stream)
+    since = max(planned_time(json.loads(metadata_of(planned))), begun_since)
+    try:
+        if newest is None:  # behind a batch of another query none of this one is hidden
+            refuse_unknown_batch(table, stream=output.stream, unfinished_since=since)
+    except DivergedError:
+        if gives_up:
+            return None
+        raise
+    return BEFORE_THE_FIRST_BATCH

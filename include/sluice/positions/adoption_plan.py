@@ -90,7 +90,7 @@ def plan_adoption(
         part=str(way),
         seen=adoption,
         steps=steps_of(*sentences_of(adoption, then)),
-        refusals=(*_of_direct(table, then), *(() if adoption.is_empty else refusals)),
+        refusals=tuple(_of_direct(table, then) if adoption.is_empty else refusals),
         at_stake=Stake.NOTHING if stake_of(adoption) == 0 else Stake.ROWS,
         rows=stake_of(adoption),
         evidence=adoption.evidence,

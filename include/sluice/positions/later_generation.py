@@ -2,40 +2,37 @@
 
 from __future__ import annotations
 
-from sluice.checkpoints.checkpoint_files import CheckpointFiles, open_checkpoint_files
-from sluice.checkpoints.checkpoint_layout import COMMITS, METADATA, OFFSETS, log_files
-from sluice.checkpoints.checkpoint_logs import HEADER_LINES
+from sluice.checkpoints.checkpoint_files import open_checkpoint_files
+from sluice.checkpoints.checkpoint_layout import BEGUN
 from sluice.declarations.stream_declaration import StreamDeclaration
-from sluice.errors import CheckpointError, CheckpointStorageError, DivergedError
+from sluice.errors import CheckpointError, DivergedError
 from sluice.ledger.generations import GenerationObservation, checkpoint_of
-from sluice.positions.repair_decision import query_id_in
 from sluice.positions.stream_position import Witness
 from sluice.publication.undeclared_outputs import has_unmarked_outputs
 from sluice.settings import Settings
 
+_LOOKED_FOR = 4
+"""How many checkpoints behind the newest one are looked for. A generation that was reset before its start has none."""
 
-def newest_begun(generation: GenerationObservation, settings: Settings) -> int:
-    """The newest generation whose checkpoint a run has begun with, from one on that the ledger knows. What a command
-    that died has left of a continuation has the same query, and no batch that the one before has not planned.
+
+def newest_begun(stream: str, generation: int, settings: Settings) -> int:
+    """The newest generation whose checkpoint a run has begun with, from one on that the ledger knows.
 
     Raises
     ------
     CheckpointStorageError: when the storage does not answer.
     """
-    newest, stream = generation.generation, generation.stream
-    try:
-        own = open_checkpoint_files(generation.checkpoint, settings.object_store)
-        query_id = generation.query_id or _query_of(own)
-        while True:
-            location = checkpoint_of(stream, newest + 1, checkpoints_root=settings.checkpoints)
-            later = open_checkpoint_files(location, settings.object_store)
-            if (found := _query_of(later)) is None or (found == query_id and not _is_ahead(later, own)):
-                return newest
-            newest, own, query_id = newest + 1, later, found
-    except CheckpointError as error:
-        if isinstance(error, CheckpointStorageError):
-            raise
-        return newest  # a file system that only Spark can read
+    newest, number = generation, generation + 1
+    while number <= newest + _LOOKED_FOR:
+        location = checkpoint_of(stream, number, checkpoints_root=settings.checkpoints)
+        try:
+            files = open_checkpoint_files(location, settings.object_store)
+        except CheckpointError:  # a file system that only Spark can read
+            return newest
+        if files.read_text(BEGUN) is not None:
+            newest = number
+        number += 1
+    return newest
 
 
 def observe_newest_begun(
@@ -46,10 +43,10 @@ def observe_newest_begun(
 ) -> int:
     """The newest generation that has begun; 0 where marks show it, there is none, or the storage does not answer, which
     is added to what is unknown."""
-    if generation is None or not has_unmarked_outputs(declaration):
+    if not has_unmarked_outputs(declaration):
         return 0
     try:
-        return newest_begun(generation, settings)
+        return newest_begun(declaration.stream, 0 if generation is None else generation.generation, settings)
     except CheckpointError as error:
         unknown[Witness.CHECKPOINT] = str(error)
         return 0
@@ -65,29 +62,11 @@ def require_newest_generation(
     DivergedError: when the ledger is an older copy.
     CheckpointStorageError: when the storage does not answer.
     """
-    begun = newest_begun(generation, settings) if has_unmarked_outputs(declaration) else 0
-    if begun > generation.generation:
+    known = generation.generation
+    begun = newest_begun(generation.stream, known, settings) if has_unmarked_outputs(declaration) else known
+    if begun > known:
         raise DivergedError(
             f"Generation {begun} of {generation.stream} has begun, and the ledger knows none behind "
-            f"{generation.generation}: it is an older copy.",
+            f"{known}: it is an older copy.",
             next_step=f"`sluice stream repair {generation.stream} --dry-run` shows what writes the ledger back.",
         )
-
-
-def _query_of(checkpoint: CheckpointFiles) -> str | None:
-    return query_id_in(checkpoint.read_text(METADATA) or "")
-
-
-def _is_ahead(later: CheckpointFiles, own: CheckpointFiles) -> bool:
-    """Whether a checkpoint has a batch that another one of the same query did not plan so."""
-    newest = _committed(later)
-    return newest > _committed(own) and _plan_of(later, newest) != _plan_of(own, newest)
-
-
-def _committed(checkpoint: CheckpointFiles) -> int:
-    return max(log_files(checkpoint.list_files(COMMITS), COMMITS), default=-1)
-
-
-def _plan_of(checkpoint: CheckpointFiles, batch: int) -> list[str]:
-    """The version and the metadata, with its time, with which a batch was planned; empty where it was not."""
-    return (checkpoint.read_text(f"{OFFSETS}/{batch}") or "").splitlines()[:HEADER_LINES]

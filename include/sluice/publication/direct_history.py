@@ -153,6 +153,7 @@ def require_direct_start(
     *,
     planned: int,
     committed: int,
+    continues_behind: int | None,
     unfinished_since: datetime | None,
     recorded: int | None,
 ) -> None:
@@ -163,6 +164,7 @@ def require_direct_start(
     ----------
     table: the target, freshly loaded.
     planned, committed: the newest batch that the generation may have delivered, and has committed; -1 without any.
+    continues_behind: the batch behind which the generation continues the one before; none where it does not.
     recorded: from `recorded_snapshot`.
     unfinished_since: when the batch that the checkpoint has planned and not committed was planned; none without one.
 
@@ -181,8 +183,9 @@ def require_direct_start(
         raise _newer_table(writer, newest, planned=planned, target=".".join(table.name()))
     if is_set_back(table, newest, recorded, generation=writer.generation, query_id=writer.query_id, done=committed):
         raise rolled_back_behind(committed, stream=writer.stream, target=".".join(table.name()))
-    if newest is not None and newest.is_of_query_left_by(writer) and newest.batch > committed:
-        raise left_driver(writer, newest, target=".".join(table.name()))
+    behind = committed if continues_behind is None else continues_behind
+    if newest is not None and newest.is_of_query_left_by(writer) and newest.batch > behind:
+        raise left_driver(writer, newest, committed=committed, target=".".join(table.name()))
     if unfinished_since is not None and newest is None:
         refuse_unknown_batch(table, stream=writer.stream, unfinished_since=unfinished_since)
 
@@ -210,14 +213,22 @@ def refuse_unknown_batch(table: Table, *, stream: str, unfinished_since: datetim
         )
 
 
-def left_driver(writer: DirectWriter, batch: DirectBatch, *, target: str) -> DivergedError:
-    """The error of a batch that a driver of the generation before a continuation has written behind it."""
+def left_driver(writer: DirectWriter, batch: DirectBatch, *, committed: int, target: str) -> DivergedError:
+    """The error of a batch that a driver of the generation before a continuation has written behind it.
+
+    Parameters
+    ----------
+    committed: the newest batch that the checkpoint has committed; where it is as new, the sink has skipped that.
+    """
+    again = (
+        f"set main back to before snapshot {batch.snapshot_id} and start the stream: what that batch read is read again"
+    )
+    reset = f"`sluice stream reset {writer.stream} --dry-run` shows what reading the inputs again repeats"
     return DivergedError(
         f"{target} got batch {batch.generation}:{batch.batch} of {writer.stream} from run {batch.run_id} behind where "
         f"generation {writer.generation} continues: Iceberg's sink skips the batches of generation {writer.generation} "
         "up to that number, and their rows would be lost.",
-        next_step="Make sure that no old driver runs, then set main back to before snapshot "
-        f"{batch.snapshot_id} and start the stream: what that batch has read is read again.",
+        next_step=f"Make sure that no old driver runs. Then {again if batch.batch > committed else reset}.",
     )
 
 
@@ -308,6 +319,8 @@ def _is_rolled_back(table: Table, snapshot_id: int) -> bool:
     if found is None or oldest is None:
         return found is not None
     number = found.sequence_number or 0
+    if number == 0:  # a table of the format version 1 has no order of commits
+        return False
     is_before = (oldest.sequence_number or 0) < number
     return is_before or led_past(table, oldest, snapshot_id=snapshot_id, sequence_number=number)
 

@@ -221,8 +221,11 @@ class DeliveryContext:
     @property
     def newest_delivered(self) -> int:
         """The newest batch that this generation may have delivered; -1 without any. A batch that is planned and not
-        committed may be, once a run has begun."""
-        is_begun = self.generation.begun_at is not None
+        committed may be, once a run has begun. A ledger that is new does not know that; there a committed batch shows
+        it, unless a continuation has copied that."""
+        generation = self.generation
+        is_forgotten = generation.query_id is None and self.found.newest_committed >= 0
+        is_begun = generation.begun_at is not None or is_forgotten
         return self.found.newest_planned if is_begun else self.found.newest_committed
 
 

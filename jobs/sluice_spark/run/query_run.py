@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import monotonic
@@ -51,12 +51,16 @@ def has_processor(plan: StreamPlan) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryRun:
-    """A planned stream, its delivery, and what may stop it."""
+    """A planned stream, its delivery, and what may stop it.
+
+    on_started: is called with the query's id.
+    """
 
     plan: StreamPlan
     delivery: Delivery
     context: DeliveryContext
     stop: StopRequest
+    on_started: Callable[[str], None]
 
     def keep_running(self, trigger: Mapping[str, Any]) -> StopReason:
         """Run until a stop is asked for.
@@ -144,6 +148,7 @@ class QueryRun:
         query = self.delivery.start(trigger)
         is_interrupted = False
         try:
+            self.on_started(query.id)
             self._watch(query)
         finally:
             if query.isActive:

@@ -14,6 +14,7 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import (
     GenerationObservation,
     current_generation,
+    record_begun,
     record_fingerprint,
     record_query_id,
 )
@@ -21,7 +22,7 @@ from sluice.publication.chain import CheckpointPosition
 from sluice_spark.query.state_operators import keyed_operators, processor_keys, state_meaning
 from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.session.checkpoint_metadata import CheckpointState, read_checkpoint, require_own_checkpoint
-from sluice_spark.session.planned_batch import give_query_id
+from sluice_spark.session.planned_batch import mark_as_begun
 from sluice_spark.session.state_settings import take_up_state
 
 _log = logging.getLogger(__name__)
@@ -81,12 +82,20 @@ class RunCheckpoint:
                 next_step=ways_out(self.generation.stream),
             )
 
-    def begin(self, spark: SparkSession) -> None:
-        """Record the query of the checkpoint before anything is delivered. A new checkpoint gets its id here: behind
-        the start of the query, a driver that dies would have delivered what the ledger takes for another's.
+    def begin(self) -> None:
+        """Record that a run begins, before its query delivers anything."""
+        if self.generation.begun_at is None:
+            record_begun(self.ledger, self.generation.stream, self.generation.generation)
+
+    def register_query(self, spark: SparkSession, query_id: str) -> None:
+        """Record the id of the query that has started, and note in the checkpoint that it has.
+
+        Raises
+        ------
+        CheckpointError: when it is not that of the checkpoint, which was replaced or lost since it was read.
         """
-        query_id = self.state.query_id or give_query_id(spark, self.location)
         record_query_id(self.ledger, self.generation.stream, self.generation.generation, query_id)
+        mark_as_begun(spark, self.location, query_id)
 
 
 def observe_checkpoint(

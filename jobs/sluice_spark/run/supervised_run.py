@@ -159,8 +159,14 @@ class SupervisedRun:
                     return stop.reason or StopReason.EXHAUSTED
                 start = start.observed_again(spark)
         context = self._context(start, lease=lease, stop=stop, hand_over=hand_over)
-        query = QueryRun(plan=start.plan, delivery=choose_delivery(start.plan, context), context=context, stop=stop)
-        start.checkpoint.begin(spark)
+        query = QueryRun(
+            plan=start.plan,
+            delivery=choose_delivery(start.plan, context),
+            context=context,
+            stop=stop,
+            on_started=partial(start.checkpoint.register_query, spark),
+        )
+        start.checkpoint.begin()
         declaration = self.stream.declaration
         pinning = Pinning(declaration, self.settings, self.ledger)
         copies = RunCopies(

@@ -17,7 +17,7 @@ from uuid import uuid4
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from sluice.checkpoints.checkpoint_layout import METADATA
+from sluice.checkpoints.checkpoint_layout import BEGUN, METADATA
 from sluice.errors import CheckpointError
 from sluice.sources.iceberg_positions import StreamOffset, stream_offset_of
 from sluice_spark.session.jvm import jvm_of
@@ -99,14 +99,6 @@ def _path(spark: SparkSession, folder: JavaObject, name: str) -> JavaObject:
     return jvm_of(spark).org.apache.hadoop.fs.Path(folder, name)
 
 
-def give_query_id(spark: SparkSession, location: str) -> str:
-    """Give a checkpoint that has none the id of a query, which Spark's first start takes; that id."""
-    jvm, query_id = jvm_of(spark), str(uuid4())
-    metadata = jvm.org.apache.spark.sql.execution.streaming.runtime.StreamMetadata
-    metadata.write(metadata(query_id), jvm.org.apache.hadoop.fs.Path(location, METADATA), _hadoop_conf(spark))
-    return query_id
-
-
 def plan_first_batch(
     spark: SparkSession,
     location: str,
@@ -129,7 +121,7 @@ def plan_first_batch(
     jvm = jvm_of(spark)
     streaming = jvm.org.apache.spark.sql.execution.streaming
     if not is_registered:
-        give_query_id(spark, location)
+        _write(spark, f"{location.rstrip('/')}/{METADATA}", json.dumps({"id": str(uuid4())}))
     offsets = [_option(spark, None if end is None else streaming.runtime.SerializedOffset(end)) for end in ends]
     logged = streaming.checkpointing
     batch = logged.OffsetSeqMetadata.apply(_metadata(spark, planned_at))
@@ -147,15 +139,26 @@ def write_log_entry(spark: SparkSession, location: str, log: str, batch: int, en
     ----------
     log: `offsets` or `commits`. entry: its text, as Spark writes it.
     """
+    _write(spark, f"{location.rstrip('/')}/{log}/{batch}", entry)
+
+
+def mark_as_begun(spark: SparkSession, location: str, query_id: str) -> None:
+    """Note in a checkpoint that a run has begun with it; see `BEGUN`."""
+    path = jvm_of(spark).org.apache.hadoop.fs.Path(location, BEGUN)
+    if not path.getFileSystem(_hadoop_conf(spark)).exists(path):
+        _write(spark, f"{location.rstrip('/')}/{BEGUN}", query_id)
+
+
+def _write(spark: SparkSession, location: str, text: str) -> None:
     jvm = jvm_of(spark)
-    file = jvm.org.apache.hadoop.fs.Path(location, f"{log}/{batch}")
+    file = jvm.org.apache.hadoop.fs.Path(location)
     manager = jvm.org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
     files = manager.create(file.getParent(), _hadoop_conf(spark))
     files.mkdirs(file.getParent())
     files.delete(file)
     stream = files.createAtomic(file, False)
     try:
-        stream.write(bytearray(entry, "utf-8"))
+        stream.write(bytearray(text, "utf-8"))
     except Py4JJavaError:
         stream.cancel()
         raise

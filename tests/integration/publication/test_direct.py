@@ -60,11 +60,18 @@ def require_start(
     unfinished_since: datetime | None = None,
     planned: int = 0,
     committed: int = -1,
+    continues_behind: int | None = None,
     recorded: int | None = None,
 ) -> None:
     """Ask whether a run may begin."""
     require_direct_start(
-        bench.target(), own, planned=planned, committed=committed, unfinished_since=unfinished_since, recorded=recorded
+        bench.target(),
+        own,
+        planned=planned,
+        committed=committed,
+        continues_behind=continues_behind,
+        unfinished_since=unfinished_since,
+        recorded=recorded,
     )
 
 

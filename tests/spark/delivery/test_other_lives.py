@@ -6,22 +6,27 @@ import shutil
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
-from tests.fixtures.continuations import expire, go_on
+from tests.fixtures.continuations import expire, go_on, plan_of
 from tests.fixtures.workshop import Workshop
 from tests.spark.delivery.test_unmarked_outputs import declare_direct, feed, forget, found, repair_of, with_files
 from tests.spark.runs.test_torn_staging import declare_outputs, repair
+from tests.spark.sources.test_interrupted_continuations import dies
 from tests.spark.sources.test_unpublished_ways_out import cut, ids
 
 from sluice.errors import CheckpointError, DivergedError, RolledBackError
+from sluice.ledger.batches import recent_batches
 from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.run_values import DesiredState
 from sluice.publication import direct_history
 from sluice.publication.direct_history import EPOCH, QUERY_ID
 from sluice.stored_keys import GENERATION, OUTPUT, RUN_ID, STREAM, TOKEN
 from sluice.supervision.stream_reset import reset_stream
+from sluice_spark.delivery import direct_delivery
+from sluice_spark.run import run_checkpoint
 
 
 def reset(workshop: Workshop, stream: str) -> None:
@@ -117,13 +122,12 @@ def test_the_lost_checkpoint_of_a_continuation_is_not_taken_for_a_new_one(worksh
 
     with pytest.raises(CheckpointError, match=r"is registered for query .* and has no metadata"):
         workshop.run(stream, is_recorded=True)
-    assert "generation 2 has been started: the checkpoint is lost" in repair_of(workshop, stream)
+    assert "generation 2 has a query: the checkpoint is lost" in repair_of(workshop, stream)
     assert ids(workshop, target) == [1, 2]
 
 
-def test_a_batch_of_a_left_driver_does_not_hide_that_of_a_continuation(workshop: Workshop) -> None:
-    """It was suspended within its commit, and the ledger took it for lost."""
-    stream = declare_direct(workshop)
+def behind_a_left_driver(workshop: Workshop, stream: str) -> int:
+    """Continue a stream whose old driver was suspended within its commit, and then commits; what was visible before."""
     feed(workshop, stream, 1, 2)
     newest = workshop.table("target").current_snapshot()
     assert newest is not None
@@ -135,13 +139,48 @@ def test_a_batch_of_a_left_driver_does_not_hide_that_of_a_continuation(workshop:
     keys = {one: entries[one] for one in (STREAM, OUTPUT, GENERATION, RUN_ID, TOKEN, QUERY_ID)}
     rows = pa.Table.from_pylist([{"id": 3}], schema=target.schema().as_arrow())
     target.append(rows, snapshot_properties={**keys, EPOCH: "2"})
+    return newest.snapshot_id
+
+
+def test_a_batch_of_a_left_driver_does_not_hide_that_of_a_continuation(workshop: Workshop) -> None:
+    stream = declare_direct(workshop)
+    before = behind_a_left_driver(workshop, stream)
 
     with pytest.raises(DivergedError, match=r"got batch 1:2 of .* their rows would be lost"):
         workshop.run(stream, is_recorded=True)
-    workshop.table("target").manage_snapshots().rollback_to_snapshot(newest.snapshot_id).commit()
+    workshop.table("target").manage_snapshots().rollback_to_snapshot(before).commit()
     workshop.run(stream, is_recorded=True)
 
     assert ids(workshop, "target") == [1, 2, 3, 4]
+
+
+def test_a_batch_of_a_left_driver_that_comes_while_a_continuation_runs_is_noticed(workshop: Workshop) -> None:
+    """Spark has committed the batch that the sink has skipped, when it is noticed."""
+    stream = declare_direct(workshop)
+    behind_a_left_driver(workshop, stream)
+    with (
+        patch.object(direct_delivery, "require_direct_start", lambda *_, **__: None),
+        pytest.raises(DivergedError, match=r"got batch 1:2 of"),
+    ):
+        workshop.run(stream, is_recorded=True)
+
+    with pytest.raises(DivergedError, match=r"got batch 1:2 of") as refused:
+        workshop.run(stream, is_recorded=True)
+
+    assert f"`sluice stream reset {stream} --dry-run`" in (refused.value.next_step or "")
+    assert {one.key.generation for one in recent_batches(workshop.ledger, stream, 9)} == {1}
+
+
+@pytest.mark.parametrize("at", ["record_query_id", "mark_as_begun"])
+def test_a_first_run_that_dies_before_its_query_is_known_begins_again(workshop: Workshop, at: str) -> None:
+    stream = declare_direct(workshop)
+    cut(workshop, 1, 2)
+    with patch.object(run_checkpoint, at, dies), pytest.raises(OSError, match="dies here"):
+        workshop.run(stream, is_recorded=True)
+
+    workshop.run(stream, is_recorded=True)
+
+    assert ids(workshop, "target") == [1, 2]
 
 
 @pytest.mark.parametrize("is_written", [False, True])
@@ -170,7 +209,7 @@ def remove_tags(workshop: Workshop) -> None:
         workshop.table("target").manage_snapshots().remove_tag(name).commit()
 
 
-@pytest.mark.parametrize("way", ["continuation", "reset"])
+@pytest.mark.parametrize("way", ["continuation", "two continuations", "reset"])
 def test_a_crash_in_the_first_batch_of_a_generation_is_no_riddle(
     workshop: Workshop, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,6 +233,10 @@ def test_a_crash_in_the_first_batch_of_a_generation_is_no_riddle(
     with pytest.raises(Exception, match="the executor dies"):
         workshop.run(stream, is_recorded=True)
     code.write_text(right)
+    if way == "two continuations":
+        cut(workshop, 5, 6)
+        assert "may be missing" not in " ".join(plan_of(workshop, stream, leaves_out=True).sentences())
+        return
 
     workshop.run(stream, is_recorded=True)
 

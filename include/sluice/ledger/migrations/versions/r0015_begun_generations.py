@@ -1,4 +1,4 @@
-"""When the first run of a generation began to deliver."""
+"""When the first run of a generation began to deliver, and behind which batch it continues another."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ SCHEMA = "sluice"
 
 
 def upgrade() -> None:
-    """Add the time. A generation whose query is known has had a run."""
+    """Add both. A generation whose query is known has had a run."""
     op.add_column("generations", sa.Column("begun_at", sa.DateTime(timezone=True)), schema=SCHEMA)
+    op.add_column("generations", sa.Column("continues_behind", sa.BigInteger()), schema=SCHEMA)
     op.execute(f"UPDATE {SCHEMA}.generations SET begun_at = opened_at WHERE query_id IS NOT NULL")  # noqa: S608  # our own name
