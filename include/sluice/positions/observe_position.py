@@ -112,10 +112,9 @@ def observe_position(
     """
     stream, unknown = declaration.stream, dict[Witness, str]()
     generation, run = find_generation(ledger, stream), newest_run(ledger, stream)
-    checkpoint = "" if generation is None else generation.checkpoint
+    checkpoint, number = ("", 0) if generation is None else (generation.checkpoint, generation.generation)
     contents = _contents(checkpoint, settings, unknown, is_whole=is_whole)
     known = recent_batches(ledger, stream, REPLAYED_BATCHES if is_whole else KNOWN_BATCHES)
-    number = 0 if generation is None else generation.generation
     outputs = _outputs(
         catalog, declaration, unknown, generation=number, recorded=known, assumed=assumed or {}, is_whole=is_whole
     )
