@@ -17,7 +17,8 @@ from sluice.ledger.events import Actor, Event, EventAction, add_event
 from sluice.ledger.ledger_table import LedgerTable
 from sluice.ledger.stored_values import record_of
 
-_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+"""Before any batch."""
 
 OUTPUT_TABLE = "output table "
 """How the name begins under which a generation keeps the id of a table that it writes."""
@@ -53,7 +54,7 @@ class GenerationObservation:
         it plans the time of the one before; one that was written back is older than its row."""
         if self.begun_at is None:
             return None
-        return _LONG_AGO if self.continues_behind is None else self.opened_at
+        return LONG_AGO if self.continues_behind is None else self.opened_at
 
 
 class Generation(LedgerTable, record=GenerationObservation, key=("stream", "generation"), now=("opened_at",)):

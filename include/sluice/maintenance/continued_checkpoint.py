@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sluice.checkpoints.checkpoint_files import CheckpointFiles, copy_files, state_files
-from sluice.checkpoints.checkpoint_layout import COMMITS, METADATA, OFFSETS, FileObservation, log_files
+from sluice.checkpoints.checkpoint_layout import BEGUN, COMMITS, METADATA, OFFSETS, FileObservation, log_files
 from sluice.checkpoints.checkpoint_logs import EMPTY_COMMIT, metadata_of, next_batch_metadata, planned_time
 from sluice.errors import CheckpointError
 from sluice.maintenance.reading_position import ReadingPosition
@@ -89,6 +89,8 @@ def _before(old: CheckpointFiles, position: ReadingPosition) -> dict[str, str | 
 def _is_of_a_try(old: CheckpointFiles, new: CheckpointFiles, files: Sequence[FileObservation]) -> bool:
     """Whether a folder has only what an earlier try to continue the same query can have written: no run has committed a
     batch in it behind those of the old checkpoint."""
+    if any(one.path == BEGUN for one in files):
+        return False
     planned, committed = log_files(files, OFFSETS), log_files(files, COMMITS)
     if not planned and not committed:
         return new.read_text(METADATA) in (None, old.read_text(METADATA))  # the state is copied first

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from uuid import NAMESPACE_URL, uuid5
 
 from sluice.checkpoints.checkpoint_copies import CheckpointCopy
@@ -30,6 +29,7 @@ from sluice.checkpoints.checkpoint_logs import (
 from sluice.checkpoints.health_decision import commit_problem, judge_state, offset_problem
 from sluice.checkpoints.replayed_batches import REPLAY
 from sluice.ledger.checkpoint_checks import CheckpointFinding, CheckpointProperty
+from sluice.ledger.generations import LONG_AGO
 from sluice.operations import Refusal, RefusalReason
 from sluice.positions.judge_position import HARMLESS
 from sluice.positions.log_offsets import canonical_end, source_lines
@@ -70,8 +70,8 @@ class CheckpointRepair:
         return not self.removes and not self.writes and self.restores is None
 
 
-_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
-"""When a batch was planned of which that is unknown: the entry is not run again."""
+_SCANS = '"scan_all_files":true'
+"""In the line of an Iceberg source that reads a snapshot file by file: Spark plans which ones once."""
 
 
 class _UnprovableError(Exception):
@@ -243,9 +243,9 @@ class _Checkpoint:
         """The batch whose plan has to be kept; none where Spark may plan the next one as it likes."""
         if stands < done or self.seen.newest_visible > done:
             return stands + 1
-        if self.seen.back_from is not None:
-            return None
         good = self._good(OFFSETS)
+        if self.seen.back_from is not None and _SCANS not in good.get(stands, ""):
+            return None
         follows = stands not in good or self._is_right(stands)  # otherwise it was planned behind another batch
         return stands + 1 if stands + 1 in good and follows else None
 
@@ -329,7 +329,7 @@ class _Checkpoint:
         conf = {} if nearest is None else json.loads(metadata_of(offsets[nearest])).get("conf", {})
         planned_at = known.planned_at if known is not None else None
         return batch_metadata(
-            conf, planned_at=planned_at or _LONG_AGO, watermark=known.watermark if known is not None else None
+            conf, planned_at=planned_at or LONG_AGO, watermark=known.watermark if known is not None else None
         )
 
     def _commits(self, stands: int) -> dict[str, str]:

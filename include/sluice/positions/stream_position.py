@@ -127,7 +127,7 @@ class StreamPosition:
     """What the witnesses of a stream say.
 
     generation: the newest one of the ledger; unset when it knows none.
-    newest_begun: the newest generation with a checkpoint, where outputs have no mark that would show it; otherwise 0.
+    newest_begun: the newest generation that has begun, where outputs have no mark that would show it; otherwise 0.
     checkpoint: where the checkpoint of the newest generation lies that the ledger or a mark knows. contents: its files;
         unset when its storage does not answer, or that of its copies where they are looked for.
     health: what a check of these alone finds.

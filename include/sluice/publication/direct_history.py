@@ -185,7 +185,7 @@ def require_direct_start(
         raise rolled_back_behind(committed, stream=writer.stream, target=".".join(table.name()))
     behind = committed if continues_behind is None else continues_behind
     if newest is not None and newest.is_of_query_left_by(writer) and newest.batch > behind:
-        raise left_driver(writer, newest, committed=committed, target=".".join(table.name()))
+        raise left_driver(writer, newest, is_skipped=committed > behind, target=".".join(table.name()))
     if unfinished_since is not None and newest is None:
         refuse_unknown_batch(table, stream=writer.stream, unfinished_since=unfinished_since)
 
@@ -213,12 +213,12 @@ def refuse_unknown_batch(table: Table, *, stream: str, unfinished_since: datetim
         )
 
 
-def left_driver(writer: DirectWriter, batch: DirectBatch, *, committed: int, target: str) -> DivergedError:
+def left_driver(writer: DirectWriter, batch: DirectBatch, *, is_skipped: bool, target: str) -> DivergedError:
     """The error of a batch that a driver of the generation before a continuation has written behind it.
 
     Parameters
     ----------
-    committed: the newest batch that the checkpoint has committed; where it is as new, the sink has skipped that.
+    is_skipped: whether the checkpoint has committed a batch that the sink has skipped for it.
     """
     again = (
         f"set main back to before snapshot {batch.snapshot_id} and start the stream: what that batch read is read again"
@@ -228,7 +228,7 @@ def left_driver(writer: DirectWriter, batch: DirectBatch, *, committed: int, tar
         f"{target} got batch {batch.generation}:{batch.batch} of {writer.stream} from run {batch.run_id} behind where "
         f"generation {writer.generation} continues: Iceberg's sink skips the batches of generation {writer.generation} "
         "up to that number, and their rows would be lost.",
-        next_step=f"Make sure that no old driver runs. Then {again if batch.batch > committed else reset}.",
+        next_step=f"Make sure that no old driver runs. Then {reset if is_skipped else again}.",
     )
 
 

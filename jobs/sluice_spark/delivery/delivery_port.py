@@ -219,14 +219,23 @@ class DeliveryContext:
     reached: Reached
 
     @property
+    def is_begun(self) -> bool:
+        """Whether a run has begun in the generation. A ledger that is new or an older copy may not know it."""
+        return self.generation.begun_at is not None or self.found.is_begun
+
+    @property
     def newest_delivered(self) -> int:
         """The newest batch that this generation may have delivered; -1 without any. A batch that is planned and not
-        committed may be, once a run has begun. A ledger that is new does not know that; there a committed batch shows
-        it, unless a continuation has copied that."""
-        generation = self.generation
-        is_forgotten = generation.query_id is None and self.found.newest_committed >= 0
-        is_begun = generation.begun_at is not None or is_forgotten
-        return self.found.newest_planned if is_begun else self.found.newest_committed
+        committed may be, once a run has begun."""
+        return self.found.newest_planned if self.is_begun else self.found.newest_committed
+
+    @property
+    def unfinished_since(self) -> datetime | None:
+        """Since when a batch may be delivered that is not committed; none where there is no such batch."""
+        planned_at = self.found.unfinished_since
+        if planned_at is None or not self.is_begun:
+            return None
+        return max(planned_at, self.generation.begun_since or planned_at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

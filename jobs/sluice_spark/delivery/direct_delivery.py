@@ -155,7 +155,7 @@ class DirectDelivery:
         left = next((one for one in self._history() if one.is_of_query_left_by(self.writer)), None)
         if left is None or left.batch < number:
             return False
-        self._fail(left_driver(self.writer, left, committed=number, target=self.target.declared.table))
+        self._fail(left_driver(self.writer, left, is_skipped=True, target=self.target.declared.table))
         return True
 
     def _judge(self, batch: DirectBatch) -> None:
@@ -218,14 +218,13 @@ def open_direct_delivery(plan: StreamPlan, target: IcebergTarget, context: Deliv
         query_id=state.query_id,
     )
     table = require_table(open_catalog(context.settings), target.declared.table)
-    planned_at, begun_since = state.unfinished_since, context.generation.begun_since
     require_direct_start(
         table,
         writer,
         planned=context.newest_delivered,
         committed=state.newest_committed,
         continues_behind=context.generation.continues_behind,
-        unfinished_since=max(planned_at, begun_since) if planned_at is not None and begun_since is not None else None,
+        unfinished_since=context.unfinished_since,
         recorded=recorded_snapshot(context.ledger, run.stream, target.output, query_id=state.query_id),
     )
     unrecorded = _find_unrecorded(direct_batches(table, stream=run.stream, output=target.output), context)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import monotonic
@@ -17,6 +17,7 @@ from sluice.errors import CheckpointError
 from sluice_spark.delivery.delivery_port import BatchGate, Delivery, DeliveryContext
 from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.run.progress_listener import BatchOrigin, ProgressListener
+from sluice_spark.run.run_checkpoint import RunCheckpoint
 from sluice_spark.run.stop_request import StopReason, StopRequest
 from sluice_spark.session.checkpoint_metadata import has_metadata
 from sluice_spark.session.garbage import exclude_imports
@@ -51,16 +52,13 @@ def has_processor(plan: StreamPlan) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryRun:
-    """A planned stream, its delivery, and what may stop it.
-
-    on_started: is called with the query's id.
-    """
+    """A planned stream, its delivery, what may stop it, and the checkpoint from which it continues."""
 
     plan: StreamPlan
     delivery: Delivery
     context: DeliveryContext
     stop: StopRequest
-    on_started: Callable[[str], None]
+    checkpoint: RunCheckpoint
 
     def keep_running(self, trigger: Mapping[str, Any]) -> StopReason:
         """Run until a stop is asked for.
@@ -145,10 +143,11 @@ class QueryRun:
         )
 
     def _start_and_watch(self, trigger: Mapping[str, Any]) -> None:
+        self.checkpoint.begin()
         query = self.delivery.start(trigger)
         is_interrupted = False
         try:
-            self.on_started(query.id)
+            self.checkpoint.register_query(self.plan.rows.sparkSession, query.id)
             self._watch(query)
         finally:
             if query.isActive:

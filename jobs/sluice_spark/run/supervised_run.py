@@ -164,9 +164,8 @@ class SupervisedRun:
             delivery=choose_delivery(start.plan, context),
             context=context,
             stop=stop,
-            on_started=partial(start.checkpoint.register_query, spark),
+            checkpoint=start.checkpoint,
         )
-        start.checkpoint.begin()
         declaration = self.stream.declaration
         pinning = Pinning(declaration, self.settings, self.ledger)
         copies = RunCopies(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from sluice.checkpoints.checkpoint_layout import BEGUN
 from sluice.checkpoints.checkpoint_logs import offsets_of, planned_time
 from sluice.errors import CheckpointError
 from sluice.ledger.generations import GenerationObservation
@@ -35,6 +36,7 @@ class CheckpointState:
     frozen_conf: the settings that the offset log keeps for the life of the checkpoint; empty before the first batch.
     unfinished_since: when the planned but uncommitted batch was planned; None when there is none.
     watermark_ms: the watermark before the first batch of the next start, in milliseconds since 1970; 0 without one.
+    is_begun: whether a run has begun with it; see `BEGUN`.
     """
 
     query_id: str | None
@@ -43,6 +45,7 @@ class CheckpointState:
     frozen_conf: Mapping[str, str] = field(default_factory=dict)
     watermark_ms: int = 0
     unfinished_since: datetime | None = None
+    is_begun: bool = False
 
     @property
     def has_unfinished_batch(self) -> bool:
@@ -80,6 +83,7 @@ def read_checkpoint(spark: SparkSession, location: str) -> CheckpointState:
         frozen_conf=newest.get("conf", {}),
         watermark_ms=int(before_next.get("batchWatermarkMs", 0)),
         unfinished_since=planned_time(newest) if is_unfinished else None,
+        is_begun=bool(files.exists(jvm.org.apache.hadoop.fs.Path(folder, BEGUN))),
     )
 
 

@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
+from sqlalchemy import text
 from tests.fixtures.continuations import expire, go_on, plan_of
 from tests.fixtures.workshop import Workshop
 from tests.spark.delivery.test_unmarked_outputs import declare_direct, feed, forget, found, repair_of, with_files
@@ -20,6 +21,7 @@ from tests.spark.sources.test_unpublished_ways_out import cut, ids
 from sluice.errors import CheckpointError, DivergedError, RolledBackError
 from sluice.ledger.batches import recent_batches
 from sluice.ledger.desired_states import set_desired_state
+from sluice.ledger.generations import find_generation
 from sluice.ledger.run_values import DesiredState
 from sluice.publication import direct_history
 from sluice.publication.direct_history import EPOCH, QUERY_ID
@@ -27,6 +29,7 @@ from sluice.stored_keys import GENERATION, OUTPUT, RUN_ID, STREAM, TOKEN
 from sluice.supervision.stream_reset import reset_stream
 from sluice_spark.delivery import direct_delivery
 from sluice_spark.run import run_checkpoint
+from sluice_spark.run.run_start import RunStart
 
 
 def reset(workshop: Workshop, stream: str) -> None:
@@ -201,6 +204,35 @@ def test_a_table_that_was_rolled_back_before_all_batches_and_expired_is_refused(
 
     with pytest.raises(RolledBackError, match="was rolled back"):
         feed(workshop, stream, 4)
+
+
+def test_a_start_that_is_refused_has_not_begun(workshop: Workshop, tmp_path: Path) -> None:
+    """What is planned counts as not delivered."""
+    files, stream = with_files(workshop, tmp_path / "lake")
+    feed(files, stream, 1)
+    cut(files, 2, 3)
+    go_on(files, stream)
+    with patch.object(RunStart, "require_unbroken_input", dies), pytest.raises(OSError, match="dies here"):
+        files.run(stream, is_recorded=True)
+
+    opened = find_generation(files.ledger, stream)
+
+    assert opened is not None
+    assert (opened.generation, opened.continues_behind, opened.begun_at) == (2, 0, None)
+
+
+def test_a_batch_is_not_foreign_because_the_ledger_is_of_before_the_first_start(workshop: Workshop) -> None:
+    stream = declare_direct(workshop)
+    feed(workshop, stream, 1, 2)
+    workshop.forget_last_commit(stream)
+    forget(workshop, stream, "batch >= 0", tables=("batches",))
+    with workshop.ledger.transaction() as connection:
+        unset = "UPDATE generations SET begun_at = NULL, query_id = NULL WHERE stream = :stream"
+        connection.execute(text(unset), {"stream": stream})
+
+    feed(workshop, stream, 3)
+
+    assert ids(workshop, "target") == [1, 2, 3]
 
 
 def remove_tags(workshop: Workshop) -> None:

@@ -7,7 +7,7 @@ under it is not written.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -55,10 +55,10 @@ def feed(workshop: Workshop, stream: str, *numbers: int) -> None:
         workshop.run(stream, is_recorded=True)
 
 
-def forget(workshop: Workshop, stream: str, which: str) -> None:
+def forget(workshop: Workshop, stream: str, which: str, *, tables: Sequence[str] = ("batches", "generations")) -> None:
     """The ledger is an older copy."""
     with workshop.ledger.transaction() as connection:
-        for table in ("batches", "generations"):
+        for table in tables:
             statement = f"DELETE FROM {table} WHERE stream = :stream AND {which}"  # noqa: S608  # our own names
             connection.execute(text(statement), {"stream": stream})
 

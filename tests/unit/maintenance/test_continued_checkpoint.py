@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from tests.fakes.checkpoint_files import FakeCheckpointFiles
 
+from sluice.checkpoints.checkpoint_layout import BEGUN
 from sluice.checkpoints.checkpoint_logs import EMPTY_COMMIT
 from sluice.errors import CheckpointError
 from sluice.maintenance.continued_checkpoint import plan_checkpoint, write_checkpoint
@@ -158,6 +159,20 @@ def test_a_plan_of_a_run_is_not_taken_for_that_of_a_try() -> None:
 
     with pytest.raises(CheckpointError, match="contains offsets/5 already"):
         write_checkpoint(ran_on(old), new, content, stream="orders")
+
+
+def test_a_checkpoint_that_has_begun_is_not_written_over() -> None:
+    """An older copy of the ledger does not know it."""
+    old = old_checkpoint()
+    new = FakeCheckpointFiles({})
+    content = plan_checkpoint(old, POSITION, starts={3: START.text()}, ends={3: END.text()})
+    write_checkpoint(old, new, content, stream="orders")
+    new.write_text(BEGUN, "query")
+
+    with pytest.raises(CheckpointError, match="contains begun already"):
+        write_checkpoint(old, new, content, stream="orders")
+
+    assert new.read_text(BEGUN) == "query"
 
 
 def test_files_of_another_origin_are_not_mixed_with() -> None:
