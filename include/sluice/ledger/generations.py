@@ -49,11 +49,9 @@ class GenerationObservation:
     identities: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
-    def begun_since(self) -> datetime | None:
-        """Since when a batch of it may be delivered; unset while no run has begun. A continuation gives the batch that
-        it plans the time of the one before; one that was written back is older than its row."""
-        if self.begun_at is None:
-            return None
+    def delivers_since(self) -> datetime:
+        """Since when a batch of it may be delivered. A continuation gives the batch that it plans the time of the one
+        before; a generation that was written back is older than its row."""
         return LONG_AGO if self.continues_behind is None else self.opened_at
 
 

@@ -21,7 +21,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from sluice.checkpoints.checkpoint_files import STATE, CheckpointFiles, open_checkpoint_files
-from sluice.checkpoints.checkpoint_layout import METADATA
+from sluice.checkpoints.checkpoint_layout import BEGUN, METADATA
 from sluice.checkpoints.checkpoint_logs import query_id_in
 from sluice.checkpoints.compatibility import STATE_OPERATORS
 from sluice.checkpoints.replayed_batches import refuse_pending_replay
@@ -171,12 +171,13 @@ def _observe_left(
 ) -> ReadingPosition | None:
     """Where the stream stands in the generation that is left."""
     newest = newest_batch(ledger, wanted.name, generation=left.generation)
+    is_begun = left.begun_at is not None or old.read_text(BEGUN) is not None  # the ledger may be an older copy
     return observe_reading_position(
         catalog,
         old,
         wanted.declaration,
         generation=left.generation,
-        begun_since=left.begun_since,
+        begun_since=left.delivers_since if is_begun else None,
         is_left=True,
         gives_up=leaves_out,
         delivered=BEFORE_THE_FIRST_BATCH if newest is None else newest.key.batch,

@@ -15,12 +15,11 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from sluice.checkpoints.checkpoint_files import CheckpointFiles
-from sluice.checkpoints.checkpoint_layout import BEGUN, COMMITS, METADATA, OFFSETS, log_files
+from sluice.checkpoints.checkpoint_layout import COMMITS, METADATA, OFFSETS, log_files
 from sluice.checkpoints.checkpoint_logs import HEADER_LINES, metadata_of, planned_time, query_id_in
 from sluice.checkpoints.health_decision import commit_problem, offset_problem
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import CheckpointError, DivergedError
-from sluice.ledger.generations import LONG_AGO
 from sluice.maintenance.table_readers import streamed_tables
 from sluice.publication.chain import BEFORE_THE_FIRST_BATCH
 from sluice.publication.direct_history import direct_batches, refuse_unknown_batch
@@ -119,8 +118,6 @@ def observe_reading_position(
     planned = max(log_files(checkpoint.list_files(OFFSETS), OFFSETS), default=-1)
     committed = max(log_files(checkpoint.list_files(COMMITS), COMMITS), default=-1)
     entry = checkpoint.read_text(f"{OFFSETS}/{planned}") if planned > committed else None
-    if begun_since is None and checkpoint.read_text(BEGUN) is not None:  # the ledger is an older copy
-        begun_since = LONG_AGO
     shown: Mapping[str, int | None] = {}
     if entry is not None and (is_left or stream.direct_output is None):
         shown = dict(

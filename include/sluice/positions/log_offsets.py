@@ -24,6 +24,25 @@ def canonical_end(texts: Sequence[str | None], sources: Sequence[str]) -> str:
     return canonical_offsets(offsets)
 
 
+def reads_within_snapshot(entry: str, following: str) -> bool:
+    """Whether a batch continues in a snapshot that the one before has begun to read file by file. Spark would plan other
+    files behind the same offset.
+
+    Parameters
+    ----------
+    entry, following: of the two batches in the offset log; empty without one.
+    """
+    ends = (map(stream_offset_of, one.splitlines()) for one in (entry, following))
+    return any(
+        first is not None
+        and then is not None
+        and first.scan_all_files
+        and first.snapshot_id == then.snapshot_id
+        and first != then
+        for first, then in zip(*ends, strict=False)
+    )
+
+
 def source_lines(ends: str, sources: tuple[str, ...]) -> tuple[str | None, ...] | None:
     """The offsets of a batch as the lines of its entry; none when their order is unknown.
 

@@ -32,7 +32,7 @@ from sluice.ledger.checkpoint_checks import CheckpointFinding, CheckpointPropert
 from sluice.ledger.generations import LONG_AGO
 from sluice.operations import Refusal, RefusalReason
 from sluice.positions.judge_position import HARMLESS
-from sluice.positions.log_offsets import canonical_end, source_lines
+from sluice.positions.log_offsets import canonical_end, reads_within_snapshot, source_lines
 from sluice.positions.stream_position import StreamPosition
 from sluice.publication.direct_history import rolled_back_behind
 
@@ -68,10 +68,6 @@ class CheckpointRepair:
     def is_empty(self) -> bool:
         """Whether nothing is to be done."""
         return not self.removes and not self.writes and self.restores is None
-
-
-_SCANS = '"scan_all_files":true'
-"""In the line of an Iceberg source that reads a snapshot file by file: Spark plans which ones once."""
 
 
 class _UnprovableError(Exception):
@@ -244,7 +240,7 @@ class _Checkpoint:
         if stands < done or self.seen.newest_visible > done:
             return stands + 1
         good = self._good(OFFSETS)
-        if self.seen.back_from is not None and _SCANS not in good.get(stands, ""):
+        if self.seen.back_from is not None and not reads_within_snapshot(*(good.get(stands + n, "") for n in (0, 1))):
             return None
         follows = stands not in good or self._is_right(stands)  # otherwise it was planned behind another batch
         return stands + 1 if stands + 1 in good and follows else None

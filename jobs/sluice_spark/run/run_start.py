@@ -312,7 +312,7 @@ def require_unbroken_input(
         _log.debug("the input is not checked for a gap: %s", error)
         return
     position = observe_reading_position(
-        catalog, checkpoint, stream, generation=generation.generation, begun_since=generation.begun_since
+        catalog, checkpoint, stream, generation=generation.generation, begun_since=generation.delivers_since
     )
     for source in position.sources if position is not None else ():
         table = load_table(catalog, source.table)
