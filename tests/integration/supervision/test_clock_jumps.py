@@ -43,7 +43,7 @@ NO_SIGNS = {
     "driver_passes": {"given_at"},
     "driver_uis": {"recorded_at"},
     "events": {"recorded_at"},
-    "generations": {"opened_at"},
+    "generations": {"begun_at", "opened_at"},
     "held_batches": {"held_at", "decided_at"},
     "hourly_columns": {"hour"},
     "hourly_rows": {"hour"},
