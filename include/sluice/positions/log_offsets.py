@@ -25,8 +25,8 @@ def canonical_end(texts: Sequence[str | None], sources: Sequence[str]) -> str:
 
 
 def reads_within_snapshot(entry: str, following: str) -> bool:
-    """Whether a batch continues in a snapshot that the one before has begun to read file by file. Spark would plan other
-    files behind the same offset.
+    """Whether a batch continues in a snapshot that the one before has begun to read file by file. Spark would plan
+    other files behind the same offset.
 
     Parameters
     ----------
