@@ -15,4 +15,6 @@ def upgrade() -> None:
     """Add both. A generation whose query is known has had a run."""
     op.add_column("generations", sa.Column("begun_at", sa.DateTime(timezone=True)), schema=SCHEMA)
     op.add_column("generations", sa.Column("continues_behind", sa.BigInteger()), schema=SCHEMA)
-    op.execute(f"UPDATE {SCHEMA}.generations SET begun_at = opened_at WHERE query_id IS NOT NULL")  # noqa: S608  # our own name
+    generations = sa.table("generations", *map(sa.column, ("begun_at", "opened_at", "query_id")), schema=SCHEMA)
+    begun = sa.update(generations).values(begun_at=generations.c.opened_at)
+    op.execute(begun.where(generations.c.query_id.is_not(None)))
