@@ -26,7 +26,7 @@ from sluice.ledger.airflow_owner import (
     find_dag_pauses,
     record_dag_pauses,
 )
-from sluice.ledger.connection import database_time
+from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.desired_states import (
     DesiredStateObservation,
     SuspensionCause,
@@ -287,6 +287,20 @@ def _as_before(known: DagPause | None) -> DagObservation | None:
     if known is None or not known.is_known:
         return None
     return DagObservation(airflow=known.airflow, is_paused=known.is_paused, has_failed=known.has_failed)
+
+
+def newest_look(ledger: Ledger, stream: str, dag: DagObservation | None) -> DagObservation | None:
+    """The DAG of a stream as a pass saw it, unless its own task has seen it unpaused since then: a pass may take most
+    of a minute, and a DAG that is not paused has a task that restarts its driver.
+
+    Parameters
+    ----------
+    dag: as it was seen; unset when Airflow does not know it.
+    """
+    if dag is None or not dag.is_paused:
+        return dag
+    known = _as_before(find_dag_pause(ledger, stream))
+    return dag if known is None or known.airflow != dag.airflow else known
 
 
 def follow_unpausing(supervisor: Supervisor, stream: str, observe_dag: ObserveDag) -> bool:

@@ -40,7 +40,7 @@ from sluice.ledger.stream_troubles import all_troubles, clear_trouble, record_re
 from sluice.processes.deadline import Deadline
 from sluice.processes.worker_threads import NotDone, run_each
 from sluice.supervision.alerts import Alert, is_alert_due, is_of_increment
-from sluice.supervision.followed_pauses import DagLooks, ObserveDag, follow_pauses
+from sluice.supervision.followed_pauses import DagLooks, ObserveDag, follow_pauses, newest_look
 from sluice.supervision.increment_due import waiting_from
 from sluice.supervision.ledger_alerts import clock_alerts, connection_alerts, report_at_once
 from sluice.supervision.orphaned_runs import OrphanedRun, find_orphaned_runs
@@ -358,7 +358,8 @@ def look_after(
     judged = None if supervisor.heads is None else watch_progress(supervisor.ledger, supervisor.heads, wanted, known)
     has_asked = judged is not None and judged.restarts
     planned = plan_from(_read(supervisor, wanted) if has_asked else known, wanted, launcher=supervisor.launcher)
-    is_due = _is_due(planned, dag)
+    is_start = planned.decision.action is SupervisionAction.LAUNCH
+    is_due = _is_due(planned, newest_look(supervisor.ledger, wanted.name, dag) if is_start else dag)
     supervised = supervise(supervisor, wanted) if is_due else planned
     if not is_due and planned.decision.action is SupervisionAction.GIVE_UP:
         save_decision(supervisor, planned)  # its task may be unable to: a paused DAG has none

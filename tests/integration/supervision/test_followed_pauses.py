@@ -32,9 +32,9 @@ from sluice.processes.process_identity import ProcessIdentity, ProcessState
 from sluice.supervision import followed_pauses
 from sluice.supervision.alerts import Alert
 from sluice.supervision.followed_pauses import MANY_PAUSES, DagLooks, follow_pauses, follow_unpausing
-from sluice.supervision.reconciler import reconcile_all
+from sluice.supervision.reconciler import look_after, reconcile_all
 from sluice.supervision.stream_commands import request_start, request_stop, reset_breaker
-from sluice.supervision.supervisor import Supervisor, supervise
+from sluice.supervision.supervisor import Supervisor, read_to_judge, supervise
 
 WANTED = continuous_stream()
 UNPAUSED = DagObservation(airflow="ours", is_paused=False)
@@ -192,6 +192,21 @@ def test_what_a_streams_task_sees_while_a_pass_asks_is_known_to_the_pass(
     assert looks.dags == {"flights": UNPAUSED}
     look(supervisor, PAUSED)
     assert suspension(ledger) is SuspensionCause.PAUSED
+
+
+def test_a_driver_is_left_to_the_task_that_has_seen_its_dag_unpaused_since_the_pass_asked(
+    supervisor: Supervisor, launcher: FakeLauncher, ledger: Ledger
+) -> None:
+    look(supervisor, PAUSED)
+    follow_unpausing(supervisor, "flights", lambda _: UNPAUSED)
+    run = started(supervisor)
+    assert run.process is not None
+    launcher.end(run.process, exit_code=1)
+
+    known = read_to_judge(ledger, [WANTED], with_progress=True)["flights"]
+
+    assert not look_after(supervisor, WANTED, known, dag=PAUSED).acted
+    assert look_after(supervisor, WANTED, known, dag=replace(PAUSED, airflow="another")).acted
 
 
 def test_a_look_of_before_does_not_replace_a_newer_one(supervisor: Supervisor, ledger: Ledger) -> None:
