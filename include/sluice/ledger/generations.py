@@ -49,7 +49,7 @@ class GenerationObservation:
     identities: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
-    def delivers_since(self) -> datetime:
+    def may_deliver_since(self) -> datetime:
         """Since when a batch of it may be delivered. A continuation gives the batch that it plans the time of the one
         before; a generation that was written back is older than its row."""
         return LONG_AGO if self.continues_behind is None else self.opened_at

@@ -177,7 +177,7 @@ def _observe_left(
         old,
         wanted.declaration,
         generation=left.generation,
-        begun_since=left.delivers_since if is_begun else None,
+        begun_since=left.may_deliver_since if is_begun else None,
         is_left=True,
         gives_up=leaves_out,
         delivered=BEFORE_THE_FIRST_BATCH if newest is None else newest.key.batch,

@@ -92,7 +92,7 @@ def observe_reading_position(
     stream: StreamDeclaration,
     *,
     generation: int,
-    begun_since: datetime | None,
+    begun_since: datetime | None = None,
     is_left: bool = False,
     gives_up: bool = False,
     delivered: int = BEFORE_THE_FIRST_BATCH,
@@ -102,8 +102,8 @@ def observe_reading_position(
 
     Parameters
     ----------
-    begun_since: since when a batch of the generation may be delivered; none while no run has begun in it, and a
-        continuation has planned its batch.
+    begun_since: for a checkpoint that is left: since when a batch of the generation may be delivered; none while no run
+        has begun in it, and a continuation has planned its batch.
     is_left: whether the checkpoint is left. A start has Iceberg's own sink skip a batch that it has written, and reads
         the input of that again; when the checkpoint is left, it is done.
     gives_up: take a batch for done that one output shows, or may have, although another does not.

@@ -24,22 +24,27 @@ def canonical_end(texts: Sequence[str | None], sources: Sequence[str]) -> str:
     return canonical_offsets(offsets)
 
 
-def reads_within_snapshot(entry: str, following: str) -> bool:
+def reads_files(ends: Sequence[str | None]) -> bool:
+    """Whether a batch ends in a snapshot that it has read file by file, as far as it came."""
+    return any(end is not None and end.scan_all_files for end in map(stream_offset_of, ends))
+
+
+def reads_within_snapshot(ends: Sequence[str | None], following: Sequence[str | None]) -> bool:
     """Whether a batch continues in a snapshot that the one before has begun to read file by file. Spark would plan
-    other files behind the same offset.
+    other files behind the same offset. A batch that reads files one by one never ends in a later snapshot: the plans of
+    a continuation stay within one.
 
     Parameters
     ----------
-    entry, following: of the two batches in the offset log; empty without one.
+    ends, following: where the two batches end, source by source; empty where that is unknown.
     """
-    ends = (map(stream_offset_of, one.splitlines()) for one in (entry, following))
     return any(
         first is not None
         and then is not None
         and first.scan_all_files
         and first.snapshot_id == then.snapshot_id
         and first != then
-        for first, then in zip(*ends, strict=False)
+        for first, then in zip(map(stream_offset_of, ends), map(stream_offset_of, following), strict=False)
     )
 
 

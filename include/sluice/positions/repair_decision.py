@@ -10,7 +10,7 @@ the plan of D + 1, which Spark then runs as it was.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import NAMESPACE_URL, uuid5
 
@@ -32,12 +32,9 @@ from sluice.ledger.checkpoint_checks import CheckpointFinding, CheckpointPropert
 from sluice.ledger.generations import LONG_AGO
 from sluice.operations import Refusal, RefusalReason
 from sluice.positions.judge_position import HARMLESS
-from sluice.positions.log_offsets import canonical_end, reads_within_snapshot, source_lines
+from sluice.positions.log_offsets import canonical_end, reads_files, reads_within_snapshot, source_lines
 from sluice.positions.stream_position import StreamPosition
 from sluice.publication.direct_history import rolled_back_behind
-
-_STATIC = "static"
-"""The folder with the copies of tables of databases, below it by input: `BATCH-…` is read from that batch on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,22 +103,6 @@ def _refusal(seen: StreamPosition, problem: str) -> Refusal:
     )
 
 
-def lost_input(seen: StreamPosition, contents: CheckpointContents, batch: int) -> str:
-    """What a batch has read that is gone once the next one has begun, for half a sentence; empty where nothing is.
-    Spark reads a file that is gone as an empty one, and a table of a database as it is now."""
-    if seen.puts_files_away:
-        return "the files that it has read are put away once the next batch begins"
-    copies: dict[str, list[int]] = {}
-    for one in contents.files:
-        folder, _, rest = one.path.partition("/")
-        table, _, made_for = rest.partition("/")
-        number = made_for.partition("-")[0]
-        if folder == _STATIC and number.isdecimal():
-            copies.setdefault(table, []).append(int(number))
-    gone = [table for table, numbers in sorted(copies.items()) if min(numbers) > batch]
-    return f"the copy of {gone[0]} that it has read is gone" if gone else ""
-
-
 @dataclass(frozen=True, slots=True)
 class _Checkpoint:
     """A checkpoint beside the position that it has to take."""
@@ -140,7 +121,7 @@ class _Checkpoint:
         removes = tuple(self._removes(stands, planned, written=logs))
         if removes or logs:
             self._require_memory(stands, is_first_again=stands < 0 <= done)
-            if stands < done != self.seen.planned and (lost := lost_input(self.seen, self.contents, done)):
+            if stands < done != self.seen.planned and (lost := self.seen.lost_input(done)):
                 raise _UnprovableError(f"batch {done} has to be run again, and {lost}")
         newest = max(self.seen.committed, done, -1 if self.seen.back_from is None else self.seen.back_from)
         return CheckpointRepair(
@@ -239,11 +220,24 @@ class _Checkpoint:
         """The batch whose plan has to be kept; none where Spark may plan the next one as it likes."""
         if stands < done or self.seen.newest_visible > done:
             return stands + 1
+        if self.seen.back_from is not None:
+            return self._planned_before(stands)
         good = self._good(OFFSETS)
-        if self.seen.back_from is not None and not reads_within_snapshot(*(good.get(stands + n, "") for n in (0, 1))):
-            return None
         follows = stands not in good or self._is_right(stands)  # otherwise it was planned behind another batch
         return stands + 1 if stands + 1 in good and follows else None
+
+    def _planned_before(self, stands: int) -> int | None:
+        """The batch behind the one of a rewind, where its plan has to be kept as it was run before."""
+        ends, following = self._ends_by_source(stands), self._ends_by_source(stands + 1)
+        if not following and stands < (self.seen.back_from or 0) and reads_files(ends):
+            raise _UnprovableError(f"which files batch {stands + 1} has read is unknown, and Spark would plan others")
+        return stands + 1 if reads_within_snapshot(ends, following) else None
+
+    def _ends_by_source(self, number: int) -> Sequence[str | None]:
+        """Where a batch ends, in the order of the offset log; empty where that is unknown."""
+        ends = self._end_of(number)
+        lines = None if ends is None else source_lines(ends, self._sources(ends))
+        return offsets_of(self._good(OFFSETS).get(number, "")) if lines is None else lines
 
     def _first_kept(self, newest: int) -> int:
         """The oldest entry that is connected to the newest one; 0 when all of them are."""

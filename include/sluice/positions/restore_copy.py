@@ -38,7 +38,7 @@ from sluice.checkpoints.observe_checkpoint import observe_checkpoint
 from sluice.errors import CheckpointError, CheckpointStorageError
 from sluice.operations import Refusal, RefusalReason
 from sluice.positions.log_offsets import canonical_end
-from sluice.positions.repair_decision import CheckpointRepair, decide_repair, lost_input, query_id_of
+from sluice.positions.repair_decision import CheckpointRepair, decide_repair, query_id_of
 from sluice.positions.replay_decision import decide_replay
 from sluice.positions.stream_position import StreamPosition
 from sluice.publication.crash_points import CrashPoint, Reached
@@ -89,7 +89,7 @@ def _with(copy: CheckpointCopy, store: CheckpointFiles, seen: StreamPosition) ->
         return None
     if not _is_of_tables(restored, contents.texts, decided):
         return None
-    if decided.runs_again is not None and lost_input(restored, contents, decided.runs_again):
+    if decided.runs_again is not None and restored.lost_input(decided.runs_again):
         return None
     metadata = json.dumps({"id": query_id_of(restored)}, separators=(",", ":"))
     writes = {path: text for path, text in decided.writes.items() if path != METADATA}

@@ -16,6 +16,10 @@ from sluice.publication.chain import MarkPosition
 from sluice.publication.staged_batch import StagedOutput
 from sluice.sources.source_identities import NONE_KNOWN, Identities, Replaced
 
+_STATIC = "static"
+"""The folder of a checkpoint with the copies of tables of databases, below it by input: `BATCH-…` is read from that
+batch on."""
+
 
 class Witness(StrEnum):
     """Who remembers the position of a stream. MARK: its tables, by their marks, snapshots and staged batches."""
@@ -226,6 +230,21 @@ class StreamPosition:
     def committed(self) -> int:
         """The newest batch that the checkpoint has committed; -1 without any."""
         return max(log_files(self.contents.files, COMMITS), default=-1) if self.contents is not None else -1
+
+    def lost_input(self, batch: int) -> str:
+        """What a batch has read that is gone once the next one has begun, for half a sentence; empty where nothing is.
+        Spark reads a file that is gone as an empty one, and a table of a database as it is now."""
+        if self.puts_files_away:
+            return "the files that it has read are put away once the next batch begins"
+        copies: dict[str, list[int]] = {}
+        for one in self.contents.files if self.contents is not None else ():
+            folder, _, rest = one.path.partition("/")
+            table, _, made_for = rest.partition("/")
+            number = made_for.partition("-")[0]
+            if folder == _STATIC and number.isdecimal():
+                copies.setdefault(table, []).append(int(number))
+        gone = [table for table, numbers in sorted(copies.items()) if min(numbers) > batch]
+        return f"the copy of {gone[0]} that it has read is gone" if gone else ""
 
     def as_behind(self, batch: int) -> StreamPosition:
         """The position as if the tables held nothing behind a batch."""

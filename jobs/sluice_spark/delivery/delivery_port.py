@@ -235,7 +235,7 @@ class DeliveryContext:
         planned_at = self.found.unfinished_since
         if planned_at is None or not self.is_begun:
             return None
-        return max(planned_at, self.generation.delivers_since)
+        return max(planned_at, self.generation.may_deliver_since)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -311,9 +311,7 @@ def require_unbroken_input(
     except CheckpointError as error:  # a file system that only Spark reads: Iceberg's own check remains
         _log.debug("the input is not checked for a gap: %s", error)
         return
-    position = observe_reading_position(
-        catalog, checkpoint, stream, generation=generation.generation, begun_since=generation.delivers_since
-    )
+    position = observe_reading_position(catalog, checkpoint, stream, generation=generation.generation)
     for source in position.sources if position is not None else ():
         table = load_table(catalog, source.table)
         if table is not None:

@@ -7,11 +7,47 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.positions.test_repair_decision import WHOLE, entry, position, repair
+from tests.unit.positions.test_repair_decision import WHOLE, applied, entry, position, repair, without
+
+from sluice.checkpoints.checkpoint_logs import offsets_of
+from sluice.operations import Refusal
+from sluice.positions.repair_decision import decide_repair
+from sluice.positions.stream_position import StreamPosition
 
 SCAN: dict[str, Any] = {"version": 1, "snapshot_id": 7, "position": 2, "scan_all_files": True}
 
 
+def text(end: dict[str, Any]) -> str:
+    """As a line of the offset log."""
+    return json.dumps(end, separators=(",", ":"))
+
+
+def canonical(end: dict[str, Any]) -> str:
+    """As the tables have it."""
+    return json.dumps({"records": end}, separators=(",", ":"), sort_keys=True)
+
+
+def read(offset: dict[str, Any], following: dict[str, Any], *lost: str) -> dict[str, str]:
+    """A checkpoint up to batch 5. offset, following: where batches 3 and 4 end. lost: entries of the log."""
+
+    def reading(batch: int, end: dict[str, Any]) -> str:
+        return "\n".join([*entry(batch).splitlines()[:2], text(end)])
+
+    logged = {"offsets/3": reading(3, offset), "offsets/4": reading(4, following)}
+    return without(WHOLE | logged, *lost)
+
+
+def rewound(offset: dict[str, Any], following: dict[str, Any] | None, *lost: str) -> StreamPosition:
+    """The stream is to go from batch 5 back behind batch 3. following: none where the tables do not know batch 4."""
+    seen = position(read(offset, following or offset, *lost), visible=5)
+    known = {number: batch for number, batch in seen.batches.items() if number < 4}
+    known[3] = replace(known[3], ends=canonical(offset))
+    if following is not None:
+        known[4] = replace(seen.batches[4], ends=canonical(following))
+    return replace(seen.as_behind(3), batches=known, back_from=5)
+
+
+@pytest.mark.parametrize("lost", [(), ("offsets/3",), ("offsets/3", "offsets/4")], ids=" ".join)
 @pytest.mark.parametrize(
     ("offset", "following", "is_kept"),
     [
@@ -23,20 +59,30 @@ SCAN: dict[str, Any] = {"version": 1, "snapshot_id": 7, "position": 2, "scan_all
     ],
 )
 def test_the_plan_of_a_read_file_by_file_is_kept(
-    offset: dict[str, Any], following: dict[str, Any], *, is_kept: bool
+    offset: dict[str, Any], following: dict[str, Any], lost: tuple[str, ...], *, is_kept: bool
 ) -> None:
-    """Spark would plan other files behind the same offset."""
-
-    def reading(batch: int, end: dict[str, Any]) -> str:
-        return "\n".join([*entry(batch).splitlines()[:2], json.dumps(end, separators=(",", ":"))])
-
-    seen = position(WHOLE | {"offsets/3": reading(3, offset), "offsets/4": reading(4, following)}, visible=5)
-    ends = json.dumps({"records": offset}, separators=(",", ":"), sort_keys=True)
-    known = replace(seen.batches[3], ends=ends)
-    seen = replace(seen.as_behind(3), batches={**seen.batches, 3: known}, back_from=5)
+    """Spark would plan other files behind the same offset. What Spark has purged of the log is written back."""
+    seen = rewound(offset, following, *lost)
 
     done = repair(seen)
 
     assert done.stands_at == 3
-    assert ("offsets/4" not in done.removes) is is_kept
+    left = applied(read(offset, following, *lost), done)
+    assert ("offsets/4" in left) is is_kept
+    if is_kept:
+        assert offsets_of(left["offsets/4"]) == (text(following),)
     assert "offsets/5" in done.removes
+
+
+def test_a_plan_of_which_nothing_is_known_any_more_is_no_plan_of_sparks() -> None:
+    refused = decide_repair(rewound(SCAN, None, "offsets/4"))
+
+    assert isinstance(refused, Refusal)
+    assert "which files batch 4 has read is unknown" in refused.sentence
+    assert repair(rewound(SCAN | {"scan_all_files": False}, None, "offsets/4")).stands_at == 3
+
+
+def test_a_rewind_to_the_newest_batch_waits_for_no_plan() -> None:
+    seen = replace(rewound(SCAN, None, "offsets/4"), back_from=3)
+
+    assert repair(seen).stands_at == 3
