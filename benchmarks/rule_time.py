@@ -8,8 +8,8 @@ compared before any time counts. *left out* shows what the quarantine costs: the
 the one table is written while it is computed.
 
 The batch rules, one of each kind, judge what one snapshot of a table has added, read from the object store and, as
-batches are judged, from memory. What must be unique is compared with as many rows that were in the table before. The
-first time of each is a warm-up and does not count.
+batches are judged, from memory; those that also read the table, which had as many rows before, are added in a time of
+its own. The first time of each is a warm-up and does not count.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rich.console import Console
 from tests.fixtures.workshop import Workshop
 
 from sluice.declarations.rule_declaration import RuleDeclaration
-from sluice.declarations.rule_kinds import BATCH_KINDS
+from sluice.declarations.rule_kinds import BATCH_KINDS, UNIQUE_IN_TABLE
 from sluice.ledger.batch_rules import recent_rule_results
 from sluice_spark.query.batch_conditions import judge_batch
 
@@ -103,17 +103,24 @@ def judge_suite(bench: Bench, *, rows: int, rounds: int) -> bool:
     first, second = (one.snapshot_id for one in workshop.table(target).history())
     between = {"start-snapshot-id": str(first), "end-snapshot-id": str(second)}
     rules = suite_with(known)
+    of_batch = [rule for rule in rules if rule.type not in UNIQUE_IN_TABLE]
     staged = bench.spark.read.options(**between).table(f"{catalog}.{target}")
     before = bench.spark.read.option("versionAsOf", first).table(f"{catalog}.{target}")
-    from_disk = judged_seconds(staged, rules, before=before, catalog=catalog, rounds=rounds)
-    kept = staged.persist()
-    from_memory = judged_seconds(kept, rules, before=before, catalog=catalog, rounds=rounds)
-    kept.unpersist()
-    for place, seconds in (("the object store", from_disk), ("memory", from_memory)):
+
+    def median_seconds(judged: Sequence[RuleDeclaration], place: str) -> float:
+        seconds = judged_seconds(staged, judged, before=before, catalog=catalog, rounds=rounds)
         spread = f"{statistics.median(seconds):.2f} s ({min(seconds):.2f} to {max(seconds):.2f})"
-        Console(width=140).print(f"{len(rules)} batch rules on {rows:,} staged rows from {place}: {spread}")
-    is_met = statistics.median(from_disk) <= SUITE_SECONDS
-    Console(width=140).print(f"at most {SUITE_SECONDS:g} s from the object store: {'met' if is_met else 'MISSED'}")
+        beside = "" if judged is of_batch else f", of which {len(rules) - len(of_batch)} read the table,"
+        Console(width=140).print(f"{len(judged)} batch rules{beside} on {rows:,} rows from {place}: {spread}")
+        return statistics.median(seconds)
+
+    is_met = median_seconds(of_batch, "the object store") <= SUITE_SECONDS
+    Console(width=140).print(f"at most {SUITE_SECONDS:g} s: {'met' if is_met else 'MISSED'}")
+    median_seconds(rules, "the object store")
+    staged.persist()
+    median_seconds(of_batch, "memory")
+    median_seconds(rules, "memory")
+    staged.unpersist()
     return is_met
 
 
@@ -136,10 +143,6 @@ def judged_seconds(
     rows: DataFrame, rules: Sequence[RuleDeclaration], *, before: DataFrame, catalog: str, rounds: int
 ) -> list[float]:
     """How long the rules take, by round. before: the rows that the table has already."""
-
-    def present(names: Sequence[str]) -> DataFrame:
-        return before.select(*names)
-
     seconds = []
     for _ in range(rounds + 1):
         began = time.monotonic()
