@@ -254,11 +254,7 @@ def _batches(
     """What is known of the batches of the newest generation: from the tables first, from the ledger otherwise."""
     digests = {one.position.batch: one.position.end_offsets_digest for one in seen.opened if one.position is not None}
     places = _places(seen, outputs, proved=[*_proved(recorded, digests)])
-    ledger = {
-        one.key.batch: known
-        for one in recorded
-        if (known := _recorded(one, digests.get(one.key.batch), places=places)) is not None
-    }
+    ledger = {one.key.batch: known for one in recorded if (known := _recorded(one, digests, places=places)) is not None}
     tables = {
         one.summary.key.batch: _published(one, ledger.get(one.summary.key.batch))
         for output in outputs
@@ -304,22 +300,33 @@ def _published(batch: _SeenBatch, recorded: KnownBatch | None) -> KnownBatch:
     )
 
 
-def _recorded(batch: BatchObservation, digest: str | None, *, places: int) -> KnownBatch | None:
+def _recorded(batch: BatchObservation, digests: Mapping[int, str | None], *, places: int) -> KnownBatch | None:
     """A batch as the ledger knows it; none when its offsets are not those of the mark. The ledger has one offset for
-    each source, and the log one for each place in which it is read."""
-    texts = [*_as_in_log(batch.end_offsets)]
-    alike = [text for text in texts if len(json.loads(text)) == places] or texts
-    ends = next((text for text in (texts if digest else alike) if digest in (None, offsets_digest(text))), None)
+    each source, and the log one for each place in which it is read.
+
+    Parameters
+    ----------
+    digests: of the offsets at which batches end that marks are of, by number.
+    """
+    ends = _proven(batch.end_offsets, digests.get(batch.key.batch), places=places)
     if ends is None:
         return None
     return KnownBatch(
         number=batch.key.batch,
         ends=ends,
+        starts=_proven(batch.start_offsets, digests.get(batch.key.batch - 1), places=places),
         watermark=batch.watermark,
         rows=batch.input_rows,
         state_rows=batch.state_rows,
         planned_at=batch.started_at,
     )
+
+
+def _proven(offsets: Mapping[str, Any], digest: str | None, *, places: int) -> str | None:
+    """Offsets as the log has them, if they are those of the mark, where there is one."""
+    texts = [*_as_in_log(offsets)] if offsets else []
+    alike = [text for text in texts if len(json.loads(text)) == places] or texts
+    return next((text for text in (texts if digest else alike) if digest in (None, offsets_digest(text))), None)
 
 
 def _as_in_log(ends: Mapping[str, Any]) -> Iterator[str]:

@@ -218,20 +218,28 @@ class _Checkpoint:
 
     def _planned(self, stands: int, done: int) -> int | None:
         """The batch whose plan has to be kept; none where Spark may plan the next one as it likes."""
+        if self.seen.back_from is not None:
+            return self._planned_before(stands, done)
         if stands < done or self.seen.newest_visible > done:
             return stands + 1
-        if self.seen.back_from is not None:
-            return self._planned_before(stands)
         good = self._good(OFFSETS)
         follows = stands not in good or self._is_right(stands)  # otherwise it was planned behind another batch
         return stands + 1 if stands + 1 in good and follows else None
 
-    def _planned_before(self, stands: int) -> int | None:
-        """The batch behind the one of a rewind, where its plan has to be kept as it was run before."""
-        ends, following = self._ends_by_source(stands), self._ends_by_source(stands + 1)
-        if not following and stands < (self.seen.back_from or 0) and reads_files(ends):
-            raise _UnprovableError(f"which files batch {stands + 1} has read is unknown, and Spark would plan others")
-        return stands + 1 if reads_within_snapshot(ends, following) else None
+    def _planned_before(self, stands: int, done: int) -> int | None:
+        """The batch whose plan has to be kept at a rewind to batch `done`. The one behind that was run before, and is
+        planned again unless it reads further in a snapshot file by file, as a continuation has planned it."""
+        ends, following = self._ends_by_source(done), self._ends_by_source(done + 1)
+        known = self.seen.generation
+        if not following and known is not None and known.continues_behind == done and reads_files(ends):
+            raise _UnprovableError(f"which files batch {done + 1} has read is unknown, and Spark would plan others")
+        follows = self._end_of(done + 1) is not None or self._is_right(done) or done not in self._good(OFFSETS)
+        reads_on = follows and reads_within_snapshot(ends, following)
+        if stands == done:
+            return done + 1 if reads_on else None
+        if reads_on:
+            raise _UnprovableError(f"batch {done} has to be run again, and then the plan of batch {done + 1} is lost")
+        return stands + 1
 
     def _ends_by_source(self, number: int) -> Sequence[str | None]:
         """Where a batch ends, in the order of the offset log; empty where that is unknown."""

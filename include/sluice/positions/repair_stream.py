@@ -26,9 +26,7 @@ from typing import Any
 
 from pyiceberg.catalog import Catalog
 
-from sluice.checkpoints.checkpoint_copies import copies_location, forget_copies_behind
-from sluice.checkpoints.checkpoint_files import CheckpointFiles, open_checkpoint_files
-from sluice.checkpoints.checkpoint_layout import METADATA, checksum_path, hidden_checksum_path
+from sluice.checkpoints.checkpoint_layout import METADATA
 from sluice.checkpoints.checkpoint_logs import query_id_in
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.ledger.batches import recent_batches, rejected_batches
@@ -41,11 +39,12 @@ from sluice.ledger.run_values import RunObservation
 from sluice.ledger.runs import recent_runs
 from sluice.ledger.vacated_runs import find_left_driver
 from sluice.operations import OperationPlan, OperationVerb, Refusal, RefusalReason, Stake, steps_of
+from sluice.positions.checkpoint_writes import write_repair
 from sluice.positions.judge_position import disagreeing, is_written_back, judge_position
 from sluice.positions.observe_position import REPLAYED_BATCHES, observe_position
 from sluice.positions.repair_decision import CheckpointRepair, query_id_of
 from sluice.positions.repair_sentences import sentence_of_rows, sentences_of_files, sentences_of_repetition
-from sluice.positions.restore_copy import decide_write, put_copy
+from sluice.positions.restore_copy import decide_write
 from sluice.positions.source_reach import SourceReach, refuse_gone_input
 from sluice.positions.stream_position import Agreement, PositionFinding, StreamPosition, Witness
 from sluice.positions.torn_staging import record_visible
@@ -236,40 +235,6 @@ def _carry_out(
         reached(CrashPoint.CLEARED)
     if repair.checkpoint is not None:
         write_repair(repair.seen, repair.checkpoint, settings, reached)
-
-
-def write_repair(seen: StreamPosition, repair: CheckpointRepair, settings: Settings, reached: Reached) -> None:
-    """Put a copy in the place of a checkpoint where one is restored, and remove and write its files, in their order.
-    Copies that have committed more than the tables hold go: these batches are read again, and get other states.
-
-    Parameters
-    ----------
-    seen: where the stream stands beside its tables.
-
-    Raises
-    ------
-    CheckpointError: when a file cannot be removed or written.
-    """
-    files = open_checkpoint_files(seen.checkpoint, settings.object_store)
-    store = open_checkpoint_files(copies_location(seen.checkpoint), settings.object_store)
-    if repair.restores is not None:
-        put_copy(files, store, repair.restores, reached)
-    if seen.done is not None:
-        forget_copies_behind(store, committed=seen.done)
-    for path in repair.removes:
-        _remove(files, path)
-        reached(CrashPoint.FILE_CHANGED)
-    for path, text in repair.writes.items():
-        files.remove(hidden_checksum_path(path))  # Hadoop would compare the new content with it
-        files.write_text(path, text)
-        reached(CrashPoint.FILE_CHANGED)
-
-
-def _remove(files: CheckpointFiles, path: str) -> None:
-    """Remove a file after its checksums: a file without any is read as it is."""
-    beside = checksum_path(path)
-    for one in (hidden_checksum_path(beside), beside, hidden_checksum_path(path), path):
-        files.remove(one)
 
 
 def _refusals(ledger: Ledger, repair: Repair, findings: tuple[PositionFinding, ...]) -> Iterator[Refusal]:

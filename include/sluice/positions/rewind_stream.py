@@ -1,7 +1,7 @@
 """`sluice stream rewind`: takes a stream and its tables back to a batch together, by a plan.
 
-    the stream is fenced off ─► the event ─► staged batches go ─► main and marks ─► copies of later states go
-    ─► the ledger forgets ─► the checkpoint
+    the stream is fenced off ─► the event ─► lost entries of the offset log ─► staged batches go ─► main and marks
+    ─► copies of later states go ─► the ledger forgets ─► the checkpoint
 
 Purpose: after a wrong transformation or wrong input was published, table and stream have to go back together: a table
 alone would miss rows, a stream alone would double them. Each step finds again what is left to do, so a rewind that is
@@ -27,7 +27,7 @@ from sluice.ledger.events import EventAction, record_event
 from sluice.ledger.forgotten_batches import forget_batches_behind
 from sluice.ledger.run_values import RunObservation
 from sluice.positions.adopt_table import commit_adoption
-from sluice.positions.repair_stream import write_repair
+from sluice.positions.checkpoint_writes import write_lost_entries, write_repair
 from sluice.positions.rewind import Rewind
 from sluice.positions.rewind_plan import RewindPlan, plan_rewind
 from sluice.publication.chain import AbandonedBatch, AbandonReason
@@ -99,6 +99,9 @@ def rewind_stream(
 def _carry_out(
     ledger: Ledger, catalog: Catalog, settings: Settings, rewind: Rewind, run: RunObservation, reached: Reached
 ) -> None:
+    changes = rewind.checkpoint if rewind.checkpoint is not None and not rewind.checkpoint.is_empty else None
+    if changes is not None:
+        write_lost_entries(rewind.seen, changes, settings, reached)
     broken = {output for table in rewind.tables for output in table.broken}
     moves = any(table.commits is not None for table in rewind.tables)
     if not moves:  # no commit of this rewind will show a repair that a copy is of what was discarded
@@ -112,8 +115,8 @@ def _carry_out(
         _forget_copies(rewind, settings)
     forget_batches_behind(ledger, rewind.seen.stream, generation=rewind.seen.number, batch=rewind.batch)
     reached(CrashPoint.RECORDED)
-    if rewind.checkpoint is not None and not rewind.checkpoint.is_empty:
-        write_repair(rewind.seen, rewind.checkpoint, settings, reached)
+    if changes is not None:
+        write_repair(rewind.seen, changes, settings, reached)
 
 
 def _forget_copies(rewind: Rewind, settings: Settings) -> None:

@@ -290,8 +290,8 @@ def _as_before(known: DagPause | None) -> DagObservation | None:
 
 
 def newest_look(ledger: Ledger, stream: str, dag: DagObservation | None) -> DagObservation | None:
-    """The DAG of a stream as a pass saw it, unless its own task has seen it unpaused since then: a pass may take most
-    of a minute, and a DAG that is not paused has a task that restarts its driver.
+    """The DAG of a stream as a pass saw and recorded it, unless its own task has seen it unpaused since then: a pass
+    may take most of a minute, and a DAG that is not paused has a task that restarts its driver.
 
     Parameters
     ----------
@@ -299,8 +299,9 @@ def newest_look(ledger: Ledger, stream: str, dag: DagObservation | None) -> DagO
     """
     if dag is None or not dag.is_paused:
         return dag
-    known = _as_before(find_dag_pause(ledger, stream))
-    return dag if known is None or known.airflow != dag.airflow else known
+    known = _as_before(find_dag_pauses(ledger, [stream]).get(stream))
+    is_unpaused = known is not None and known.airflow == dag.airflow and not known.is_paused
+    return known if is_unpaused else dag
 
 
 def follow_unpausing(supervisor: Supervisor, stream: str, observe_dag: ObserveDag) -> bool:

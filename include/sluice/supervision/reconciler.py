@@ -210,6 +210,8 @@ def _reconcile(supervisor: Supervisor, stream: LoadedStream, known: StreamRecord
     """Reconcile one stream, and record whether it is healthy; not when its DAG could not be looked at, which is a
     trouble of its own."""
     dag = looks.dags[stream.name]
+    if stream.name not in looks.problems:  # of one with a problem nothing was recorded
+        dag = newest_look(supervisor.ledger, stream.name, dag)
     done = look_after(supervisor, stream, known, dag=dag)
     decision = done.supervised.decision
     log = _log.info if decision.is_healthy or done.acted else _log.warning
@@ -358,8 +360,7 @@ def look_after(
     judged = None if supervisor.heads is None else watch_progress(supervisor.ledger, supervisor.heads, wanted, known)
     has_asked = judged is not None and judged.restarts
     planned = plan_from(_read(supervisor, wanted) if has_asked else known, wanted, launcher=supervisor.launcher)
-    is_start = planned.decision.action is SupervisionAction.LAUNCH
-    is_due = _is_due(planned, newest_look(supervisor.ledger, wanted.name, dag) if is_start else dag)
+    is_due = _is_due(planned, dag)
     supervised = supervise(supervisor, wanted) if is_due else planned
     if not is_due and planned.decision.action is SupervisionAction.GIVE_UP:
         save_decision(supervisor, planned)  # its task may be unable to: a paused DAG has none

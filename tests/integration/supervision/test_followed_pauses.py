@@ -31,7 +31,7 @@ from sluice.ledger.runs import beat, find_run
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 from sluice.supervision import followed_pauses
 from sluice.supervision.alerts import Alert
-from sluice.supervision.followed_pauses import MANY_PAUSES, DagLooks, follow_pauses, follow_unpausing
+from sluice.supervision.followed_pauses import MANY_PAUSES, DagLooks, follow_pauses, follow_unpausing, newest_look
 from sluice.supervision.reconciler import look_after, reconcile_all
 from sluice.supervision.stream_commands import request_start, request_stop, reset_breaker
 from sluice.supervision.supervisor import Supervisor, read_to_judge, supervise
@@ -202,11 +202,13 @@ def test_a_driver_is_left_to_the_task_that_has_seen_its_dag_unpaused_since_the_p
     run = started(supervisor)
     assert run.process is not None
     launcher.end(run.process, exit_code=1)
-
     known = read_to_judge(ledger, [WANTED], with_progress=True)["flights"]
 
-    assert not look_after(supervisor, WANTED, known, dag=PAUSED).acted
-    assert look_after(supervisor, WANTED, known, dag=replace(PAUSED, airflow="another")).acted
+    assert newest_look(ledger, "flights", PAUSED) == UNPAUSED
+    of_another = replace(PAUSED, airflow="another")
+    assert newest_look(ledger, "flights", of_another) is of_another
+    assert not look_after(supervisor, WANTED, known, dag=UNPAUSED).acted
+    assert look_after(supervisor, WANTED, known, dag=PAUSED).acted
 
 
 def test_a_look_of_before_does_not_replace_a_newer_one(supervisor: Supervisor, ledger: Ledger) -> None:

@@ -37,14 +37,25 @@ def read(offset: dict[str, Any], following: dict[str, Any], *lost: str) -> dict[
     return without(WHOLE | logged, *lost)
 
 
-def rewound(offset: dict[str, Any], following: dict[str, Any] | None, *lost: str) -> StreamPosition:
-    """The stream is to go from batch 5 back behind batch 3. following: none where the tables do not know batch 4."""
-    seen = position(read(offset, following or offset, *lost), visible=5)
-    known = {number: batch for number, batch in seen.batches.items() if number < 4}
-    known[3] = replace(known[3], ends=canonical(offset))
+def rewound(
+    offset: dict[str, Any],
+    following: dict[str, Any] | None,
+    *lost: str,
+    state: int = 0,
+    continues_behind: int | None = 3,
+) -> StreamPosition:
+    """The stream is to go from batch 5 back behind batch 3, which a continuation gave its first checkpoint as done.
+
+    following: none where neither tables nor ledger know batch 4. state: the newest version; 0 for none.
+    """
+    contents = read(offset, following or offset, *lost) | {f"state/0/0/{one + 1}.delta": "x" for one in range(state)}
+    seen = position(contents, visible=5, state=state > 0)
+    known = {number: batch for number, batch in seen.batches.items() if number < 3}
     if following is not None:
-        known[4] = replace(seen.batches[4], ends=canonical(following))
-    return replace(seen.as_behind(3), batches=known, back_from=5)
+        known[4] = replace(seen.batches[4], starts=canonical(offset), ends=canonical(following))
+    assert seen.generation is not None
+    generation = replace(seen.generation, continues_behind=continues_behind)
+    return replace(seen.as_behind(3), batches=known, generation=generation, back_from=5)
 
 
 @pytest.mark.parametrize("lost", [(), ("offsets/3",), ("offsets/3", "offsets/4")], ids=" ".join)
@@ -62,9 +73,7 @@ def test_the_plan_of_a_read_file_by_file_is_kept(
     offset: dict[str, Any], following: dict[str, Any], lost: tuple[str, ...], *, is_kept: bool
 ) -> None:
     """Spark would plan other files behind the same offset. What Spark has purged of the log is written back."""
-    seen = rewound(offset, following, *lost)
-
-    done = repair(seen)
+    done = repair(rewound(offset, following, *lost))
 
     assert done.stands_at == 3
     left = applied(read(offset, following, *lost), done)
@@ -74,15 +83,26 @@ def test_the_plan_of_a_read_file_by_file_is_kept(
     assert "offsets/5" in done.removes
 
 
-def test_a_plan_of_which_nothing_is_known_any_more_is_no_plan_of_sparks() -> None:
-    refused = decide_repair(rewound(SCAN, None, "offsets/4"))
-
+def refusal(seen: StreamPosition) -> str:
+    """Why a rewind is refused."""
+    refused = decide_repair(seen)
     assert isinstance(refused, Refusal)
-    assert "which files batch 4 has read is unknown" in refused.sentence
+    return refused.sentence
+
+
+def test_a_plan_of_which_nothing_is_known_any_more_is_no_plan_of_sparks() -> None:
+    assert "which files batch 4 has read is unknown" in refusal(rewound(SCAN, None, "offsets/4"))
+    at_once = replace(rewound(SCAN, None, "offsets/4"), back_from=3)
+    assert "which files batch 4 has read is unknown" in refusal(at_once), "a try before it may have ended in between"
+
     assert repair(rewound(SCAN | {"scan_all_files": False}, None, "offsets/4")).stands_at == 3
+    read_whole = rewound(SCAN, None, "offsets/4", continues_behind=None)
+    assert repair(read_whole).stands_at == 3, "no continuation has planned a read within a snapshot here"
 
 
-def test_a_rewind_to_the_newest_batch_waits_for_no_plan() -> None:
-    seen = replace(rewound(SCAN, None, "offsets/4"), back_from=3)
+def test_a_plan_behind_a_batch_that_has_to_be_run_again_cannot_be_kept() -> None:
+    within = rewound(SCAN, SCAN | {"position": 5}, state=3)
 
-    assert repair(seen).stands_at == 3
+    assert "has to be run again, and then the plan of batch 4 is lost" in refusal(within)
+    assert repair(rewound(SCAN, SCAN | {"snapshot_id": 8}, state=3)).runs_again == 3
+    assert repair(rewound(SCAN, SCAN | {"position": 5}, state=4)).stands_at == 3

@@ -1,0 +1,69 @@
+"""Writes a decided repair into the folder of a checkpoint, file by file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sluice.checkpoints.checkpoint_copies import copies_location, forget_copies_behind
+from sluice.checkpoints.checkpoint_files import CheckpointFiles, open_checkpoint_files
+from sluice.checkpoints.checkpoint_layout import OFFSETS, checksum_path, hidden_checksum_path
+from sluice.positions.repair_decision import CheckpointRepair
+from sluice.positions.restore_copy import put_copy
+from sluice.positions.stream_position import StreamPosition
+from sluice.publication.crash_points import CrashPoint, Reached
+from sluice.settings import Settings
+
+
+def write_repair(seen: StreamPosition, repair: CheckpointRepair, settings: Settings, reached: Reached) -> None:
+    """Put a copy in the place of a checkpoint where one is restored, and remove and write its files, in their order.
+    Copies that have committed more than the tables hold go: these batches are read again, and get other states.
+
+    Parameters
+    ----------
+    seen: where the stream stands beside its tables.
+
+    Raises
+    ------
+    CheckpointError: when a file cannot be removed or written.
+    """
+    files = open_checkpoint_files(seen.checkpoint, settings.object_store)
+    store = open_checkpoint_files(copies_location(seen.checkpoint), settings.object_store)
+    if repair.restores is not None:
+        put_copy(files, store, repair.restores, reached)
+    if seen.done is not None:
+        forget_copies_behind(store, committed=seen.done)
+    for path in repair.removes:
+        _remove(files, path)
+        reached(CrashPoint.FILE_CHANGED)
+    _write(files, repair.writes, reached)
+
+
+def write_lost_entries(seen: StreamPosition, repair: CheckpointRepair, settings: Settings, reached: Reached) -> None:
+    """Write what a repair brings back of the offset log, and leave all else: as long as tables or ledger know later
+    batches, they know where these end. Whoever is interrupted behind that finds it in the log.
+
+    Parameters
+    ----------
+    seen: where the stream stands beside its tables.
+
+    Raises
+    ------
+    CheckpointError: when a file cannot be written.
+    """
+    present = {one.path for one in seen.contents.files} if seen.contents is not None else set()
+    lost = {path: text for path, text in repair.writes.items() if path.startswith(OFFSETS) and path not in present}
+    _write(open_checkpoint_files(seen.checkpoint, settings.object_store), lost, reached)
+
+
+def _write(files: CheckpointFiles, writes: Mapping[str, str], reached: Reached) -> None:
+    for path, text in writes.items():
+        files.remove(hidden_checksum_path(path))  # Hadoop would compare the new content with it
+        files.write_text(path, text)
+        reached(CrashPoint.FILE_CHANGED)
+
+
+def _remove(files: CheckpointFiles, path: str) -> None:
+    """Remove a file after its checksums: a file without any is read as it is."""
+    beside = checksum_path(path)
+    for one in (hidden_checksum_path(beside), beside, hidden_checksum_path(path), path):
+        files.remove(one)
