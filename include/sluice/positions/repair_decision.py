@@ -187,7 +187,8 @@ class _Checkpoint:
         newest = max((one for one in self._good(COMMITS) if one <= done), default=-1)
         if not self.seen.keeps_state:
             is_open = newest == done - 1 and f"{COMMITS}/{done}" not in self._paths and self._is_right(done)
-            return newest if is_open else done  # the driver died before the commit, and Spark runs it again by itself
+            # The driver died before the commit, and Spark runs it again by itself; at a rewind Spark purged the commit.
+            return newest if is_open and self.seen.back_from is None else done
         if done in self._good(OFFSETS) and not self._is_right(done):
             raise _UnprovableError(f"its state is of another batch {done} than the one in the tables")
         for stands in (newest, newest - 1):

@@ -3,6 +3,7 @@ snapshot that was read in part."""
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ from tests.spark.delivery.test_unmarked_outputs import feed, with_files
 from tests.spark.runs.test_torn_staging import declare_outputs, repair
 from tests.spark.sources.test_unpublished_ways_out import cut, ids
 
+from sluice.declarations.load_declarations import load_declarations
 from sluice.errors import CheckpointError, UsageError
+from sluice.positions.rewind_stream import rewind_stream
 from sluice.publication.crash_points import CrashPoint
 
 
@@ -119,3 +122,48 @@ def test_a_planned_read_that_is_lost_is_not_planned_by_spark(workshop: Workshop)
         workshop.run(stream, is_recorded=True)
     assert f"`sluice stream reset {stream} --dry-run`" in (refused.value.next_step or "")
     assert ids(workshop, "first") == [1]
+
+
+def rewind(workshop: Workshop, stream: str, *, batch: int, dies_at: int = 0) -> None:
+    """A rewind that dies at a step of it; 0: at none."""
+    steps = count(1)
+
+    def reached(_: CrashPoint) -> None:
+        if next(steps) == dies_at:
+            raise OSError("the rewind dies here")
+
+    rewind_stream(
+        workshop.ledger,
+        workshop.catalog,
+        load_declarations(workshop.folder),
+        workshop.settings,
+        stream=stream,
+        batch=batch,
+        asked_by="a test",
+        reached=reached,
+    )
+
+
+def test_a_rewind_to_where_a_continuation_began_is_completed_over_a_log_that_spark_has_purged(
+    workshop: Workshop,
+) -> None:
+    """Each try dies one step further. What only later batches know of the log is written before they are forgotten."""
+    stream = start(workshop)
+    cut(workshop, 2, 3)
+    go_on(workshop, stream)
+    workshop.run(stream, is_recorded=True)
+    feed(workshop, stream, 4, 5)
+    for purged in ("offsets/0", "offsets/1", "commits/0", "commits/1"):
+        (workshop.checkpoint(stream) / purged).unlink()
+
+    for step in count(1):
+        try:
+            rewind(workshop, stream, batch=0, dies_at=step)
+        except OSError:
+            continue
+        break
+
+    assert step > 5
+    assert ids(workshop, "first") == [1]
+    workshop.run(stream, is_recorded=True)
+    assert ids(workshop, "first") == [1, 2, 3, 4, 5]
