@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from sluice.checkpoints.checkpoint_copies import copies_location, forget_copies_behind
 from sluice.checkpoints.checkpoint_files import CheckpointFiles, open_checkpoint_files
-from sluice.checkpoints.checkpoint_layout import OFFSETS, checksum_path, hidden_checksum_path
+from sluice.checkpoints.checkpoint_layout import METADATA, checksum_path, hidden_checksum_path
 from sluice.positions.repair_decision import CheckpointRepair
 from sluice.positions.restore_copy import put_copy
 from sluice.positions.stream_position import StreamPosition
@@ -38,9 +38,9 @@ def write_repair(seen: StreamPosition, repair: CheckpointRepair, settings: Setti
     _write(files, repair.writes, reached)
 
 
-def write_lost_entries(seen: StreamPosition, repair: CheckpointRepair, settings: Settings, reached: Reached) -> None:
-    """Write what a repair brings back of the offset log, and leave all else: as long as tables or ledger know later
-    batches, they know where these end. Whoever is interrupted behind that finds it in the log.
+def write_log_entries(seen: StreamPosition, repair: CheckpointRepair, settings: Settings, reached: Reached) -> None:
+    """Write what a repair brings back of the logs, and leave all else: as long as tables or ledger know later batches,
+    they know where these end. Whoever is interrupted behind that finds it in the logs.
 
     Parameters
     ----------
@@ -50,9 +50,8 @@ def write_lost_entries(seen: StreamPosition, repair: CheckpointRepair, settings:
     ------
     CheckpointError: when a file cannot be written.
     """
-    present = {one.path for one in seen.contents.files} if seen.contents is not None else set()
-    lost = {path: text for path, text in repair.writes.items() if path.startswith(OFFSETS) and path not in present}
-    _write(open_checkpoint_files(seen.checkpoint, settings.object_store), lost, reached)
+    entries = {path: text for path, text in repair.writes.items() if path != METADATA}
+    _write(open_checkpoint_files(seen.checkpoint, settings.object_store), entries, reached)
 
 
 def _write(files: CheckpointFiles, writes: Mapping[str, str], reached: Reached) -> None:

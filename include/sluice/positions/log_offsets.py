@@ -24,11 +24,6 @@ def canonical_end(texts: Sequence[str | None], sources: Sequence[str]) -> str:
     return canonical_offsets(offsets)
 
 
-def reads_files(ends: Sequence[str | None]) -> bool:
-    """Whether a batch ends in a snapshot that it has read file by file, as far as it came."""
-    return any(end is not None and end.scan_all_files for end in map(stream_offset_of, ends))
-
-
 def reads_within_snapshot(ends: Sequence[str | None], following: Sequence[str | None]) -> bool:
     """Whether a batch continues in a snapshot that the one before has begun to read file by file. Spark would plan
     other files behind the same offset. A batch that reads files one by one never ends in a later snapshot: the plans of

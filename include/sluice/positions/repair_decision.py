@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from uuid import NAMESPACE_URL, uuid5
 
 from sluice.checkpoints.checkpoint_copies import CheckpointCopy
 from sluice.checkpoints.checkpoint_layout import COMMITS, METADATA, OFFSETS, CheckpointContents, log_files, state_stores
@@ -32,7 +31,7 @@ from sluice.ledger.checkpoint_checks import CheckpointFinding, CheckpointPropert
 from sluice.ledger.generations import LONG_AGO
 from sluice.operations import Refusal, RefusalReason
 from sluice.positions.judge_position import HARMLESS
-from sluice.positions.log_offsets import canonical_end, reads_files, reads_within_snapshot, source_lines
+from sluice.positions.log_offsets import canonical_end, reads_within_snapshot, source_lines
 from sluice.positions.stream_position import StreamPosition
 from sluice.publication.direct_history import rolled_back_behind
 
@@ -172,7 +171,7 @@ class _Checkpoint:
     def _remembers(self, name: str, stands: int) -> bool:
         """Whether what a source keeps in the checkpoint reaches to the end of a batch. A source of files has a log of
         its own there; of another one it is known only while the checkpoint has planned the batch."""
-        ends = self._end_of(stands)
+        ends = self.seen.end_of(stands)
         end = json.loads(ends).get(name) if ends is not None else None
         if not isinstance(end, dict) or "logOffset" not in end or name not in self.seen.sources:
             return stands <= self.seen.planned
@@ -187,8 +186,8 @@ class _Checkpoint:
         newest = max((one for one in self._good(COMMITS) if one <= done), default=-1)
         if not self.seen.keeps_state:
             is_open = newest == done - 1 and f"{COMMITS}/{done}" not in self._paths and self._is_right(done)
-            # The driver died before the commit, and Spark runs it again by itself; at a rewind Spark purged the commit.
-            return newest if is_open and self.seen.back_from is None else done
+            # The driver died before the commit, and Spark runs it again by itself; where more is planned, it was done.
+            return newest if is_open and self.seen.planned <= done else done
         if done in self._good(OFFSETS) and not self._is_right(done):
             raise _UnprovableError(f"its state is of another batch {done} than the one in the tables")
         for stands in (newest, newest - 1):
@@ -224,27 +223,28 @@ class _Checkpoint:
         if stands < done or self.seen.newest_visible > done:
             return stands + 1
         good = self._good(OFFSETS)
-        follows = stands not in good or self._is_right(stands)  # otherwise it was planned behind another batch
-        return stands + 1 if stands + 1 in good and follows else None
+        is_planned = stands + 1 in good and (stands not in good or self._is_right(stands))
+        return stands + 1 if is_planned or self._reads_on(stands) else None
 
     def _planned_before(self, stands: int, done: int) -> int | None:
         """The batch whose plan has to be kept at a rewind to batch `done`. The one behind that was run before, and is
-        planned again unless it reads further in a snapshot file by file, as a continuation has planned it."""
-        ends, following = self._ends_by_source(done), self._ends_by_source(done + 1)
-        known = self.seen.generation
-        if not following and known is not None and known.continues_behind == done and reads_files(ends):
-            raise _UnprovableError(f"which files batch {done + 1} has read is unknown, and Spark would plan others")
-        follows = self._end_of(done + 1) is not None or self._is_right(done) or done not in self._good(OFFSETS)
-        reads_on = follows and reads_within_snapshot(ends, following)
+        planned again unless it reads further in a snapshot file by file, as a continuation has planned it. When nothing
+        knows that, the next start says so."""
         if stands == done:
-            return done + 1 if reads_on else None
-        if reads_on:
+            return done + 1 if self._reads_on(done) else None
+        if self._reads_on(done):
             raise _UnprovableError(f"batch {done} has to be run again, and then the plan of batch {done + 1} is lost")
         return stands + 1
 
+    def _reads_on(self, number: int) -> bool:
+        """Whether the batch behind one reads further within its snapshot. A plan says so that follows the right one."""
+        follows = self.seen.end_of(number + 1) is not None or self._is_right(number)
+        ends, following = self._ends_by_source(number), self._ends_by_source(number + 1)
+        return (follows or number not in self._good(OFFSETS)) and reads_within_snapshot(ends, following)
+
     def _ends_by_source(self, number: int) -> Sequence[str | None]:
         """Where a batch ends, in the order of the offset log; empty where that is unknown."""
-        ends = self._end_of(number)
+        ends = self.seen.end_of(number)
         lines = None if ends is None else source_lines(ends, self._sources(ends))
         return offsets_of(self._good(OFFSETS).get(number, "")) if lines is None else lines
 
@@ -265,7 +265,7 @@ class _Checkpoint:
     def _metadata(self, *, is_last: bool) -> dict[str, str]:
         """The query's id, where it is missing, or another one. is_last: whether it was removed before others change: no
         run starts without it."""
-        found, wanted = query_id_in(self.contents.texts.get(METADATA, "")), query_id_of(self.seen)
+        found, wanted = query_id_in(self.contents.texts.get(METADATA, "")), self.seen.query_id
         is_damaged = METADATA in self.contents.damaged
         is_right = found == wanted and not is_damaged
         return {} if is_right and not is_last else {METADATA: json.dumps({"id": wanted}, separators=(",", ":"))}
@@ -283,14 +283,14 @@ class _Checkpoint:
         text = self._good(OFFSETS).get(number)
         if text is None:
             return False
-        ends = self._end_of(number)
+        ends = self.seen.end_of(number)
         if is_loose or ends is None or not self._sources(ends):
             return True
         return canonical_end(offsets_of(text), self._sources(ends)) == ends
 
     def _entry(self, number: int, *, is_loose: bool) -> str:
         """The entry of a batch. is_loose: it only has to be there, as the one before a committed batch has."""
-        ends = self._end_of(number) or (self._end_of(number + 1) if is_loose else None)
+        ends = self.seen.end_of(number) or (self.seen.end_of(number + 1) if is_loose else None)
         if ends is None:
             raise _UnprovableError(f"neither the tables nor the ledger have the end offsets of batch {number}")
         lines = source_lines(ends, self._sources(ends))
@@ -298,16 +298,9 @@ class _Checkpoint:
             raise _UnprovableError(f"in which order the query reads its sources is unknown: {ends}")
         return entry_of(self._batch_metadata(number, is_loose=is_loose), lines)
 
-    def _end_of(self, number: int) -> str | None:
-        batches = self.seen.batches
-        if (known := batches.get(number)) is not None:
-            return known.ends
-        following = batches.get(number + 1)
-        return None if following is None else following.starts
-
     def _known_end(self, number: int) -> str | None:
         """The end of a batch; else as the checkpoint itself has it, as of the one behind which a continuation began."""
-        if (known := self._end_of(number)) is not None:
+        if (known := self.seen.end_of(number)) is not None:
             return known
         text = self._good(OFFSETS).get(number)
         return canonical_end(offsets_of(text), self.seen.sources) if text is not None and self.seen.sources else None
@@ -383,15 +376,6 @@ class _Checkpoint:
             if one.path not in self.contents.damaged
         }
         return {number: text for number, text in texts.items() if text is not None and problem_of(text) is None}
-
-
-def query_id_of(seen: StreamPosition) -> str:
-    """The id of the query: as the ledger knows it, or the checkpoint, or otherwise a new one, always the same."""
-    known = None
-    if seen.generation is not None and seen.generation.generation == seen.number:
-        known = seen.generation.query_id
-    texts = seen.contents.texts if seen.contents is not None else {}
-    return known or query_id_in(texts.get(METADATA, "")) or str(uuid5(NAMESPACE_URL, seen.checkpoint))
 
 
 def _rows(rows: int | None) -> str:

@@ -42,7 +42,7 @@ from sluice.operations import OperationPlan, OperationVerb, Refusal, RefusalReas
 from sluice.positions.checkpoint_writes import write_repair
 from sluice.positions.judge_position import disagreeing, is_written_back, judge_position
 from sluice.positions.observe_position import REPLAYED_BATCHES, observe_position
-from sluice.positions.repair_decision import CheckpointRepair, query_id_of
+from sluice.positions.repair_decision import CheckpointRepair
 from sluice.positions.repair_sentences import sentence_of_rows, sentences_of_files, sentences_of_repetition
 from sluice.positions.restore_copy import decide_write
 from sluice.positions.source_reach import SourceReach, refuse_gone_input
@@ -133,7 +133,7 @@ def plan_repair(
     repair = Repair(
         seen=seen,
         generation=seen.number if is_forgotten else None,
-        query_id=query_id_in(written.writes.get(METADATA, "") if written is not None else "") or query_id_of(seen),
+        query_id=query_id_in(written.writes.get(METADATA, "") if written is not None else "") or seen.query_id,
         checkpoint=written,
         left=refused if is_left else None,
         empties=() if is_left else tuple(dict.fromkeys(one.output.staging for one in seen.tables if one.lost)),

@@ -38,7 +38,7 @@ from sluice.checkpoints.observe_checkpoint import observe_checkpoint
 from sluice.errors import CheckpointError, CheckpointStorageError
 from sluice.operations import Refusal, RefusalReason
 from sluice.positions.log_offsets import canonical_end
-from sluice.positions.repair_decision import CheckpointRepair, decide_repair, query_id_of
+from sluice.positions.repair_decision import CheckpointRepair, decide_repair
 from sluice.positions.replay_decision import decide_replay
 from sluice.positions.stream_position import StreamPosition
 from sluice.publication.crash_points import CrashPoint, Reached
@@ -91,7 +91,7 @@ def _with(copy: CheckpointCopy, store: CheckpointFiles, seen: StreamPosition) ->
         return None
     if decided.runs_again is not None and restored.lost_input(decided.runs_again):
         return None
-    metadata = json.dumps({"id": query_id_of(restored)}, separators=(",", ":"))
+    metadata = json.dumps({"id": restored.query_id}, separators=(",", ":"))
     writes = {path: text for path, text in decided.writes.items() if path != METADATA}
     return replace(decided, restores=copy, writes={**writes, METADATA: metadata})
 
@@ -99,12 +99,12 @@ def _with(copy: CheckpointCopy, store: CheckpointFiles, seen: StreamPosition) ->
 def _is_of_tables(restored: StreamPosition, texts: Mapping[str, str], decided: CheckpointRepair) -> bool:
     """Whether a copy is of the query that is known, ends where the tables or the ledger say that its batch ends, and
     knows what a batch reads that is run again: a source of files finds that in the checkpoint alone."""
-    stands, known = decided.stands_at, restored.batches
+    stands = decided.stands_at
     if restored.own_memory and (decided.runs_again or stands) > restored.planned:
         return False
     of_copy = texts.get(f"{OFFSETS}/{stands}")
-    ends = known[stands].ends if stands in known else known[stands + 1].starts if stands + 1 in known else None
-    if ends is None or of_copy is None or query_id_in(texts.get(METADATA, "")) != query_id_of(restored):
+    ends = restored.end_of(stands)
+    if ends is None or of_copy is None or query_id_in(texts.get(METADATA, "")) != restored.query_id:
         return False
     if restored.sources:
         return canonical_end(offsets_of(of_copy), restored.sources) == ends

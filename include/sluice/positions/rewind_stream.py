@@ -1,6 +1,6 @@
 """`sluice stream rewind`: takes a stream and its tables back to a batch together, by a plan.
 
-    the stream is fenced off ─► the event ─► lost entries of the offset log ─► staged batches go ─► main and marks
+    the stream is fenced off ─► the event ─► lost entries of its logs ─► staged batches go ─► main and marks
     ─► copies of later states go ─► the ledger forgets ─► the checkpoint
 
 Purpose: after a wrong transformation or wrong input was published, table and stream have to go back together: a table
@@ -27,7 +27,7 @@ from sluice.ledger.events import EventAction, record_event
 from sluice.ledger.forgotten_batches import forget_batches_behind
 from sluice.ledger.run_values import RunObservation
 from sluice.positions.adopt_table import commit_adoption
-from sluice.positions.checkpoint_writes import write_lost_entries, write_repair
+from sluice.positions.checkpoint_writes import write_log_entries, write_repair
 from sluice.positions.rewind import Rewind
 from sluice.positions.rewind_plan import RewindPlan, plan_rewind
 from sluice.publication.chain import AbandonedBatch, AbandonReason
@@ -101,7 +101,7 @@ def _carry_out(
 ) -> None:
     changes = rewind.checkpoint if rewind.checkpoint is not None and not rewind.checkpoint.is_empty else None
     if changes is not None:
-        write_lost_entries(rewind.seen, changes, settings, reached)
+        write_log_entries(rewind.seen, changes, settings, reached)
     broken = {output for table in rewind.tables for output in table.broken}
     moves = any(table.commits is not None for table in rewind.tables)
     if not moves:  # no commit of this rewind will show a repair that a copy is of what was discarded

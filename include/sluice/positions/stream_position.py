@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
+from uuid import NAMESPACE_URL, uuid5
 
-from sluice.checkpoints.checkpoint_layout import COMMITS, OFFSETS, CheckpointContents, log_files
+from sluice.checkpoints.checkpoint_layout import COMMITS, METADATA, OFFSETS, CheckpointContents, log_files
+from sluice.checkpoints.checkpoint_logs import query_id_in
 from sluice.checkpoints.compatibility import SOURCES, STATE_MEANING, STATE_OPERATORS
 from sluice.checkpoints.replayed_batches import replayed_batches, replayed_through
 from sluice.ledger.checkpoint_checks import CheckpointObservation
@@ -230,6 +232,21 @@ class StreamPosition:
     def committed(self) -> int:
         """The newest batch that the checkpoint has committed; -1 without any."""
         return max(log_files(self.contents.files, COMMITS), default=-1) if self.contents is not None else -1
+
+    def end_of(self, batch: int) -> str | None:
+        """Where a batch ends, as tables or ledger know it; none where they do not. From `canonical_offsets`."""
+        if (known := self.batches.get(batch)) is not None:
+            return known.ends
+        following = self.batches.get(batch + 1)
+        return None if following is None else following.starts
+
+    @property
+    def query_id(self) -> str:
+        """The id of the query: as the ledger knows it, or the checkpoint, or otherwise a new one, always the same."""
+        is_known = self.generation is not None and self.generation.generation == self.number
+        known = self.generation.query_id if self.generation is not None and is_known else None
+        texts = self.contents.texts if self.contents is not None else {}
+        return known or query_id_in(texts.get(METADATA, "")) or str(uuid5(NAMESPACE_URL, self.checkpoint))
 
     def lost_input(self, batch: int) -> str:
         """What a batch has read that is gone once the next one has begun, for half a sentence; empty where nothing is.

@@ -7,9 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.fakes.checkpoint_files import FakeCheckpointFiles
 from tests.unit.positions.test_repair_decision import WHOLE, applied, entry, position, repair, without
 
 from sluice.checkpoints.checkpoint_logs import offsets_of
+from sluice.checkpoints.observe_checkpoint import observe_checkpoint
 from sluice.operations import Refusal
 from sluice.positions.repair_decision import decide_repair
 from sluice.positions.stream_position import StreamPosition
@@ -37,25 +39,16 @@ def read(offset: dict[str, Any], following: dict[str, Any], *lost: str) -> dict[
     return without(WHOLE | logged, *lost)
 
 
-def rewound(
-    offset: dict[str, Any],
-    following: dict[str, Any] | None,
-    *lost: str,
-    state: int = 0,
-    continues_behind: int | None = 3,
-) -> StreamPosition:
+def rewound(offset: dict[str, Any], following: dict[str, Any], *lost: str, state: int = 0) -> StreamPosition:
     """The stream is to go from batch 5 back behind batch 3, which a continuation gave its first checkpoint as done.
 
-    following: none where neither tables nor ledger know batch 4. state: the newest version; 0 for none.
+    state: the newest version; 0 for none.
     """
-    contents = read(offset, following or offset, *lost) | {f"state/0/0/{one + 1}.delta": "x" for one in range(state)}
+    contents = read(offset, following, *lost) | {f"state/0/0/{one + 1}.delta": "x" for one in range(state)}
     seen = position(contents, visible=5, state=state > 0)
     known = {number: batch for number, batch in seen.batches.items() if number < 3}
-    if following is not None:
-        known[4] = replace(seen.batches[4], starts=canonical(offset), ends=canonical(following))
-    assert seen.generation is not None
-    generation = replace(seen.generation, continues_behind=continues_behind)
-    return replace(seen.as_behind(3), batches=known, generation=generation, back_from=5)
+    known[4] = replace(seen.batches[4], starts=canonical(offset), ends=canonical(following))
+    return replace(seen.as_behind(3), batches=known, back_from=5)
 
 
 @pytest.mark.parametrize("lost", [(), ("offsets/3",), ("offsets/3", "offsets/4")], ids=" ".join)
@@ -90,19 +83,50 @@ def refusal(seen: StreamPosition) -> str:
     return refused.sentence
 
 
-def test_a_plan_of_which_nothing_is_known_any_more_is_no_plan_of_sparks() -> None:
-    assert "which files batch 4 has read is unknown" in refusal(rewound(SCAN, None, "offsets/4"))
-    at_once = replace(rewound(SCAN, None, "offsets/4"), back_from=3)
-    assert "which files batch 4 has read is unknown" in refusal(at_once), "a try before it may have ended in between"
-
-    assert repair(rewound(SCAN | {"scan_all_files": False}, None, "offsets/4")).stands_at == 3
-    read_whole = rewound(SCAN, None, "offsets/4", continues_behind=None)
-    assert repair(read_whole).stands_at == 3, "no continuation has planned a read within a snapshot here"
-
-
 def test_a_plan_behind_a_batch_that_has_to_be_run_again_cannot_be_kept() -> None:
     within = rewound(SCAN, SCAN | {"position": 5}, state=3)
 
     assert "has to be run again, and then the plan of batch 4 is lost" in refusal(within)
     assert repair(rewound(SCAN, SCAN | {"snapshot_id": 8}, state=3)).runs_again == 3
     assert repair(rewound(SCAN, SCAN | {"position": 5}, state=4)).stands_at == 3
+
+
+def without_record(seen: StreamPosition) -> StreamPosition:
+    """The ledger has forgotten the batches behind the third, and the tables show none of them."""
+    batches = {number: one for number, one in seen.batches.items() if number < 4}
+    return replace(seen, batches=batches, back_from=max(seen.committed, 3))
+
+
+def with_files_of(seen: StreamPosition, contents: dict[str, str]) -> StreamPosition:
+    """The same beside other files."""
+    return replace(seen, contents=observe_checkpoint(FakeCheckpointFiles(contents), is_whole=True))
+
+
+@pytest.mark.parametrize("torn", [{}, {"offsets/4": ""}, {"offsets/3": entry(9)}], ids=["whole", "torn", "another"])
+@pytest.mark.parametrize("lost", [(), ("offsets/3", "commits/3"), ("offsets/3", "offsets/4")], ids=" ".join)
+@pytest.mark.parametrize("following", [SCAN | {"position": 5}, SCAN | {"snapshot_id": 8}, SCAN], ids=str)
+def test_a_rewind_that_is_interrupted_at_any_step_comes_to_the_same_end(
+    following: dict[str, Any], lost: tuple[str, ...], torn: dict[str, str]
+) -> None:
+    contents = {path: text for path, text in (read(SCAN, following, *lost) | torn).items() if path not in lost}
+    seen = with_files_of(rewound(SCAN, following), contents)
+    first = repair(seen)
+    logged = contents | {path: text for path, text in first.writes.items() if path != "metadata"}
+    wanted = applied(contents, first)
+    steps = [*((path, None) for path in first.removes), *first.writes.items()]
+
+    for number in range(len(steps) + 1):
+        changed = logged | dict(steps[:number])
+        left = {path: text for path, text in changed.items() if text is not None}
+        now = with_files_of(seen, left)
+        assert applied(left, repair(now)) == wanted, "as the ledger still knows"
+        assert applied(left, repair(without_record(now))) == wanted
+
+
+def test_a_repair_keeps_the_plan_that_the_ledger_knows_of_a_read_within_a_snapshot() -> None:
+    """Its tables were set back, which a person agreed to, and Spark has purged the log."""
+    set_back = replace(rewound(SCAN, SCAN | {"position": 5}, "offsets/3", "offsets/4"), back_from=None)
+
+    assert offsets_of(repair(set_back).writes["offsets/4"]) == (text(SCAN | {"position": 5}),)
+    stands_still = replace(rewound(SCAN, SCAN, "offsets/3", "offsets/4"), back_from=None)
+    assert "offsets/4" not in repair(stands_still).writes
