@@ -40,7 +40,8 @@ def write_repair(seen: StreamPosition, repair: CheckpointRepair, settings: Setti
 
 def write_log_entries(seen: StreamPosition, repair: CheckpointRepair, settings: Settings, reached: Reached) -> None:
     """Write what a repair brings back of the logs, and leave all else: as long as tables or ledger know later batches,
-    they know where these end. Whoever is interrupted behind that finds it in the logs.
+    they know where these end. Whoever is interrupted behind that finds it in the logs. An older copy of a checkpoint
+    loses its `metadata` before: it has no later commit, which would keep a driver from starting behind a half of it.
 
     Parameters
     ----------
@@ -50,8 +51,12 @@ def write_log_entries(seen: StreamPosition, repair: CheckpointRepair, settings: 
     ------
     CheckpointError: when a file cannot be written.
     """
+    files = open_checkpoint_files(seen.checkpoint, settings.object_store)
     entries = {path: text for path, text in repair.writes.items() if path != METADATA}
-    _write(open_checkpoint_files(seen.checkpoint, settings.object_store), entries, reached)
+    if METADATA in repair.removes and seen.committed <= repair.stands_at:
+        _remove(files, METADATA)
+        reached(CrashPoint.FILE_CHANGED)
+    _write(files, entries, reached)
 
 
 def _write(files: CheckpointFiles, writes: Mapping[str, str], reached: Reached) -> None:

@@ -116,18 +116,20 @@ class _Checkpoint:
         self._require_one_position(done)
         stands = self._stands_at(done)
         planned = self._planned(stands, done)
-        logs = {**self._offsets(stands, planned), **self._commits(stands)}
+        logs = {**self._commits(stands), **self._offsets(stands, planned)}
         removes = tuple(self._removes(stands, planned, written=logs))
         if removes or logs:
             self._require_memory(stands, is_first_again=stands < 0 <= done)
             if stands < done != self.seen.planned and (lost := self.seen.lost_input(done)):
                 raise _UnprovableError(f"batch {done} has to be run again, and {lost}")
         newest = max(self.seen.committed, done, -1 if self.seen.back_from is None else self.seen.back_from)
+        # Without a later commit, a whole checkpoint would let a driver start behind a half of a rewind.
+        is_changed = bool(removes or logs) or self.seen.committed <= done < (self.seen.back_from or done)
         return CheckpointRepair(
             stands_at=stands,
             runs_again=done if stands < done else None,
-            removes=(METADATA, *removes) if removes or logs else (),
-            writes={**logs, **self._metadata(is_last=bool(removes or logs))},
+            removes=(METADATA, *removes) if is_changed else (),
+            writes={**logs, **self._metadata(is_last=is_changed)},
             reads_from=self._known_end(stands) if newest > stands else "",
             reads_until=self._known_end(newest) if newest > stands else "",
             rows_read_again=self._rows_of(range(stands + 1, newest + 1)),
@@ -187,7 +189,7 @@ class _Checkpoint:
         if not self.seen.keeps_state:
             is_open = newest == done - 1 and f"{COMMITS}/{done}" not in self._paths and self._is_right(done)
             # The driver died before the commit, and Spark runs it again by itself; where more is planned, it was done.
-            return newest if is_open and self.seen.planned <= done else done
+            return newest if is_open and self.seen.planned <= done and not self._reads_on(done) else done
         if done in self._good(OFFSETS) and not self._is_right(done):
             raise _UnprovableError(f"its state is of another batch {done} than the one in the tables")
         for stands in (newest, newest - 1):

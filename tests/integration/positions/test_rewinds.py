@@ -144,6 +144,25 @@ def test_a_rewind_that_was_killed_is_completed_by_typing_it_again(
     require_rewound(copier)
 
 
+@pytest.mark.parametrize("has_commit", [True, pytest.param(False, marks=pytest.mark.full)])
+def test_behind_an_older_copy_of_the_checkpoint_no_driver_starts_half_way(
+    copier: Copier, capsys: pytest.CaptureFixture[str], *, has_commit: bool
+) -> None:
+    """Without a commit beyond the batch, nothing in it would say that the tables went back."""
+    published(copier)
+    for newer in ("offsets/2", "offsets/3", "commits/2", "commits/3", *(() if has_commit else ("commits/1",))):
+        (folder(copier) / newer).unlink()
+
+    killed(copier, CrashPoint.COMMITTED, 2, to=1)
+
+    assert not may_start(copier)
+    assert not (folder(copier) / "metadata").exists()
+    code, _, errors = rewound(copier, capsys, "--yes", to=1)
+    assert code == 0, errors
+    assert may_start(copier)
+    assert copier.bench.ids() == [1, 2, 10]
+
+
 def test_rows_of_others_are_not_hidden(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
     published(copier)
     copier.bench.write_as_another(100, 101)

@@ -155,7 +155,7 @@ def test_a_lost_folder_is_written_back_at_the_mark() -> None:
 
     assert found(seen) == ["checkpoint damaged"]
     assert (done.stands_at, done.runs_again, done.removes, done.rows_read_again) == (5, None, ("metadata",), 0)
-    assert list(done.writes) == ["offsets/4", "offsets/5", "commits/5", "commits/4", "metadata"]
+    assert list(done.writes) == ["commits/5", "commits/4", "offsets/4", "offsets/5", "metadata"]
     assert [done.writes[f"offsets/{number}"].splitlines()[-1] for number in (4, 5)] == [line(4), line(5)]
     assert json.loads(done.writes["metadata"]) == {"id": QUERY}
 
