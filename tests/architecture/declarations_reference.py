@@ -130,6 +130,7 @@ _WORDS: tuple[tuple[Any, str], ...] = (
     (Tag, "text"),
     (bool, "true or false"),
     (int, "whole number"),
+    (float, "number"),
     (str, "text"),
     (Any, "anything"),
 )

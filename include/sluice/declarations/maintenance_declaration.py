@@ -29,6 +29,13 @@ class CompactionDeclaration(Declared):
     strategy: Literal["binpack", "sort"] = Field(
         "binpack", description="put files together, or sort their rows by the `sort_order` over all of them, too"
     )
+    max_deleted_share: float = Field(
+        0.3,
+        ge=0,
+        le=1,
+        description="partitions of whose rows delete files hide this share or more are written again without them, by "
+        "Spark; `0`: all that have any",
+    )
     leave_recent: Duration | None = Field(
         None,
         description="partitions that were written within so long are left alone; Spark waits for all of them",

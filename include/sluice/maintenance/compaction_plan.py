@@ -57,18 +57,16 @@ def decide_compaction(policy: CompactionDeclaration | None, seen: TableObservati
         return skipped(step, StepReason.NOT_DECLARED, "the table declares no compaction")
     if seen.snapshot_id is None:
         return skipped(step, StepReason.NO_SNAPSHOT, "the table has no snapshot yet")
-    full = [partition for partition in seen.partitions if _is_due(partition, policy)]
+    full = [one for one in seen.partitions if _is_due(one, policy) or _hides_rows(one, policy)]
     due = [partition for partition in full if not _is_recent(partition, policy, now)]
     if full and (not due or (len(due) < len(full) and _why_spark(policy, seen, due))):
         return _left_alone(policy, due=len(due), full=len(full))
     if not due:
-        return skipped(
-            step,
-            StepReason.FEW_SMALL_FILES,
-            f"{seen.small_files} of {seen.data_files} files are small, and no partition has {policy.min_input_files}",
-        )
+        why = f"{seen.small_files} of {seen.data_files} files are small, and no partition has {policy.min_input_files}"
+        return skipped(step, StepReason.FEW_SMALL_FILES, f"{why}{_hidden(seen.partitions, '; delete files hide ')}")
+    hiding = [one for one in due if _hides_rows(one, policy)]
     files = sum(partition.small_files for partition in due)
-    rewritten_bytes = sum(partition.small_bytes for partition in due)
+    rewritten_bytes = sum(one.data_bytes if one in hiding else one.small_bytes for one in due)
     why_spark = _why_spark(policy, seen, due)
     by = f", by Spark because of {why_spark}" if why_spark else ""
     left = f", {len(full) - len(due)} more are left alone as recently written" if len(due) < len(full) else ""
@@ -76,16 +74,16 @@ def decide_compaction(policy: CompactionDeclaration | None, seen: TableObservati
     return StepDecision(
         step=step,
         action=StepAction.RUN,
-        reason=StepReason.SMALL_FILES,
+        reason=StepReason.DELETED_ROWS if hiding else StepReason.SMALL_FILES,
         explanation=(
-            f"{files} small files ({rewritten_bytes} bytes) in {len(due)} of {len(seen.partitions)} partitions"
-            f"{by}{left}"
+            f"{files} small files{_hidden(hiding, ' and what delete files hide, ')} ({rewritten_bytes} bytes) in "
+            f"{len(due)} of {len(seen.partitions)} partitions{by}{left}"
         ),
-        options=_compaction_options(policy, rewritten_bytes),
+        options={**_compaction_options(policy, rewritten_bytes), **_options_for_deletes(policy, hiding)},
         is_for_spark=bool(why_spark),
         is_sorted=bool(why_spark) and policy.strategy == "sort",
         partitions=tuple(partition.partition for partition in due),
-        gain=sum(_saved_files(partition, policy) for partition in due),
+        gain=sum(max(1 if one in hiding else 0, _saved_files(one, policy)) for one in due),
         cost_seconds=(
             SPARK_SECONDS + mebibytes * SPARK_SECONDS_OF_A_MEBIBYTE
             if why_spark
@@ -101,6 +99,18 @@ def _is_due(partition: PartitionObservation, policy: CompactionDeclaration) -> b
     many = partition.small_files >= policy.min_input_files
     several = partition.small_files > 1 and partition.small_bytes > policy.target_file_bytes
     return (many or several) and _saved_files(partition, policy) > 0
+
+
+def _hides_rows(partition: PartitionObservation, policy: CompactionDeclaration) -> bool:
+    return 0 < partition.deleted_rows >= policy.max_deleted_share * partition.rows
+
+
+def _hidden(partitions: Sequence[PartitionObservation], said: str) -> str:
+    """How many rows delete files hide in some partitions, for a sentence; empty where they hide none."""
+    hiding = [one for one in partitions if one.deleted_rows]
+    return (
+        f"{said}{sum(one.deleted_rows for one in hiding)} of {sum(one.rows for one in hiding)} rows" if hiding else ""
+    )
 
 
 def _is_recent(partition: PartitionObservation, policy: CompactionDeclaration, now: datetime) -> bool:
@@ -125,6 +135,8 @@ def _why_spark(policy: CompactionDeclaration, seen: TableObservation, due: Seque
     """What needs Spark for a compaction; empty when PyArrow does it, which sorts the rows of each file by itself."""
     if seen.rewrite_limits:
         return " and ".join(seen.rewrite_limits)
+    if any(_hides_rows(partition, policy) for partition in due):
+        return "the rows that delete files hide"
     if any(partition.small_bytes > MOST_BYTES_OF_A_PARTITION for partition in due):
         return "the size of a partition"
     if policy.strategy == "sort" and any(partition.small_bytes > seen.small_file_bytes for partition in due):
@@ -134,6 +146,16 @@ def _why_spark(policy: CompactionDeclaration, seen: TableObservation, due: Seque
     if sum(partition.small_files for partition in due) > LARGEST_RUN_FILES:
         return "their number"
     return ""
+
+
+def _options_for_deletes(policy: CompactionDeclaration, hiding: Sequence[PartitionObservation]) -> Mapping[str, str]:
+    """Spark writes a data file again that has so many deleted rows, or any delete file that it shares with others: of
+    those nothing says how many rows they hide in it. The delete files that hide nothing afterwards go, too."""
+    if not hiding:
+        return {}
+    shared = {"delete-file-threshold": "1"} if any(one.shared_delete_files for one in hiding) else {}
+    share = str(policy.max_deleted_share or "0.000000001")  # Iceberg allows no 0
+    return {"delete-ratio-threshold": share, "remove-dangling-deletes": "true", **shared}
 
 
 def _compaction_options(policy: CompactionDeclaration, rewritten_bytes: int) -> Mapping[str, str]:

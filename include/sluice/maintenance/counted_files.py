@@ -4,7 +4,8 @@ A snapshot never changes its files: whether one of its partitions has files to r
 policy, and on nothing that time alone changes; but where recently written partitions were left alone, time changes what
 is due, and nothing is taken from that look. A run that found nothing to rewrite therefore records by what it decided
 (`StepObservation.basis`), beside the figures that it records anyway. A later look with the same basis takes those, and
-decides pins, expiry and all that depends on the time as always. Another commit, another table of that name, another
+decides pins, expiry and all that depends on the time as always. So does one after Spark has rewritten a table and found
+nothing to change: it would find that again. Another commit, another table of that name, another
 policy and another version of the program have another basis, and who rewrites files reads the manifests anyway.
 """
 
@@ -16,7 +17,7 @@ from hashlib import sha256
 from importlib.metadata import version
 
 from sluice.declarations.maintenance_declaration import MaintenanceDeclaration
-from sluice.ledger.maintenance_runs import MaintenanceObservation, MaintenanceStep, StepObservation
+from sluice.ledger.maintenance_runs import MaintenanceObservation, MaintenanceStep, StepObservation, StepOutcome
 from sluice.maintenance.maintenance_plan import MaintenancePlan
 from sluice.maintenance.step_decision import StepReason
 from sluice.tables.table_observation import FILE_SIZE_EDGES, FileCounts
@@ -60,7 +61,11 @@ def with_basis(
     """The steps of a run, with the basis where it found nothing to rewrite in the snapshot that it also counted."""
     decided = next((one for one in plan.steps if one.step is MaintenanceStep.REWRITE_DATA_FILES), None)
     is_of_snapshot = plan.seen.snapshot_id is not None and run.after.snapshot == plan.seen.snapshot_id
-    if decided is None or decided.reason not in _NOTHING_TO_REWRITE or not is_of_snapshot:
+    if decided is None or not is_of_snapshot:
+        return run.operations
+    done = _rewrite_of(run)
+    is_tried = decided.is_for_spark and done is not None and done.outcome is StepOutcome.DONE
+    if decided.reason not in _NOTHING_TO_REWRITE and not is_tried:
         return run.operations
     basis = basis_of(policy, table_uuid=plan.seen.table_uuid, snapshot_id=plan.seen.snapshot_id)
     return tuple(replace(one, basis=basis) if one.step is decided.step else one for one in run.operations)

@@ -30,6 +30,7 @@ class StepReason(StrEnum):
     NO_SNAPSHOT = "no_snapshot"
     SMALL_FILES = "small_files"
     FEW_SMALL_FILES = "few_small_files"
+    DELETED_ROWS = "deleted_rows"
     RECENTLY_WRITTEN = "recently_written"
     MANY_MANIFESTS = "many_manifests"
     FEW_MANIFESTS = "few_manifests"

@@ -125,7 +125,8 @@ def _outlook(step: MaintenanceStep, run: MaintenanceObservation, policy: Mainten
     if any(one.step is step for one in run.unfinished):
         return "the next run tries it again"
     if step is MaintenanceStep.REWRITE_DATA_FILES and policy.compaction is not None:
-        return f"due once a partition has {policy.compaction.min_input_files} small files"
+        few, share = policy.compaction.min_input_files, policy.compaction.max_deleted_share
+        return f"due once a partition has {few} small files, or delete files hide {share:.0%} of its rows"
     if step is MaintenanceStep.REWRITE_MANIFESTS and policy.manifest_rewrite is not None:
         missing = policy.manifest_rewrite.min_manifests - run.after.manifests
         return "due now" if missing <= 0 else f"due after {missing:,} more manifests"

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestFile
+from pyiceberg.manifest import DataFile, FileFormat, ManifestContent, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot
@@ -17,6 +17,7 @@ from pyiceberg.typedef import Record
 
 from sluice.stored_keys import PUBLICATION_KEY
 from sluice.tables.catalog import catalog_refusals
+from sluice.tables.delete_files import DeleteFiles, delete_files_of
 from sluice.tables.rewrite_limits import rewrite_limits
 from sluice.tables.table_observation import (
     FILE_SIZE_EDGES,
@@ -52,8 +53,9 @@ def observe_table(
     newest = table.current_snapshot()
     with catalog_refusals(f"read the manifests of {name}"):
         manifests = newest.manifests(table.io) if newest and counted is None else []
-        files = _live_files(table, manifests, small_file_bytes)
-        limits = (*rewrite_limits(table.metadata), *sorted(files.limits))
+        deletes = delete_files_of(table, manifests)
+        files = _live_files(table, manifests, small_file_bytes, deletes)
+        limits = (*rewrite_limits(table.metadata), *sorted(files.limits | deletes.limits))
     return TableObservation(
         table=name,
         observed_at=now,
@@ -62,8 +64,8 @@ def observe_table(
         committed_at=_time(newest.timestamp_ms) if newest else None,
         rows=counted.rows if counted else files.rows,
         small_file_bytes=small_file_bytes,
-        partitions=_partitions(files),
-        delete_files=counted.delete_files if counted else files.delete_files,
+        partitions=_partitions(files, deletes),
+        delete_files=counted.delete_files if counted else deletes.files,
         manifests=counted.manifests if counted else len(manifests),
         snapshots=tuple(
             _snapshot(seen) for seen in sorted(table.snapshots(), key=lambda seen: seen.sequence_number or 0)
@@ -78,8 +80,11 @@ def observe_table(
 
 @dataclass(slots=True)
 class _Sizes:
-    """What is counted of the data files of a partition."""
+    """What is counted of the data files of a partition. oldest: their least sequence number, where all have one."""
 
+    rows: int = 0
+    deleted_rows: int = 0
+    oldest: int | None = None
     data_files: int = 0
     data_bytes: int = 0
     small_files: int = 0
@@ -87,6 +92,10 @@ class _Sizes:
     written_ms: int = 0
 
     def add(self, other: _Sizes) -> None:
+        numbers = (self.oldest, other.oldest) if self.data_files else (other.oldest,)
+        self.oldest = None if None in numbers else min(one for one in numbers if one is not None)
+        self.rows += other.rows
+        self.deleted_rows += other.deleted_rows
         self.data_files += other.data_files
         self.data_bytes += other.data_bytes
         self.small_files += other.small_files
@@ -103,7 +112,6 @@ class _Files:
     """
 
     rows: int = 0
-    delete_files: int = 0
     by_partition: dict[str, _Sizes] = field(default_factory=dict)
     by_size: list[int] = field(default_factory=lambda: [0] * (len(FILE_SIZE_EDGES) + 1))
     limits: set[str] = field(default_factory=set)
@@ -111,15 +119,14 @@ class _Files:
     def add(self, other: _Files) -> None:
         self.limits |= other.limits
         self.rows += other.rows
-        self.delete_files += other.delete_files
         for partition, sizes in other.by_partition.items():
             self.by_partition.setdefault(partition, _Sizes()).add(sizes)
         self.by_size = [own + others for own, others in zip(self.by_size, other.by_size, strict=True)]
 
 
-def _live_files(table: Table, manifests: Iterable[ManifestFile], small_file_bytes: int) -> _Files:
-    """What is counted of every live file. A manifest's entries are dropped once they are counted: the memory follows
-    the size of a manifest and the number of partitions, not the number of files."""
+def _live_files(table: Table, manifests: Iterable[ManifestFile], small_file_bytes: int, deletes: DeleteFiles) -> _Files:
+    """What is counted of every live data file. A manifest's entries are dropped once they are counted: the memory
+    follows the size of a manifest and the number of partitions, not the number of files."""
     specs, schema, default_spec_id = table.specs(), table.schema(), table.metadata.default_spec_id
     written = {one.snapshot_id: one.timestamp_ms for one in table.snapshots() if not _is_rewrite(one)}
 
@@ -127,16 +134,13 @@ def _live_files(table: Table, manifests: Iterable[ManifestFile], small_file_byte
         found, by_record = _Files(), defaultdict[Record, _Sizes](_Sizes)
         for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
             file = entry.data_file
-            if file.content != DataFileContent.DATA:
-                found.delete_files += 1
-                found.limits |= _limits_of(file)
-                continue
             found.rows += file.record_count
             sizes = _sizes_of(file, small_file_bytes)
             if sizes.small_files and manifest.partition_spec_id != default_spec_id:
                 found.limits.add("small files of an earlier partition spec")
             if sizes.small_files and file.file_format != FileFormat.PARQUET:
                 found.limits.add("small files that are not Parquet")
+            sizes.deleted_rows, sizes.oldest = deletes.rows_of[file.file_path], entry.sequence_number
             sizes.written_ms = written.get(entry.snapshot_id, 0) if entry.snapshot_id is not None else 0
             by_record[file.partition].add(sizes)
             found.by_size[bisect_right(FILE_SIZE_EDGES, file.file_size_in_bytes)] += 1
@@ -145,7 +149,7 @@ def _live_files(table: Table, manifests: Iterable[ManifestFile], small_file_byte
             found.by_partition.setdefault(spec.partition_to_path(record, schema), _Sizes()).add(sizes)
         return found
 
-    every, listed = _Files(), list(manifests)
+    every, listed = _Files(), [one for one in manifests if one.content is ManifestContent.DATA]
     if len(listed) <= 1:  # threads would cost more than they hide
         found = map(read, listed)
         return next(found, every)
@@ -159,21 +163,25 @@ def _is_rewrite(snapshot: Snapshot) -> bool:
     return snapshot.summary is not None and snapshot.summary.operation is Operation.REPLACE
 
 
-def _limits_of(deletes: DataFile) -> set[str]:
-    """What of a delete file keeps pyiceberg from reading rows without those that it hides."""
-    found = {"equality deletes"} if deletes.content == DataFileContent.EQUALITY_DELETES else set()
-    return found if deletes.file_format == FileFormat.PARQUET else {*found, "delete files that are not Parquet"}
-
-
 def _sizes_of(file: DataFile, small_file_bytes: int) -> _Sizes:
     size, is_small = file.file_size_in_bytes, file.file_size_in_bytes < small_file_bytes
-    return _Sizes(1, size, int(is_small), size if is_small else 0)
+    return _Sizes(
+        rows=file.record_count,
+        data_files=1,
+        data_bytes=size,
+        small_files=int(is_small),
+        small_bytes=size if is_small else 0,
+    )
 
 
-def _partitions(files: _Files) -> tuple[PartitionObservation, ...]:
+def _partitions(files: _Files, deletes: DeleteFiles) -> tuple[PartitionObservation, ...]:
+    shared = {name: deletes.applied(name, sizes.oldest) for name, sizes in files.by_partition.items()}
     return tuple(
         PartitionObservation(
             partition=partition,
+            rows=sizes.rows,
+            deleted_rows=sizes.deleted_rows + sum(one.rows for one in shared[partition]),
+            shared_delete_files=len(shared[partition]),
             data_files=sizes.data_files,
             data_bytes=sizes.data_bytes,
             small_files=sizes.small_files,

@@ -25,14 +25,16 @@ def planned(seen: TableObservation) -> MaintenancePlan:
     return plan_maintenance(policy=POLICY, seen=seen, pins=NO_PINS, now=NOON)
 
 
-def recorded(seen: TableObservation, after: TableObservation | None = None) -> MaintenanceObservation:
-    """The record of a run that did nothing."""
+def recorded(
+    seen: TableObservation, after: TableObservation | None = None, *, outcome: StepOutcome = StepOutcome.SKIPPED
+) -> MaintenanceObservation:
+    """The record of a run that changed nothing."""
     plan = planned(seen)
-    skipped = [
-        StepObservation(step=one.step, outcome=StepOutcome.SKIPPED, reason=one.reason, explanation=one.explanation)
+    ended = [
+        StepObservation(step=one.step, outcome=outcome, reason=one.reason, explanation=one.explanation)
         for one in plan.steps
     ]
-    run = maintenance_record(plan, after or seen, skipped, launched_by="a test", ended_at=NOON)
+    run = maintenance_record(plan, after or seen, ended, launched_by="a test", ended_at=NOON)
     return replace(run, operations=with_basis(run, plan, POLICY))
 
 
@@ -90,3 +92,14 @@ def test_what_cannot_be_taken_has_no_basis(seen: TableObservation, after: TableO
     assert {one.basis for one in run.operations} == {""}
     assert [one.step for one in run.operations] == list(MaintenanceStep)
     assert counted_files(None, basis="") is None
+
+
+def test_what_spark_has_tried_in_a_snapshot_is_not_tried_again() -> None:
+    """A compaction for which Spark finds no file to rewrite would be due at every look."""
+    due = replace(SEEN, partitions=(replace(partition(1, large_files=1), rows=10, deleted_rows=9),))
+    assert planned(due).needs_spark
+
+    assert counted_files(recorded(due, outcome=StepOutcome.DONE), basis=BASIS) is not None
+    assert counted_files(recorded(due, outcome=StepOutcome.YIELDED), basis=BASIS) is None
+    small = replace(SEEN, partitions=(partition(5),))
+    assert counted_files(recorded(small, outcome=StepOutcome.DONE), basis=BASIS) is None, "without Spark"

@@ -157,7 +157,11 @@ def test_the_charts_begin_with_the_oldest_run() -> None:
 @pytest.mark.parametrize(
     ("kind", "changed", "said"),
     [
-        (MaintenanceStep.REWRITE_DATA_FILES, {}, "due once a partition has 5 small files"),
+        (
+            MaintenanceStep.REWRITE_DATA_FILES,
+            {},
+            "due once a partition has 5 small files, or delete files hide 30% of its rows",
+        ),
         (MaintenanceStep.REWRITE_MANIFESTS, {"after": TableFigures(manifests=40)}, "due after 60 more manifests"),
         (MaintenanceStep.REWRITE_MANIFESTS, {"after": TableFigures(manifests=100)}, "due now"),
         (
