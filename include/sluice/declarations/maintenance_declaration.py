@@ -31,10 +31,10 @@ class CompactionDeclaration(Declared):
     )
     max_deleted_share: float = Field(
         0.3,
-        ge=0,
+        gt=0,
         le=1,
-        description="partitions of whose rows delete files hide this share or more are written again without them, by "
-        "Spark; `0`: all that have any",
+        description="data files of which delete files of their own hide this share or more are written again by Spark, "
+        "once they hide it of a partition",
     )
     leave_recent: Duration | None = Field(
         None,

@@ -44,6 +44,13 @@ MOST_BYTES_WITHOUT_SPARK = 512 * 1024**2
 """How much one run compacts by PyArrow at most: a minute or two of one core."""
 
 
+PARTIAL_PROGRESS = "partial-progress.enabled"
+"""The option with which Spark commits a compaction in parts."""
+
+DELETE_RATIO = "delete-ratio-threshold"
+"""The option with which Spark writes a data file again of which its delete files hide so large a share."""
+
+
 def small_file_bytes(policy: MaintenanceDeclaration) -> int:
     """The size below which a data file is small; without a compaction policy, by the default one."""
     compaction = policy.compaction or CompactionDeclaration()
@@ -57,17 +64,20 @@ def decide_compaction(policy: CompactionDeclaration | None, seen: TableObservati
         return skipped(step, StepReason.NOT_DECLARED, "the table declares no compaction")
     if seen.snapshot_id is None:
         return skipped(step, StepReason.NO_SNAPSHOT, "the table has no snapshot yet")
-    full = [one for one in seen.partitions if _is_due(one, policy) or _hides_rows(one, policy)]
+    full = [partition for partition in seen.partitions if _is_due(partition, policy)]
+    found = [one for one in seen.partitions if 0 < one.deleted_rows >= policy.max_deleted_share * one.rows]
+    # Spark would write the recent ones again, too; the small files of the others are put together meanwhile without it.
+    hiding = [] if any(_is_recent(one, policy, now) for one in (*found, *full)) else found
     due = [partition for partition in full if not _is_recent(partition, policy, now)]
-    if full and (not due or (len(due) < len(full) and _why_spark(policy, seen, due))):
-        return _left_alone(policy, due=len(due), full=len(full))
-    if not due:
+    if (full or found) and not hiding and (not due or (len(due) < len(full) and _why_spark(policy, seen, due))):
+        return _left_alone(policy, due=len(due), full=len(full or found))
+    if not due and not hiding:
         why = f"{seen.small_files} of {seen.data_files} files are small, and no partition has {policy.min_input_files}"
         return skipped(step, StepReason.FEW_SMALL_FILES, f"{why}{_hidden(seen.partitions, '; delete files hide ')}")
-    hiding = [one for one in due if _hides_rows(one, policy)]
     files = sum(partition.small_files for partition in due)
-    rewritten_bytes = sum(one.data_bytes if one in hiding else one.small_bytes for one in due)
-    why_spark = _why_spark(policy, seen, due)
+    names = {partition.partition for partition in (*due, *hiding)}
+    rewritten_bytes = sum(one.small_bytes for one in due) + sum(one.data_bytes - one.small_bytes for one in hiding)
+    why_spark = "the rows that delete files hide" if hiding else _why_spark(policy, seen, due)
     by = f", by Spark because of {why_spark}" if why_spark else ""
     left = f", {len(full) - len(due)} more are left alone as recently written" if len(due) < len(full) else ""
     mebibytes = rewritten_bytes / 1024**2
@@ -77,13 +87,16 @@ def decide_compaction(policy: CompactionDeclaration | None, seen: TableObservati
         reason=StepReason.DELETED_ROWS if hiding else StepReason.SMALL_FILES,
         explanation=(
             f"{files} small files{_hidden(hiding, ' and what delete files hide, ')} ({rewritten_bytes} bytes) in "
-            f"{len(due)} of {len(seen.partitions)} partitions{by}{left}"
+            f"{len(names)} of {len(seen.partitions)} partitions{by}{left}"
         ),
-        options={**_compaction_options(policy, rewritten_bytes), **_options_for_deletes(policy, hiding)},
+        options={
+            **_compaction_options(policy, rewritten_bytes),
+            **({DELETE_RATIO: str(policy.max_deleted_share)} if hiding else {}),
+        },
         is_for_spark=bool(why_spark),
         is_sorted=bool(why_spark) and policy.strategy == "sort",
         partitions=tuple(partition.partition for partition in due),
-        gain=sum(max(1 if one in hiding else 0, _saved_files(one, policy)) for one in due),
+        gain=sum(_saved_files(partition, policy) for partition in due) + len(hiding),
         cost_seconds=(
             SPARK_SECONDS + mebibytes * SPARK_SECONDS_OF_A_MEBIBYTE
             if why_spark
@@ -101,10 +114,6 @@ def _is_due(partition: PartitionObservation, policy: CompactionDeclaration) -> b
     return (many or several) and _saved_files(partition, policy) > 0
 
 
-def _hides_rows(partition: PartitionObservation, policy: CompactionDeclaration) -> bool:
-    return 0 < partition.deleted_rows >= policy.max_deleted_share * partition.rows
-
-
 def _hidden(partitions: Sequence[PartitionObservation], said: str) -> str:
     """How many rows delete files hide in some partitions, for a sentence; empty where they hide none."""
     hiding = [one for one in partitions if one.deleted_rows]
@@ -119,9 +128,9 @@ def _is_recent(partition: PartitionObservation, policy: CompactionDeclaration, n
 
 
 def _left_alone(policy: CompactionDeclaration, *, due: int, full: int) -> StepDecision:
-    """Spark's procedure rewrites all partitions or none, so it waits until none of those with small files is recent."""
+    """Spark's procedure rewrites all partitions or none, so it waits until none of those to rewrite is recent."""
     spared = "" if policy.leave_recent is None else duration_words(policy.leave_recent)
-    why = f"{full - due} of {full} partitions with small files were written within {spared}, and are left alone"
+    why = f"{full - due} of {full} partitions to rewrite were written within {spared}, and are left alone"
     if due:
         why += "; the others need Spark, which would rewrite all of them"
     return skipped(MaintenanceStep.REWRITE_DATA_FILES, StepReason.RECENTLY_WRITTEN, why)
@@ -135,8 +144,6 @@ def _why_spark(policy: CompactionDeclaration, seen: TableObservation, due: Seque
     """What needs Spark for a compaction; empty when PyArrow does it, which sorts the rows of each file by itself."""
     if seen.rewrite_limits:
         return " and ".join(seen.rewrite_limits)
-    if any(_hides_rows(partition, policy) for partition in due):
-        return "the rows that delete files hide"
     if any(partition.small_bytes > MOST_BYTES_OF_A_PARTITION for partition in due):
         return "the size of a partition"
     if policy.strategy == "sort" and any(partition.small_bytes > seen.small_file_bytes for partition in due):
@@ -146,16 +153,6 @@ def _why_spark(policy: CompactionDeclaration, seen: TableObservation, due: Seque
     if sum(partition.small_files for partition in due) > LARGEST_RUN_FILES:
         return "their number"
     return ""
-
-
-def _options_for_deletes(policy: CompactionDeclaration, hiding: Sequence[PartitionObservation]) -> Mapping[str, str]:
-    """Spark writes a data file again that has so many deleted rows, or any delete file that it shares with others: of
-    those nothing says how many rows they hide in it. The delete files that hide nothing afterwards go, too."""
-    if not hiding:
-        return {}
-    shared = {"delete-file-threshold": "1"} if any(one.shared_delete_files for one in hiding) else {}
-    share = str(policy.max_deleted_share or "0.000000001")  # Iceberg allows no 0
-    return {"delete-ratio-threshold": share, "remove-dangling-deletes": "true", **shared}
 
 
 def _compaction_options(policy: CompactionDeclaration, rewritten_bytes: int) -> Mapping[str, str]:
@@ -169,5 +166,5 @@ def _compaction_options(policy: CompactionDeclaration, rewritten_bytes: int) -> 
         "max-files-to-rewrite": LARGEST_RUN_FILES,
     }
     if commits > 1:
-        options |= {"partial-progress.enabled": "true", "partial-progress.max-commits": commits}
+        options |= {PARTIAL_PROGRESS: "true", "partial-progress.max-commits": commits}
     return {name: str(value) for name, value in options.items()}

@@ -18,6 +18,7 @@ from importlib.metadata import version
 
 from sluice.declarations.maintenance_declaration import MaintenanceDeclaration
 from sluice.ledger.maintenance_runs import MaintenanceObservation, MaintenanceStep, StepObservation, StepOutcome
+from sluice.maintenance.compaction_plan import PARTIAL_PROGRESS
 from sluice.maintenance.maintenance_plan import MaintenancePlan
 from sluice.maintenance.step_decision import StepReason
 from sluice.tables.table_observation import FILE_SIZE_EDGES, FileCounts
@@ -64,7 +65,8 @@ def with_basis(
     if decided is None or not is_of_snapshot:
         return run.operations
     done = _rewrite_of(run)
-    is_tried = decided.is_for_spark and done is not None and done.outcome is StepOutcome.DONE
+    is_whole = PARTIAL_PROGRESS not in decided.options  # of which Iceberg only logs the commits that fail
+    is_tried = decided.is_for_spark and is_whole and done is not None and done.outcome is StepOutcome.DONE
     if decided.reason not in _NOTHING_TO_REWRITE and not is_tried:
         return run.operations
     basis = basis_of(policy, table_uuid=plan.seen.table_uuid, snapshot_id=plan.seen.snapshot_id)

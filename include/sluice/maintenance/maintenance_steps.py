@@ -19,6 +19,7 @@ from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_a
 
 from sluice.errors import LakehouseError, UnpublishableError
 from sluice.ledger.maintenance_runs import MaintenanceStep, StepObservation, StepOutcome
+from sluice.maintenance.compaction_plan import DELETE_RATIO
 from sluice.maintenance.file_rewrite import CommitConflictError, rewrite_small_files
 from sluice.maintenance.maintenance_plan import MaintenancePlan
 from sluice.maintenance.pin_commit import commit_pins
@@ -46,6 +47,14 @@ class TableProcedures(Protocol):
         ----------
         options: of the procedure, by their names.
         is_sorted: whether all their rows are sorted by the order of the table.
+        """
+
+    def remove_dangling_deletes(self) -> int:
+        """Remove the delete files that hide nothing any more.
+
+        Returns
+        -------
+        How many are gone: none where another writer committed meanwhile, and the next rewrite removes them.
         """
 
     def rewrite_manifests(self) -> Mapping[str, Any]:
@@ -196,6 +205,8 @@ class TableMaintainer:
             result = self._rewrite_without_spark(decision, plan)
         else:
             result = self._engine.rewrite_data_files(decision.options, is_sorted=decision.is_sorted)
+        if DELETE_RATIO in decision.options:
+            result = {**result, "removed_dangling_delete_files": self._engine.remove_dangling_deletes()}
         if result["failed_data_files_count"]:
             raise CommitConflictError(f"{result['failed_data_files_count']} files could not be replaced")
         return {**result, **self._verified(plan, since)} if decision.is_for_spark else result

@@ -27,7 +27,7 @@ from sluice.publication.staging_layout import BACKFILL_NAMESPACE, REFRESH_NAMESP
 from sluice.stored_keys import STAGING_TARGET
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.declared_tables import load_table, require_table
-from sluice.tables.inspection import READERS
+from sluice.tables.manifest_reading import READERS
 from sluice.tables.stored_files import StoredFolder
 
 _MOST_LOOKS = 5

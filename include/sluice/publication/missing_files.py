@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 
 from sluice.errors import LakehouseError
 from sluice.tables.catalog import catalog_refusals
-from sluice.tables.inspection import READERS
+from sluice.tables.manifest_reading import READERS
 
 
 def missing_list(staging: Table | None, *, is_whole: bool = False) -> str:

@@ -15,7 +15,7 @@ from pyiceberg.manifest import DataFile
 
 from sluice.errors import StagedFilesMissingError
 from sluice.tables.catalog import catalog_refusals
-from sluice.tables.inspection import READERS
+from sluice.tables.manifest_reading import READERS
 
 ORPHAN_AGE = timedelta(hours=12)
 """A younger file that this run has written is assumed to exist: orphan removals spare the files of a day, most of them

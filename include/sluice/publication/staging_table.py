@@ -26,7 +26,7 @@ from sluice.publication.staged_batch import BatchSummary, StagedBatch, StagedOut
 from sluice.stored_keys import STAGING_CLEARED, TOKEN
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.declared_tables import load_table
-from sluice.tables.inspection import READERS
+from sluice.tables.manifest_reading import READERS
 
 
 def load_staging_table(catalog: Catalog, output: StagedOutput) -> Table:

@@ -229,8 +229,8 @@ def _refusals(seen: RefreshTargetObservation) -> Iterator[Refusal]:
         yield Refusal(
             reason=RefusalReason.DELETE_FILES,
             sentence=f"{seen.target} has {has}, and a refresh exchanges data files.",
-            next_step="Declare `write.merge.mode: copy-on-write` and `maintenance.compaction.max_deleted_share: 0`; "
-            f"`sluice table maintain {seen.target}` then writes its rows again without delete files.",
+            next_step=f"Compact it (`sluice table maintain {seen.target}`), and declare `write.merge.mode: "
+            "copy-on-write`.",
         )
     if seen.held is not None:
         yield _waits_for_a_person(seen.held)

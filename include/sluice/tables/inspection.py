@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -18,6 +17,7 @@ from pyiceberg.typedef import Record
 from sluice.stored_keys import PUBLICATION_KEY
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.delete_files import DeleteFiles, delete_files_of
+from sluice.tables.manifest_reading import each_manifest
 from sluice.tables.rewrite_limits import rewrite_limits
 from sluice.tables.table_observation import (
     FILE_SIZE_EDGES,
@@ -28,9 +28,6 @@ from sluice.tables.table_observation import (
     SnapshotObservation,
     TableObservation,
 )
-
-READERS = 8
-"""How many manifests are read in parallel: enough to hide an object store's latency, few for a small machine."""
 
 
 def observe_table(
@@ -64,7 +61,7 @@ def observe_table(
         committed_at=_time(newest.timestamp_ms) if newest else None,
         rows=counted.rows if counted else files.rows,
         small_file_bytes=small_file_bytes,
-        partitions=_partitions(files, deletes),
+        partitions=_partitions(files),
         delete_files=counted.delete_files if counted else deletes.files,
         manifests=counted.manifests if counted else len(manifests),
         snapshots=tuple(
@@ -80,11 +77,10 @@ def observe_table(
 
 @dataclass(slots=True)
 class _Sizes:
-    """What is counted of the data files of a partition. oldest: their least sequence number, where all have one."""
+    """What is counted of the data files of a partition."""
 
     rows: int = 0
     deleted_rows: int = 0
-    oldest: int | None = None
     data_files: int = 0
     data_bytes: int = 0
     small_files: int = 0
@@ -92,8 +88,6 @@ class _Sizes:
     written_ms: int = 0
 
     def add(self, other: _Sizes) -> None:
-        numbers = (self.oldest, other.oldest) if self.data_files else (other.oldest,)
-        self.oldest = None if None in numbers else min(one for one in numbers if one is not None)
         self.rows += other.rows
         self.deleted_rows += other.deleted_rows
         self.data_files += other.data_files
@@ -140,7 +134,7 @@ def _live_files(table: Table, manifests: Iterable[ManifestFile], small_file_byte
                 found.limits.add("small files of an earlier partition spec")
             if sizes.small_files and file.file_format != FileFormat.PARQUET:
                 found.limits.add("small files that are not Parquet")
-            sizes.deleted_rows, sizes.oldest = deletes.rows_of[file.file_path], entry.sequence_number
+            sizes.deleted_rows = deletes.rows_of[file.file_path]
             sizes.written_ms = written.get(entry.snapshot_id, 0) if entry.snapshot_id is not None else 0
             by_record[file.partition].add(sizes)
             found.by_size[bisect_right(FILE_SIZE_EDGES, file.file_size_in_bytes)] += 1
@@ -149,13 +143,9 @@ def _live_files(table: Table, manifests: Iterable[ManifestFile], small_file_byte
             found.by_partition.setdefault(spec.partition_to_path(record, schema), _Sizes()).add(sizes)
         return found
 
-    every, listed = _Files(), [one for one in manifests if one.content is ManifestContent.DATA]
-    if len(listed) <= 1:  # threads would cost more than they hide
-        found = map(read, listed)
-        return next(found, every)
-    with ThreadPoolExecutor(READERS) as pool:
-        for files in pool.map(read, listed):
-            every.add(files)
+    every = _Files()
+    for files in each_manifest(read, [one for one in manifests if one.content is ManifestContent.DATA]):
+        every.add(files)
     return every
 
 
@@ -174,14 +164,12 @@ def _sizes_of(file: DataFile, small_file_bytes: int) -> _Sizes:
     )
 
 
-def _partitions(files: _Files, deletes: DeleteFiles) -> tuple[PartitionObservation, ...]:
-    shared = {name: deletes.applied(name, sizes.oldest) for name, sizes in files.by_partition.items()}
+def _partitions(files: _Files) -> tuple[PartitionObservation, ...]:
     return tuple(
         PartitionObservation(
             partition=partition,
             rows=sizes.rows,
-            deleted_rows=sizes.deleted_rows + sum(one.rows for one in shared[partition]),
-            shared_delete_files=len(shared[partition]),
+            deleted_rows=sizes.deleted_rows,
             data_files=sizes.data_files,
             data_bytes=sizes.data_bytes,
             small_files=sizes.small_files,

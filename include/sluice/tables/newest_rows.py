@@ -24,7 +24,7 @@ from pyiceberg.types import TimestamptzType
 from sluice.errors import LakehouseError
 from sluice.processes.deadline import Deadline
 from sluice.tables.catalog import catalog_refusals
-from sluice.tables.inspection import READERS
+from sluice.tables.manifest_reading import READERS
 
 MOST_MANIFESTS = 40
 MOST_MANIFEST_BYTES = 16 * 2**20

@@ -49,8 +49,7 @@ class PartitionObservation:
     """The data files of one partition at the newest snapshot.
 
     partition: `column=value` pairs joined by `/`; empty for an unpartitioned table.
-    rows: as its data files have them. deleted_rows: how many of them delete files list, at most.
-    shared_delete_files: delete files that may hide rows of several of its data files.
+    rows: as its data files have them. deleted_rows: those that delete files of single data files list, at most.
     small_files, small_bytes: the number of files below `TableObservation.small_file_bytes`, and their bytes.
     written_at: the newest commit of one of its live files that was no rewrite; unset when that snapshot is expired.
     """
@@ -62,7 +61,6 @@ class PartitionObservation:
     small_bytes: int
     rows: int = 0
     deleted_rows: int = 0
-    shared_delete_files: int = 0
     written_at: datetime | None = None
 
 

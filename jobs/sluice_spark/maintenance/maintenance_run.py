@@ -22,6 +22,7 @@ from sluice.maintenance.file_rewrite import CommitConflictError
 from sluice.maintenance.run_maintenance import open_maintenance
 from sluice.settings import Settings
 from sluice_spark.session.columns import quoted, quoted_table
+from sluice_spark.session.jvm import jvm_of
 from sluice_spark.session.row_content import fingerprint_of, sums_of_rows
 
 _CONFLICTS = frozenset(
@@ -53,6 +54,21 @@ class SparkProcedures:
         pairs = ", ".join(f"{{name_{number}}}, {{value_{number}}}" for number in range(len(named)))
         values = {**named, **valued, "strategy": "sort" if is_sorted else "binpack"}
         return self._call("rewrite_data_files", f", strategy => {{strategy}}, options => map({pairs})", values)
+
+    def remove_dangling_deletes(self) -> int:
+        """Remove the delete files that hide nothing any more; none where another writer committed meanwhile."""
+        with _lakehouse_errors():
+            session = self.open_session()
+            jvm, java_session = jvm_of(session), session._jsparkSession
+            table = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(java_session, self._qualified)
+            actions = jvm.org.apache.iceberg.spark.actions.SparkActions.get(java_session)
+            try:
+                removed = actions.removeDanglingDeleteFiles(table).execute().removedDeleteFiles()
+            except Py4JJavaError as error:
+                if _is_conflict(error):
+                    return 0
+                raise
+            return int(jvm.org.apache.iceberg.relocated.com.google.common.collect.Iterables.size(removed))
 
     def rewrite_manifests(self) -> Mapping[str, Any]:
         """Write the manifests together into fewer ones."""

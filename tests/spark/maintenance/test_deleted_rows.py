@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning
 """pyspark fetches the rows of `collect` through a socket that it leaves to the garbage collector."""
 
 
-def with_two_files(workshop: Workshop, *, granularity: str) -> str:
+def with_files(workshop: Workshop, *, granularity: str) -> str:
     """A table with two files of ten rows each; its name."""
     properties = {"write.delete.mode": "merge-on-read", "write.delete.granularity": granularity}
     table = declare(workshop, "rows", properties=properties, **COMPACTION)
@@ -40,26 +40,35 @@ def outcome(run: MaintenanceObservation) -> tuple[StepOutcome, str]:
     return done.outcome, done.reason
 
 
-@pytest.mark.parametrize("granularity", ["file", "partition"])
-def test_what_delete_files_hide_is_written_away_once_it_is_much(workshop: Workshop, granularity: str) -> None:
-    table = with_two_files(workshop, granularity=granularity)
+def test_what_delete_files_hide_is_written_away_once_it_is_much(workshop: Workshop) -> None:
+    table = with_files(workshop, granularity="file")
     delete(workshop, table, "id IN (1, 11)")
     assert outcome(maintain(workshop, table, open_session=unneeded)) == (StepOutcome.SKIPPED, "few_small_files")
-    delete(workshop, table, "id > 15")
-    left = [0, *range(2, 11), *range(12, 16)]
+    delete(workshop, table, "id BETWEEN 3 AND 9 OR id > 18")
+    left = [0, 2, 10, *range(12, 19)]
 
     run = maintain(workshop, table)
 
     assert outcome(run) == (StepOutcome.DONE, "deleted_rows")
-    assert run.after.delete_files < run.before.delete_files
+    assert (run.before.delete_files > 1, run.after.delete_files) == (True, 0)
     assert ids(workshop, table) == left
-    assert step(run, MaintenanceStep.REWRITE_DATA_FILES).result["rows_hashed"]
+    result = step(run, MaintenanceStep.REWRITE_DATA_FILES).result
+    assert result["rows_hashed"]
+    assert result["removed_delete_files_count"] + result["removed_dangling_delete_files"] == run.before.delete_files
+    assert outcome(maintain(workshop, table, open_session=unneeded))[0] is StepOutcome.SKIPPED
+
+
+def test_delete_files_that_data_files_share_ask_for_nothing(workshop: Workshop) -> None:
+    """Nothing says how many rows they hide in which file, and Spark would have to write all of them again."""
+    table = with_files(workshop, granularity="partition")
+    delete(workshop, table, "id BETWEEN 3 AND 18")
+
     assert outcome(maintain(workshop, table, open_session=unneeded))[0] is StepOutcome.SKIPPED
 
 
 def test_delete_files_whose_data_files_are_gone_ask_for_nothing(workshop: Workshop) -> None:
-    """A compaction without Spark leaves them behind."""
-    table = with_two_files(workshop, granularity="file")
+    """A compaction without Spark leaves them behind, until Spark compacts for others."""
+    table = with_files(workshop, granularity="file")
     delete(workshop, table, "id > 5")
     workshop.append(table, [{"id": 20, "word": "w"}])
     rewrite_small_files(
@@ -77,3 +86,7 @@ def test_delete_files_whose_data_files_are_gone_ask_for_nothing(workshop: Worksh
     assert run.before.delete_files > 0
     assert outcome(run)[0] is StepOutcome.SKIPPED
     assert ids(workshop, table) == [*range(6), 20]
+
+    delete(workshop, table, "id IN (0, 1, 2)")
+    assert maintain(workshop, table).after.delete_files == 0
+    assert ids(workshop, table) == [3, 4, 5, 20]

@@ -103,3 +103,5 @@ def test_what_spark_has_tried_in_a_snapshot_is_not_tried_again() -> None:
     assert counted_files(recorded(due, outcome=StepOutcome.YIELDED), basis=BASIS) is None
     small = replace(SEEN, partitions=(partition(5),))
     assert counted_files(recorded(small, outcome=StepOutcome.DONE), basis=BASIS) is None, "without Spark"
+    in_parts = replace(due, partitions=(replace(due.partitions[0], data_bytes=3 * 1024**3),))
+    assert counted_files(recorded(in_parts, outcome=StepOutcome.DONE), basis=BASIS) is None, "commits may have failed"

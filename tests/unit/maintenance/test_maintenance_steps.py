@@ -15,6 +15,7 @@ from pyiceberg.table import Table
 
 from sluice.errors import LakehouseError
 from sluice.ledger.maintenance_runs import MaintenanceStep, StepObservation, StepOutcome
+from sluice.maintenance.compaction_plan import DELETE_RATIO
 from sluice.maintenance.file_rewrite import CommitConflictError
 from sluice.maintenance.maintenance_plan import MaintenancePlan
 from sluice.maintenance.maintenance_steps import TableMaintainer
@@ -44,6 +45,11 @@ class FakeProcedures:
         """Replace no file."""
         self._ask(f"rewrite_data_files {dict(options)}{' sorted' if is_sorted else ''}")
         return {"failed_data_files_count": self.failed_files}
+
+    def remove_dangling_deletes(self) -> int:
+        """Remove two delete files."""
+        self.asked.append("remove_dangling_deletes")
+        return 2
 
     def rewrite_manifests(self) -> Mapping[str, Any]:
         """Write no manifest."""
@@ -115,6 +121,23 @@ def run(table: Table) -> Run:
         return maintainer.carry_out(plan)
 
     return carry_out
+
+
+def test_what_hides_nothing_any_more_goes_behind_a_rewrite_for_it_and_before_the_proof(run: Run) -> None:
+    procedures = FakeProcedures()
+    hiding = due(MaintenanceStep.REWRITE_DATA_FILES, **{DELETE_RATIO: "0.3"})
+
+    (done,) = run(procedures, hiding)
+
+    assert [one.split()[0] for one in procedures.asked] == [
+        "rewrite_data_files",
+        "remove_dangling_deletes",
+        "changed_content",
+    ]
+    assert done.result["removed_dangling_delete_files"] == 2
+    procedures = FakeProcedures()
+    run(procedures, REWRITE)
+    assert "remove_dangling_deletes" not in procedures.asked
 
 
 def test_due_steps_are_done_in_order_after_they_were_saved(run: Run) -> None:
