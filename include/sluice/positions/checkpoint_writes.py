@@ -53,7 +53,7 @@ def write_log_entries(seen: StreamPosition, repair: CheckpointRepair, settings: 
     """
     files = open_checkpoint_files(seen.checkpoint, settings.object_store)
     entries = {path: text for path, text in repair.writes.items() if path != METADATA}
-    if METADATA in repair.removes and seen.committed <= repair.stands_at:
+    if METADATA in repair.removes and seen.done is not None and seen.committed <= seen.done:
         _remove(files, METADATA)
         reached(CrashPoint.FILE_CHANGED)
     _write(files, entries, reached)
