@@ -8,8 +8,8 @@ compared before any time counts. *left out* shows what the quarantine costs: the
 the one table is written while it is computed.
 
 The batch rules, one of each kind, judge what one snapshot of a table has added, read from the object store and, as
-batches are judged, from memory; those that also read the table, which had as many rows before, are added in a time of
-its own. The first time of each is a warm-up and does not count.
+batches are judged, from memory; once without and once with those that also read the table, which had as many rows
+before. The limit is for all of them. The first time of each is a warm-up and does not count.
 """
 
 from __future__ import annotations
@@ -114,9 +114,9 @@ def judge_suite(bench: Bench, *, rows: int, rounds: int) -> bool:
         Console(width=140).print(f"{len(judged)} batch rules{beside} on {rows:,} rows from {place}: {spread}")
         return statistics.median(seconds)
 
-    is_met = median_seconds(of_batch, "the object store") <= SUITE_SECONDS
-    Console(width=140).print(f"at most {SUITE_SECONDS:g} s: {'met' if is_met else 'MISSED'}")
-    median_seconds(rules, "the object store")
+    median_seconds(of_batch, "the object store")
+    is_met = median_seconds(rules, "the object store") <= SUITE_SECONDS
+    Console(width=140).print(f"at most {SUITE_SECONDS:g} s for all of them: {'met' if is_met else 'MISSED'}")
     staged.persist()
     median_seconds(of_batch, "memory")
     median_seconds(rules, "memory")
