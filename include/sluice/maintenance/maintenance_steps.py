@@ -50,12 +50,7 @@ class TableProcedures(Protocol):
         """
 
     def remove_dangling_deletes(self) -> int:
-        """Remove the delete files that hide nothing any more.
-
-        Returns
-        -------
-        How many are gone: none where another writer committed meanwhile, and the next rewrite removes them.
-        """
+        """Remove the delete files that hide nothing any more, and return their number."""
 
     def rewrite_manifests(self) -> Mapping[str, Any]:
         """Write the manifests together into fewer ones."""
@@ -205,11 +200,22 @@ class TableMaintainer:
             result = self._rewrite_without_spark(decision, plan)
         else:
             result = self._engine.rewrite_data_files(decision.options, is_sorted=decision.is_sorted)
-        if DELETE_RATIO in decision.options:
-            result = {**result, "removed_dangling_delete_files": self._engine.remove_dangling_deletes()}
+        try:
+            if DELETE_RATIO in decision.options:
+                result = {**result, "removed_dangling_delete_files": self._removed_dangling_deletes()}
+        finally:  # what was committed is compared with its parent, whatever comes of the rest
+            proof = self._verified(plan, since) if decision.is_for_spark else {}
         if result["failed_data_files_count"]:
             raise CommitConflictError(f"{result['failed_data_files_count']} files could not be replaced")
-        return {**result, **self._verified(plan, since)} if decision.is_for_spark else result
+        return {**result, **proof}
+
+    def _removed_dangling_deletes(self) -> int:
+        """How many are gone: none where writers committed first each time. The rewrite was made and stays."""
+        tries = Retrying(stop=stop_after_attempt(ATTEMPTS), retry=retry_if_exception_type(CommitConflictError))
+        try:
+            return tries(self._engine.remove_dangling_deletes)
+        except RetryError:
+            return 0
 
     def _rewrite_without_spark(self, decision: StepDecision, plan: MaintenancePlan) -> Mapping[str, Any]:
         return rewrite_small_files(

@@ -56,7 +56,7 @@ class SparkProcedures:
         return self._call("rewrite_data_files", f", strategy => {{strategy}}, options => map({pairs})", values)
 
     def remove_dangling_deletes(self) -> int:
-        """Remove the delete files that hide nothing any more; none where another writer committed meanwhile."""
+        """Remove the delete files that hide nothing any more, and return their number."""
         with _lakehouse_errors():
             session = self.open_session()
             jvm, java_session = jvm_of(session), session._jsparkSession
@@ -66,7 +66,7 @@ class SparkProcedures:
                 removed = actions.removeDanglingDeleteFiles(table).execute().removedDeleteFiles()
             except Py4JJavaError as error:
                 if _is_conflict(error):
-                    return 0
+                    raise CommitConflictError(_first_line(str(error.java_exception))) from error
                 raise
             return int(jvm.org.apache.iceberg.relocated.com.google.common.collect.Iterables.size(removed))
 

@@ -33,12 +33,14 @@ class FakeProcedures:
 
     conflicts: how many rewrites another writer comes before. failed_files: what a rewrite could not replace.
     difference: what the comparison of the rows finds. failure: the error of every procedure.
+    kept_deletes: what comes of each try to remove delete files before one that succeeds.
     """
 
     conflicts: int = 0
     failed_files: int = 0
     difference: str = ""
     failure: str = ""
+    kept_deletes: list[LakehouseError] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
 
     def rewrite_data_files(self, options: Mapping[str, str], *, is_sorted: bool) -> Mapping[str, Any]:
@@ -49,6 +51,8 @@ class FakeProcedures:
     def remove_dangling_deletes(self) -> int:
         """Remove two delete files."""
         self.asked.append("remove_dangling_deletes")
+        if self.kept_deletes:
+            raise self.kept_deletes.pop()
         return 2
 
     def rewrite_manifests(self) -> Mapping[str, Any]:
@@ -138,6 +142,26 @@ def test_what_hides_nothing_any_more_goes_behind_a_rewrite_for_it_and_before_the
     procedures = FakeProcedures()
     run(procedures, REWRITE)
     assert "remove_dangling_deletes" not in procedures.asked
+
+
+@pytest.mark.parametrize(("conflicts", "removed", "tries"), [(2, 2, 3), (3, 0, 3)])
+def test_writers_go_first_three_times_before_delete_files_go(
+    run: Run, conflicts: int, removed: int, tries: int
+) -> None:
+    procedures = FakeProcedures(kept_deletes=[CommitConflictError("the table has changed")] * conflicts)
+
+    (done,) = run(procedures, due(MaintenanceStep.REWRITE_DATA_FILES, **{DELETE_RATIO: "0.3"}))
+
+    assert (done.outcome, done.result["removed_dangling_delete_files"]) == (StepOutcome.DONE, removed)
+    assert procedures.asked.count("remove_dangling_deletes") == tries
+
+
+def test_a_rewrite_is_compared_also_where_what_follows_it_fails(run: Run) -> None:
+    procedures = FakeProcedures(kept_deletes=[LakehouseError("the store is away")], difference="a row is missing")
+
+    (done,) = run(procedures, due(MaintenanceStep.REWRITE_DATA_FILES, **{DELETE_RATIO: "0.3"}))
+
+    assert (done.outcome, done.explanation) == (StepOutcome.FAILED, "a row is missing")
 
 
 def test_due_steps_are_done_in_order_after_they_were_saved(run: Run) -> None:
