@@ -202,11 +202,11 @@ Where a stream stands is known four times: the marks on its tables say it, the l
 says what is to be done about it, and does it without `--dry-run`. A witness is written back from the others:
 
 ```
-sluice stream stop STREAM
 sluice stream repair STREAM --dry-run
-sluice stream repair STREAM
-sluice stream start STREAM
+sluice stream repair STREAM --start
 ```
+
+`--start` starts the stream behind it; a driver that still runs is stopped first (`sluice stream stop STREAM`).
 
 FINDINGS
 

@@ -10,6 +10,7 @@ import typer
 
 from sluice.cli.cli_context import open_cli_context, person
 from sluice.cli.operation import may_act, print_done
+from sluice.cli.stream_verbs import lines_of_start
 from sluice.cli.terminal import AsJson, DryRun, StreamName, TableName, Yes
 from sluice.errors import UsageError
 from sluice.launching.job_output import json_value
@@ -21,6 +22,7 @@ from sluice.positions.repair_stream import plan_repair, repair_stream
 from sluice.positions.rewind_plan import batch_of_time, plan_rewind
 from sluice.positions.rewind_readers import RewindWithReaders
 from sluice.positions.rewind_stream import rewind_stream
+from sluice.supervision import control_plans, stream_commands
 from sluice.tables.catalog import open_catalog
 
 _TIMES = ("%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S.%f")
@@ -52,7 +54,13 @@ def continue_past_gap(
     print_done(plan.verb, json_value(opened), sentence, as_json=as_json)
 
 
-def repair(name: StreamName, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False) -> None:
+def repair(
+    name: StreamName,
+    start: Annotated[bool, typer.Option("--start", help="Start the stream behind it, where it can start.")] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
     """Write back what was lost or damaged of a stream's position: its checkpoint, or the ledger's record of it.
 
     Tables, ledger, checkpoint and sources are compared; the one that disagrees is written back from the others, so that
@@ -62,10 +70,16 @@ def repair(name: StreamName, dry_run: DryRun = False, yes: Yes = False, as_json:
         stream = ctx.declarations.stream(name)
         catalog = open_catalog(ctx.settings)
         plan = plan_repair(ctx.ledger, catalog, stream, ctx.settings)
-        if not may_act(lambda: [plan], dry_run=dry_run, yes=yes, as_json=as_json):
+        plans = [plan, *([control_plans.plan_start(ctx.supervisor(), stream)] if start else ())]
+        if not may_act(lambda: plans, dry_run=dry_run, yes=yes, as_json=as_json):
             return
         done = repair_stream(ctx.ledger, catalog, stream, ctx.settings, planned=plan.digest, asked_by=person())
-    print_done(plan.verb, done.as_json(), " ".join(step.sentence for step in done.steps), as_json=as_json)
+        result, sentence = done.as_json(), " ".join(step.sentence for step in done.steps)
+        if start and done.seen.left is None:
+            started = stream_commands.start_stream(ctx.supervisor(), stream, requested_by=person())
+            result["run"] = None if started is None else json_value(started.run)
+            sentence = "\n".join([sentence, *lines_of_start(ctx, stream, started)])
+    print_done(plan.verb, result, sentence, as_json=as_json)
 
 
 def rewind(

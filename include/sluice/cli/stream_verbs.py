@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
@@ -153,20 +154,25 @@ def _restart_older(ctx: CliContext, version: str, *, at_once: int, dry_run: bool
 def _print_start(
     verb: str, ctx: CliContext, stream: LoadedStream, started: SupervisionResult | None, *, as_json: bool
 ) -> None:
-    run = None if started is None else started.run
     if as_json:
-        _print_run(verb, stream.name, run)
-    elif started is None or run is None:
+        _print_run(verb, stream.name, None if started is None else started.run)
+    else:
+        typer.echo("\n".join(lines_of_start(ctx, stream, started)))
+
+
+def lines_of_start(ctx: CliContext, stream: LoadedStream, started: SupervisionResult | None) -> Iterator[str]:
+    """What came of the start of a stream, for a person."""
+    if started is None or started.run is None:
         note = control_plans.note_of_paused_dag(read_stream(ctx.ledger, stream.name), runs_by_schedule=True)
-        typer.echo(
+        yield (
             f"{stream.name} is incremental, and its desired state is running. "
             f"{note or 'Its DAG starts the next run on schedule.'}"
         )
-    else:
-        typer.echo(f"{stream.name}: {started.decision.action}: {started.decision.explanation}")
-        typer.echo(f"run {run.run_id}, log {run.log_file}")
-        if note := control_plans.note_of_paused_dag(started.seen):
-            typer.echo(note)
+        return
+    yield f"{stream.name}: {started.decision.action}: {started.decision.explanation}"
+    yield f"run {started.run.run_id}, log {started.run.log_file}"
+    if note := control_plans.note_of_paused_dag(started.seen):
+        yield note
 
 
 def _print_run(verb: str, stream: str, run: RunObservation | None) -> None:

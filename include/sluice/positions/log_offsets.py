@@ -39,6 +39,7 @@ def reads_within_snapshot(ends: Sequence[str | None], following: Sequence[str | 
         and first.scan_all_files
         and first.snapshot_id == then.snapshot_id
         and first != then
+        and first.position <= then.position
         for first, then in zip(map(stream_offset_of, ends), map(stream_offset_of, following), strict=False)
     )
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from sluice.checkpoints.checkpoint_layout import OFFSETS, log_files
+from sluice.checkpoints.checkpoint_layout import METADATA, OFFSETS, log_files
 from sluice.checkpoints.checkpoint_logs import offsets_of
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.declarations.source_declarations import IcebergSource
@@ -86,7 +86,8 @@ def passed_reader(seen: StreamPosition, rewound: RewoundTable) -> PassedReader |
     gone = sorted(number for number, snapshots in ends.items() if not hidden.isdisjoint(snapshots))
     if not gone:
         return None
-    before = [one for one in ends if one < gone[0]]
+    newest = gone[0] - 1 if seen.done is None or _is_whole(seen) else min(gone[0] - 1, seen.done)
+    before = [one for one in ends if one <= newest]
     rows = [seen.batches[one].rows if one in seen.batches else None for one in gone]
     counted = [one for one in rows if one is not None]
     is_whole = len(counted) == len(gone) and (bool(before) or gone[0] == 0)
@@ -100,11 +101,19 @@ def passed_reader(seen: StreamPosition, rewound: RewoundTable) -> PassedReader |
 
 
 def _known(seen: StreamPosition) -> Mapping[int, Collection[int]]:
-    """The snapshots in which the batches end that the reader has; the ledger may know more, which were taken back."""
+    """The snapshots in which the batches end that the reader has. The ledger may know more, which were taken back; but
+    where a rewind was interrupted, these are what is left of it."""
     newest = max(seen.planned, -1 if seen.done is None else seen.done)
     return {
-        number: _snapshots(json.loads(one.ends).values()) for number, one in seen.batches.items() if number <= newest
+        number: _snapshots(json.loads(one.ends).values())
+        for number, one in seen.batches.items()
+        if number <= newest or not _is_whole(seen)
     }
+
+
+def _is_whole(seen: StreamPosition) -> bool:
+    """Whether a driver could start; an interrupted rewind has taken the `metadata` away."""
+    return seen.contents is None or METADATA in seen.contents.texts
 
 
 def _planned(seen: StreamPosition) -> Mapping[int, Collection[int]]:

@@ -81,11 +81,12 @@ def decide_repair(seen: StreamPosition) -> CheckpointRepair | Refusal:
         return _refusal(seen, str(problem))
     forgets = seen.remembers_batches and checkpoint.has_behind(repair.stands_at, repair.removes)
     if forgets or (seen.has_other_outputs and set(repair.writes) - {METADATA}):
-        return _of_unmarked(seen)
+        return refusal_of_unmarked(seen)
     return repair
 
 
-def _of_unmarked(seen: StreamPosition) -> Refusal:
+def refusal_of_unmarked(seen: StreamPosition) -> Refusal:
+    """Why nothing is written back where outputs without a mark are delivered."""
     if table := seen.rolled_back_direct:
         error = rolled_back_behind(seen.committed, stream=seen.stream, target=table)
         return Refusal(reason=RefusalReason.OTHER_REMEDY, sentence=error.message, next_step=error.next_step or "")
@@ -122,9 +123,10 @@ class _Checkpoint:
             self._require_memory(stands, is_first_again=stands < 0 <= done)
             if stands < done != self.seen.planned and (lost := self.seen.lost_input(done)):
                 raise _UnprovableError(f"batch {done} has to be run again, and {lost}")
-        newest = max(self.seen.committed, done, -1 if self.seen.back_from is None else self.seen.back_from)
+        back_from = done if self.seen.back_from is None else self.seen.back_from
+        newest = max(self.seen.committed, done, back_from, *self.seen.batches)
         # Without a later commit, a whole checkpoint would let a driver start behind a half of a rewind.
-        is_changed = bool(removes or logs) or self.seen.committed <= done < (self.seen.back_from or done)
+        is_changed = bool(removes or logs) or self.seen.committed <= done < back_from
         return CheckpointRepair(
             stands_at=stands,
             runs_again=done if stands < done else None,
@@ -151,7 +153,7 @@ class _Checkpoint:
         if self.seen.newest_visible > done + 1:
             raise _UnprovableError(
                 f"its outputs hold batches up to {done} and {self.seen.newest_visible}, and Spark runs only the next "
-                "one as it was planned"
+                "one as it was planned; a rewind or adoption that was interrupted is completed by typing it again"
             )
 
     def _require_memory(self, stands: int, *, is_first_again: bool) -> None:

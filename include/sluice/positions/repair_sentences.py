@@ -29,6 +29,13 @@ def sentences_of_files(seen: StreamPosition, written: CheckpointRepair) -> Itera
         yield f"Spark runs batch {written.runs_again} again; its rows are in the tables and do not appear twice."
 
 
+def sentence_of_forgotten(recorded: int) -> str:
+    """How many later batches the ledger forgets."""
+    return (
+        f"Forget {recorded:,} later batches in the ledger, with what their rules found; the event keeps their number."
+    )
+
+
 def sentence_of_rows(read_again: int | None, lost: int | None = 0, *, doubled: int | None = 0) -> str:
     """How many rows are read again, lost and doubled. Unset: unknown."""
     again, gone, twice = (f"{one:,}" if one is not None else "an unknown number" for one in (read_again, lost, doubled))

@@ -32,6 +32,7 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.ledger.batches import recent_batches, rejected_batches
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.events import EventAction, record_event
+from sluice.ledger.forgotten_batches import count_batches_behind, forget_batches_behind
 from sluice.ledger.generations import restore_generation
 from sluice.ledger.leases import LEASE_SECONDS
 from sluice.ledger.refreshes import RefreshState, unsettled_refresh
@@ -42,8 +43,13 @@ from sluice.operations import OperationPlan, OperationVerb, Refusal, RefusalReas
 from sluice.positions.checkpoint_writes import write_repair
 from sluice.positions.judge_position import disagreeing, is_written_back, judge_position
 from sluice.positions.observe_position import REPLAYED_BATCHES, observe_position
-from sluice.positions.repair_decision import CheckpointRepair
-from sluice.positions.repair_sentences import sentence_of_rows, sentences_of_files, sentences_of_repetition
+from sluice.positions.repair_decision import CheckpointRepair, refusal_of_unmarked
+from sluice.positions.repair_sentences import (
+    sentence_of_forgotten,
+    sentence_of_rows,
+    sentences_of_files,
+    sentences_of_repetition,
+)
 from sluice.positions.restore_copy import decide_write
 from sluice.positions.source_reach import SourceReach, refuse_gone_input
 from sluice.positions.stream_position import Agreement, PositionFinding, StreamPosition, Witness
@@ -62,6 +68,7 @@ class Repair:
     generation: the one that the ledger gets; unset when it has it. query_id: its query.
     checkpoint: unset while it agrees. left: why it is left as it is, where only the ledger can be written back.
     empties: the staging tables of which nothing can be read.
+    recorded: how many batches the ledger knows that no table holds any more. It forgets them.
     """
 
     seen: StreamPosition
@@ -70,6 +77,7 @@ class Repair:
     checkpoint: CheckpointRepair | None
     left: Refusal | None = None
     empties: tuple[str, ...] = ()
+    recorded: int = 0
 
     @property
     def is_empty(self) -> bool:
@@ -96,6 +104,7 @@ class Repair:
             "restores_copy": written.restores.clock if written.restores is not None else None,
             "replays": list(written.replays),
             "empties": list(self.empties),
+            "recorded": self.recorded,
             "removes": list(written.removes),
             "writes": dict(written.writes),
             "rows_read_again": written.rows_read_again,
@@ -137,9 +146,12 @@ def plan_repair(
         checkpoint=written,
         left=refused if is_left else None,
         empties=() if is_left else tuple(dict.fromkeys(one.output.staging for one in seen.tables if one.lost)),
+        recorded=_taken_back(ledger, seen) if written is not None else 0,
     )
     rows = written.rows_read_again if written is not None else 0
     refusals = [*_refusals(ledger, repair, findings)]
+    if repair.recorded and seen.remembers_batches:  # the ledger alone says which numbers such an output has got
+        refusals.append(refusal_of_unmarked(seen))
     if refused is not None and not is_forgotten:
         refusals.append(refused)
     if written is not None and written.replays:
@@ -234,7 +246,26 @@ def _carry_out(
         empty_staging_table(catalog, staging)
         reached(CrashPoint.CLEARED)
     if repair.checkpoint is not None:
-        write_repair(repair.seen, repair.checkpoint, settings, reached)
+        write_repair(
+            repair.seen,
+            repair.checkpoint,
+            settings,
+            reached,
+            before_metadata=lambda: _forget_taken_back(ledger, repair.seen),
+        )
+
+
+def _taken_back(ledger: Ledger, seen: StreamPosition) -> int:
+    """How many batches the ledger knows that no table holds any more."""
+    if (newest := seen.newest_held) is None:
+        return 0
+    return count_batches_behind(ledger, seen.stream, generation=seen.number, batch=newest)
+
+
+def _forget_taken_back(ledger: Ledger, seen: StreamPosition) -> None:
+    """Have the ledger forget these batches: their numbers get other rows."""
+    if (newest := seen.newest_held) is not None:
+        forget_batches_behind(ledger, seen.stream, generation=seen.number, batch=newest)
 
 
 def _refusals(ledger: Ledger, repair: Repair, findings: tuple[PositionFinding, ...]) -> Iterator[Refusal]:
@@ -352,6 +383,8 @@ def _sentences(repair: Repair, findings: tuple[PositionFinding, ...]) -> Iterato
         )
     for table in repair.empties:
         yield f"Empty {table}, without its data files. What was staged there and is in no table is read again."
+    if repair.recorded:
+        yield sentence_of_forgotten(repair.recorded)
     if written is not None:
         yield from sentences_of_files(seen, written)
         yield from sentences_of_repetition(seen.stream, seen.repeating, written.rows_read_again)
@@ -362,4 +395,4 @@ def _sentences(repair: Repair, findings: tuple[PositionFinding, ...]) -> Iterato
             f"generation, {repair.left.next_step}"
         )
     elif not repair.is_empty:
-        yield f"Nothing is started. Then: `sluice stream start {seen.stream}`."
+        yield f"`sluice stream start {seen.stream}` continues from there."

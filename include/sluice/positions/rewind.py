@@ -9,7 +9,7 @@ from typing import Any
 from sluice.positions.adoption import sentence_of_lookup
 from sluice.positions.passed_readers import PassedReader, UnknownReader
 from sluice.positions.repair_decision import CheckpointRepair
-from sluice.positions.repair_sentences import sentence_of_rows, sentences_of_files
+from sluice.positions.repair_sentences import sentence_of_forgotten, sentence_of_rows, sentences_of_files
 from sluice.positions.rewind_target import RewoundTable
 from sluice.positions.source_reach import InputLoss
 from sluice.positions.stream_position import StreamPosition
@@ -100,10 +100,7 @@ def sentences_of(rewind: Rewind) -> Iterator[str]:
     for table in rewind.tables:
         yield from _of_main(table, batch=rewind.batch)
     if rewind.recorded:
-        yield (
-            f"Forget {rewind.recorded:,} later batches in the ledger, with what their rules found; the event keeps "
-            "their number."
-        )
+        yield sentence_of_forgotten(rewind.recorded)
     if rewind.checkpoint is not None:
         if not rewind.checkpoint.is_empty:
             yield from sentences_of_files(seen, rewind.checkpoint)

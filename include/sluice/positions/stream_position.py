@@ -217,6 +217,11 @@ class StreamPosition:
         return max((one.position.batch for one in self.opened if one.position is not None), default=-1)
 
     @property
+    def newest_held(self) -> int | None:
+        """The newest batch that an output shows or all of them have; unset while no output shows it."""
+        return None if self.done is None else max(self.done, self.newest_visible)
+
+    @property
     def planned(self) -> int:
         """The newest batch that the checkpoint has planned, or that the next run takes its state through; -1 without
         any."""

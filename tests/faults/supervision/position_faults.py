@@ -46,7 +46,8 @@ _FORGETS = {
 
 
 def lose_checkpoint(scene: Scene, stream: str, *, ledger: LedgerIs, is_copied: bool = False) -> Recovery:
-    """SIGKILL, and the checkpoint is removed: no other driver starts, until a person repairs the position.
+    """SIGKILL, and the checkpoint is removed: no other driver starts, until a person repairs the position and starts
+    the stream, by one command.
 
     is_copied: whether the stream is restarted before, since each stop copies a checkpoint with state; what it publishes
         after that is behind the copy.
@@ -66,8 +67,7 @@ def lose_checkpoint(scene: Scene, stream: str, *, ledger: LedgerIs, is_copied: b
             connection.execute(text(statement), {"stream": stream})
     detected = scene.wait_for(lambda: _refused_at(scene, stream, after=run.token), f"a start of {stream} is refused")
     ordered_at = time.time()
-    for order in (("stop", stream), ("repair", stream, "--yes"), ("start", stream)):
-        _sluice(*order)
+    _sluice("repair", stream, "--yes", "--start")
     published = scene.await_publication(stream, token=run.token + 1, after_seconds=ordered_at)
     unpause_streams(scene.platform)  # a stream that needs a person was paused
     seconds = seconds_of_start(scene, stream, run_id=published.run_id)

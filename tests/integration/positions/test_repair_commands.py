@@ -21,9 +21,10 @@ from sluice.checkpoints.compatibility import SOURCES, STATE_OPERATORS
 from sluice.declarations.load_declarations import load_declarations
 from sluice.errors import UsageError
 from sluice.ledger.batches import record_batch
+from sluice.ledger.desired_states import find_desired_state
 from sluice.ledger.events import EventSubject, recent_events
 from sluice.ledger.generations import find_generation, record_fingerprint, record_query_id
-from sluice.ledger.run_values import RunState
+from sluice.ledger.run_values import DesiredState, RunState
 from sluice.ledger.runs import admit_run, newest_run, record_end, record_process
 from sluice.pages.page_actions import PageActions, PageVerb
 from sluice.processes.driver_processes import identity_of
@@ -97,6 +98,19 @@ def test_a_lost_checkpoint_is_written_back_and_said_once(copier: Copier, capsys:
         f"Mark, ledger, checkpoint and sources of {copier.stream} agree: nothing is written.",
     )
     assert recent_events(copier.ledger, EventSubject.STREAM, copier.stream, limit=1) == events
+
+
+def test_one_command_repairs_and_starts(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["stream", "repair", copier.stream, "--start"]
+    code, shown, _ = typed([*words, "--dry-run", "--json"], capsys)
+    assert (code, [one["verb"] for one in json.loads(shown)["plans"]]) == (0, ["repair", "start"])
+    assert find_desired_state(copier.ledger, copier.stream).effective_state is DesiredState.STOPPED
+
+    code, said, errors = typed([*words, "--json"], capsys)
+
+    assert (code, json.loads(said)["result"]["run"]) == (0, None), errors  # it is incremental: its DAG starts the run
+    assert find_desired_state(copier.ledger, copier.stream).effective_state is DesiredState.RUNNING
+    assert set(content(folder(copier))) == {"metadata", "offsets/0", "commits/0"}
 
 
 @pytest.mark.parametrize("occurrence", sampled(range(CHANGES + 1), {0, 1, 7, CHANGES}))

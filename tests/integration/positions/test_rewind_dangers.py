@@ -207,8 +207,8 @@ def test_a_batch_that_became_visible_with_a_later_one_is_refused(
     assert "the batch became visible together with later ones" in refused(copier, capsys, to=1)
 
 
-def test_outputs_that_cannot_go_back_refuse(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
-    published(copier)
+def with_files_beside(copier: Copier) -> None:
+    """The stream has an output without a mark, which knows a batch by its number."""
     pipelines = load_settings().pipelines
     file = pipelines / f"{copier.stream}.stream.yaml"
     declared = yaml.safe_load(file.read_text())
@@ -217,6 +217,11 @@ def test_outputs_that_cannot_go_back_refuse(copier: Copier, capsys: pytest.Captu
     del declared["backfill"]
     file.write_text(yaml.safe_dump(declared))
     (pipelines / "split.py").write_text("def split(rows):\n    return {'copies': rows, 'beside': rows}\n")
+
+
+def test_outputs_that_cannot_go_back_refuse(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
+    published(copier)
+    with_files_beside(copier)
 
     assert "refused (not_yet)" in refused(copier, capsys)
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 
 import pytest
 import yaml
+from sqlalchemy import text as sql
 from tests.fixtures.publication import COLUMNS, Workbench
 from tests.integration.cli.test_operations import Copier, copier, typed
 from tests.integration.maintenance.conftest import offset
 from tests.integration.positions.test_adoption_dangers import head, set_back
 from tests.integration.positions.test_repair_commands import filled
-from tests.integration.positions.test_rewinds import reader_of, record, require_rewound, rewound, stage
+from tests.integration.positions.test_rewinds import killed, reader_of, record, require_rewound, rewound, stage
 
 from sluice.checkpoints.compatibility import SOURCES
 from sluice.declarations.load_declarations import load_declarations
@@ -21,6 +22,7 @@ from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.events import EventSubject, recent_events
 from sluice.ledger.generations import record_fingerprint, record_query_id
 from sluice.ledger.run_values import DesiredState
+from sluice.publication.crash_points import CrashPoint
 from sluice.publication.staged_batch import StagedOutput, canonical_offsets
 from sluice.settings import load_settings
 
@@ -113,6 +115,41 @@ def test_a_reader_whose_every_batch_goes_is_not_taken_along(chain: Chain, capsys
 
     assert (code, f"`sluice stream reset {chain.reader} --dry-run`" in shown) == (1, True), shown
     assert "--with-readers" not in shown
+
+
+def test_a_reader_that_died_half_way_behind_an_older_checkpoint_is_completed(
+    chain: Chain, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its tables are back, and the ledger alone knows the batch that had read what goes."""
+    root = load_settings().pipelines / "ck" / chain.reader / "1"
+    for newer in ("offsets/1", "commits/1"):
+        (root / newer).unlink()
+    killed(chain.copier, CrashPoint.COMMITTED, 2, stream=chain.reader)
+    assert (chain.bench.ids(), (root / "metadata").exists(), chain.batches(chain.reader)) == ([1, 2], False, [1, 0])
+
+    code, _, errors = rewound(chain.copier, capsys, "--with-readers", "--yes")
+
+    assert (code, (root / "metadata").exists(), chain.batches(chain.reader)) == (0, True, [0]), errors
+    require_rewound(chain.copier)
+
+
+def test_a_reader_is_not_asked_to_go_where_its_tables_are_not(chain: Chain, capsys: pytest.CaptureFixture[str]) -> None:
+    """It died half way to batch 0, and of its later batches only the last one has read what goes now."""
+    root = load_settings().pipelines / "ck" / chain.reader / "1"
+    ends = {"copies": offset(head(chain.copier.bench))}
+    record(chain.copier, 2, stream=chain.reader, ends=ends, rows=2)
+    with chain.copier.ledger.transaction() as connection:
+        was = {"s": chain.reader, "ends": canonical_offsets({"copies": offset(1)})}
+        statement = "UPDATE batches SET end_offsets = CAST(:ends AS jsonb) WHERE stream = :s AND batch = 1"
+        connection.execute(sql(statement), was)
+    for newer in ("offsets/1", "commits/1"):
+        (root / newer).unlink()
+    killed(chain.copier, CrashPoint.COMMITTED, 2, stream=chain.reader)
+
+    code, shown, errors = rewound(chain.copier, capsys, "--with-readers", "--dry-run", "--json")
+
+    assert code == 0, errors + shown
+    assert [one["part"] for one in json.loads(shown)["plans"]] == ["to batch 1:0", "to batch 1:0"]
 
 
 def test_one_that_was_interrupted_behind_a_reader_is_completed(

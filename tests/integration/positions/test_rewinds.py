@@ -65,9 +65,10 @@ def rewound(copier: Copier, capsys: pytest.CaptureFixture[str], *more: str, to: 
     return typed(["stream", "rewind", copier.stream, "--to-batch", str(to), *more], capsys)
 
 
-def killed(copier: Copier, point: CrashPoint, occurrence: int, *, to: int = 0) -> None:
-    """Rewind in a process that dies at a place."""
-    argv = [sys.executable, "-m", "tests.faults.dying_repair", "--stream", copier.stream, "--to-batch", str(to)]
+def killed(copier: Copier, point: CrashPoint, occurrence: int, *, to: int = 0, stream: str = "") -> None:
+    """Rewind in a process that dies at a place. stream: another one than the copier."""
+    argv = [sys.executable, "-m", "tests.faults.dying_repair", "--stream", stream or copier.stream]
+    argv += ["--to-batch", str(to)]
     argv += ["--point", point, "--occurrence", str(occurrence)]
     ended = subprocess.run(argv, capture_output=True, text=True, check=False)  # noqa: S603  # our own
     assert ended.returncode == -9, ended.stderr

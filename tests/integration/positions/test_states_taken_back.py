@@ -3,6 +3,7 @@ Spark."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -14,12 +15,14 @@ from tests.integration.positions.test_adoption_dangers import set_back
 from tests.integration.positions.test_repair_commands import content, filled, folder
 from tests.integration.positions.test_restored_copies import copied
 from tests.integration.positions.test_restored_copies import published as publish_next
+from tests.integration.positions.test_rewind_dangers import with_files_beside
 from tests.integration.positions.test_rewinds import NEWEST_TOKEN, killed, may_start, published, record, rewound, stage
 
 from sluice.checkpoints.checkpoint_copies import copies_location, copy_checkpoint, list_copies
 from sluice.checkpoints.checkpoint_files import CheckpointFiles, open_checkpoint_files
 from sluice.declarations.load_declarations import load_declarations
 from sluice.errors import UsageError
+from sluice.ledger.batches import recent_batches
 from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import admit_run, record_end
 from sluice.positions.rewind_stream import rewind_stream
@@ -86,20 +89,23 @@ def test_copies_go_also_where_the_checkpoint_stands_there_already(
 def test_a_copy_that_is_left_behind_by_an_interrupted_rewind_is_not_restored(
     copier: Copier, occurrence: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As above, but the rewind was killed behind the commits on the table, and the stream started as it was then: its
-    checkpoint stood there already. Without a rewind the copy is restored."""
+    """As above, but the rewind was killed behind the commits on the table, and a repair has ended it as the refused
+    start says. Without a rewind the copy is restored."""
     published_all(copier)
     store = with_copy(copier)
     if occurrence:
         shutil.rmtree(folder(copier))
         filled(copier, batches=2)
         killed(copier, CrashPoint.COMMITTED, occurrence, to=1)
-        assert may_start(copier)
+        assert not may_start(copier)
+        code, said, errors = typed(["stream", "repair", copier.stream, "--yes"], capsys)
+        assert (code, "Forget 1 later batches in the ledger" in said, may_start(copier)) == (0, True, True), errors
+        assert [one.key.batch for one in recent_batches(copier.ledger, copier.stream, 9)] == [1, 0]
         later = copier.bench.as_run(NEWEST_TOKEN)
         later.begin()
         for number in (2, 3):
             later.publish(stage(replace(copier, bench=later), number, 70 + number))
-    assert len(list_copies(store)) == 1
+    assert len(list_copies(store)) == (occurrence == 0)
     shutil.rmtree(folder(copier))
 
     shown = typed(["stream", "repair", copier.stream, "--dry-run"], capsys)[1]
@@ -107,10 +113,8 @@ def test_a_copy_that_is_left_behind_by_an_interrupted_rewind_is_not_restored(
     assert ("Put the copy of" in shown) is (occurrence == 0), shown
 
 
-def test_copies_go_with_the_second_try_of_a_rewind_that_had_nothing_else_left(
-    copier: Copier, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The checkpoint stands there, and an older copy of the ledger does not know the later batches."""
+def test_copies_go_with_the_second_try_of_a_rewind(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
+    """The checkpoint stands there already, and an older copy of the ledger does not know the later batches."""
     published_all(copier)
     store = with_copy(copier)
     shutil.rmtree(folder(copier))
@@ -120,10 +124,32 @@ def test_copies_go_with_the_second_try_of_a_rewind_that_had_nothing_else_left(
     killed(copier, CrashPoint.COMMITTED, 2, to=1)
     assert len(list_copies(store)) == 1
 
-    code, said, errors = rewound(copier, capsys, "--yes", to=1)
+    code, _, errors = rewound(copier, capsys, "--yes", to=1)
 
-    assert (code, "nothing is changed" in said) == (0, True), errors
+    assert (code, may_start(copier)) == (0, True), errors
     assert list_copies(store) == ()
+
+
+def test_what_a_repair_has_the_ledger_forget_is_counted_as_read_again(
+    copier: Copier, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The table was set back to batch 1 beside an older checkpoint without its `metadata`; another output has got the
+    later numbers, and would leave them out."""
+    published_all(copier)
+    shutil.rmtree(folder(copier))
+    (filled(copier, batches=2) / "metadata").unlink()
+    set_back(copier.bench, copier.bench.target().snapshots()[-3].snapshot_id)
+    code, _, errors = typed(["table", "adopt", copier.bench.output.target, "--reread", "--yes"], capsys)
+    assert code == 0, errors
+    words = ["stream", "repair", copier.stream, "--dry-run", "--json"]
+
+    (plan,) = json.loads(typed(words, capsys)[1])["plans"]
+    with_files_beside(copier)
+    (beside_files,) = json.loads(typed(words, capsys)[1])["plans"]
+
+    assert (plan["at_stake"], plan["rows"], plan["evidence"]["recorded"]) == ("rows", 1, 1)
+    assert plan["refusals"] == []
+    assert "it has outputs without a mark" in beside_files["refusals"][0]["sentence"]
 
 
 def test_copies_go_before_the_batches_that_are_only_staged(copier: Copier) -> None:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.fakes.checkpoint_files import FakeCheckpointFiles
+from tests.fixtures.sample_settings import sample_settings
 from tests.unit.positions.test_repair_decision import WHOLE, applied, entry, position, repair, without
 
 from sluice.checkpoints.checkpoint_logs import offsets_of
 from sluice.checkpoints.observe_checkpoint import observe_checkpoint
 from sluice.operations import Refusal
+from sluice.positions.checkpoint_writes import plans_of_others, write_log_entries
 from sluice.positions.repair_decision import decide_repair
 from sluice.positions.stream_position import StreamPosition
+from sluice.publication.crash_points import unnoticed
 
 SCAN: dict[str, Any] = {"version": 1, "snapshot_id": 7, "position": 2, "scan_all_files": True}
 
@@ -127,14 +131,15 @@ def test_a_rewind_that_is_interrupted_at_any_step_comes_to_the_same_end(
     first = repair(seen)
     wanted = as_spark_sees(applied(contents, first))
     ahead = [(path, text) for path, text in first.writes.items() if path != "metadata"]
-    steps = [*ahead, *((path, None) for path in first.removes), *first.writes.items()]
+    others = [(path, None) for path in plans_of_others(seen, first)]
+    steps = [*others, *ahead, *((path, None) for path in first.removes), *first.writes.items()]
 
     for number in range(len(steps) + 1):
         changed = contents | dict(steps[:number])
         left = {path: text for path, text in changed.items() if text is not None}
         now = with_files_of(seen, left)
         assert as_spark_sees(applied(left, repair(now))) == wanted, "as the ledger still knows"
-        if number >= len(ahead):
+        if number >= len(others) + len(ahead):
             assert as_spark_sees(applied(left, repair(without_record(now)))) == wanted
 
 
@@ -155,3 +160,31 @@ def test_a_batch_behind_which_more_is_planned_was_committed() -> None:
 
     assert (done.stands_at, done.runs_again, "offsets/6" in done.removes) == (5, None, False)
     assert "commits/5" in done.writes
+
+
+@pytest.mark.parametrize("following", [SCAN | {"position": 5}, SCAN | {"snapshot_id": 8}], ids=str)
+def test_a_plan_behind_another_batch_is_not_kept_by_whoever_completes_a_rewind(
+    following: dict[str, Any], tmp_path: Path
+) -> None:
+    """An earlier life of the stream has planned it, behind a batch 3 that ended elsewhere. Once that batch is written
+    as it is now, and the ledger has forgotten the next one, nothing would show it."""
+    contents = read(SCAN | {"position": 0}, following)
+    for path, content in contents.items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(content)
+    seen = with_files_of(rewound(SCAN, SCAN | {"snapshot_id": 9}), contents)
+    first = repair(seen)
+
+    write_log_entries(replace(seen, checkpoint=tmp_path.as_uri()), first, sample_settings(tmp_path), unnoticed)
+
+    left = {path: (tmp_path / path).read_text() for path in contents if (tmp_path / path).exists()}
+    assert offsets_of(left["offsets/3"]) == (text(SCAN),)
+    half = without_record(with_files_of(seen, left))
+    for now in (half, replace(half, back_from=None)):
+        assert "offsets/4" not in applied(left, repair(now))
+
+
+def test_a_plan_that_ends_before_its_batch_does_not_read_on() -> None:
+    behind = rewound(SCAN, SCAN | {"position": 1}, "offsets/3")
+
+    assert "offsets/4" not in applied(read(SCAN, SCAN | {"position": 1}, "offsets/3"), repair(behind))
