@@ -30,6 +30,7 @@ from sluice.declarations.loaded_declarations import Declarations
 from sluice.errors import UsageError
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import EventAction, EventSubject, record_event
+from sluice.ledger.forgotten_batches import forget_batches_behind
 from sluice.ledger.generations import find_generation, record_identities
 from sluice.ledger.run_values import RunObservation
 from sluice.positions.adoption import AdoptedOutput, Adoption, AdoptionWay
@@ -121,6 +122,8 @@ def _carry_out(
     ledger: Ledger, catalog: Catalog, adoption: Adoption, runs: Mapping[str, RunObservation], reached: Reached
 ) -> None:
     commit_adoption(catalog, adoption, runs, reached)
+    for stream, generation, batch in adoption.taken_back:
+        forget_batches_behind(ledger, stream, generation=generation, batch=batch)
     for stream, found in adoption.replaced.items():
         generation = find_generation(ledger, stream)
         if generation is not None:

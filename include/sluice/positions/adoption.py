@@ -55,6 +55,8 @@ class Adoption:
     staged: the outputs of which batches are staged for that one, with their rows: no start publishes them.
     rows_read_again: by a repair that follows; unset when that is unknown.
     forgets: the checkpoints of which copies go, and the batch: those that have committed later ones.
+    taken_back: the streams of which the ledger forgets the batches behind one, with their generation and that batch:
+        their numbers get other rows, and no repair follows that would do it.
     readers: the declared streams that read the table batch by batch. lookups: those that look it up at each batch.
     direct: the streams that Iceberg's own sink delivers into it, and that find it rolled back: there is no mark to set.
     """
@@ -72,6 +74,7 @@ class Adoption:
     staged: tuple[tuple[StagedOutput, int], ...] = ()
     rows_read_again: int | None = 0
     forgets: tuple[tuple[str, int], ...] = ()
+    taken_back: tuple[tuple[str, int, int], ...] = ()
     readers: tuple[str, ...] = ()
     lookups: tuple[str, ...] = ()
     direct: tuple[str, ...] = ()
@@ -138,6 +141,8 @@ def sentences_of(adoption: Adoption, then: Sequence[StreamPosition]) -> Iterator
         kept = " A tag keeps them for a week." if adoption.is_tagged else ""
         yield f"Readers do not see {_commits('later', adoption.hidden)} any more: {_named(adoption.hidden)}.{kept}"
     yield from _of_others(adoption)
+    for stream, generation, batch in adoption.taken_back:
+        yield f"Forget the batches of {stream} behind {generation}:{batch} in the ledger: their numbers get other rows."
     yield from _of_readers(adoption)
     for seen in then:
         yield from _of_stream(adoption, seen)

@@ -26,7 +26,7 @@ from sluice.positions.adoption import AdoptedOutput, Adoption, AdoptionWay, name
 from sluice.positions.judge_position import disagreeing, judge_position
 from sluice.positions.observe_position import KNOWN_BATCHES, observe_position
 from sluice.positions.passed_readers import lookups_of
-from sluice.positions.repair_decision import decide_repair
+from sluice.positions.repair_decision import decide_repair, refusal_of_unmarked
 from sluice.positions.repair_stream import under_refresh
 from sluice.positions.restore_copy import decide_write
 from sluice.positions.rolled_back_table import find_goal, hidden_commits, missing_commits, rows_taken_out
@@ -75,6 +75,7 @@ def plan_adoption(
     adoption = replace(
         _with_rows(adoption, then, settings),
         forgets=tuple(_forgotten(adoption, then)),
+        taken_back=tuple(_taken_back(adoption, then)),
         readers=_readers(declarations, table),
         lookups=tuple(lookups_of(declarations, table)),
         direct=tuple(seen.stream for seen in then if seen.rolled_back_direct == table),
@@ -196,7 +197,9 @@ class _Observed:
 
     def reread(self, stream: LoadedStream, seen: StreamPosition) -> Iterator[Refusal]:
         """Why what was taken out could not be read again: a mark that was set back would stay without its rows."""
-        if not any(one.witness is Witness.CHECKPOINT for one in disagreeing(judge_position(seen))):
+        if seen.newest_taken_back >= 0 and seen.remembers_batches:
+            yield refusal_of_unmarked(seen)
+        if not _needs_repair(seen):
             return
         decided = decide_write(seen, self.settings.object_store)
         if isinstance(decided, Refusal):
@@ -256,6 +259,19 @@ def _forgotten(adoption: Adoption, then: Sequence[StreamPosition]) -> Iterator[t
     for seen in then:
         if seen.done is not None and not isinstance(decide_repair(seen), Refusal):
             yield seen.checkpoint, seen.done
+
+
+def _taken_back(adoption: Adoption, then: Sequence[StreamPosition]) -> Iterator[tuple[str, int, int]]:
+    if adoption.way is not AdoptionWay.REREAD or not adoption.outputs:
+        return
+    for seen in then:
+        if seen.newest_held is not None and seen.newest_taken_back >= 0 and not _needs_repair(seen):
+            yield seen.stream, seen.number, seen.newest_held
+
+
+def _needs_repair(seen: StreamPosition) -> bool:
+    """Whether a repair of the checkpoint has to follow."""
+    return any(one.witness is Witness.CHECKPOINT for one in disagreeing(judge_position(seen)))
 
 
 def _of_stream(observed: _Observed, stream: LoadedStream) -> Iterator[Refusal]:

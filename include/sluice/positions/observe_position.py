@@ -141,7 +141,8 @@ def observe_position(
         seen = replace(seen, checkpoint=checkpoint, contents=contents)
     seen = with_copies(seen, settings.object_store, unknown)
     recorded = [one for one in known if one.key.generation == seen.number]
-    seen = replace(seen, batches=_batches(seen, outputs, recorded))
+    newest_recorded = max((one.key.batch for one in recorded), default=-1)
+    seen = replace(seen, batches=_batches(seen, outputs, recorded), newest_recorded=newest_recorded)
     identities = _identities(catalog, declaration, settings, seen, unknown)
     seen = replace(seen, identities=identities, replaced=tuple(_replaced(seen, identities)))
     seen = replace(seen, moved=_moved(catalog, declaration, seen, unknown))

@@ -86,7 +86,8 @@ def passed_reader(seen: StreamPosition, rewound: RewoundTable) -> PassedReader |
     gone = sorted(number for number, snapshots in ends.items() if not hidden.isdisjoint(snapshots))
     if not gone:
         return None
-    newest = gone[0] - 1 if seen.done is None or _is_whole(seen) else min(gone[0] - 1, seen.done)
+    is_half_back = not _is_whole(seen) or (seen.done is not None and seen.committed > seen.done)
+    newest = min(gone[0] - 1, seen.done) if is_half_back and seen.done is not None else gone[0] - 1
     before = [one for one in ends if one <= newest]
     rows = [seen.batches[one].rows if one in seen.batches else None for one in gone]
     counted = [one for one in rows if one is not None]

@@ -39,13 +39,15 @@ def decide_replay(seen: StreamPosition) -> CheckpointRepair | None:
     if not isinstance(at_state, CheckpointRepair) or at_state.stands_at != stands or len(entries) < len(behind):
         return None
     logs = {path: text for path, text in at_state.writes.items() if path != METADATA}
-    rows = [known.rows for known in behind]
+    newest = max(done, seen.newest_taken_back)
+    read = [seen.batches.get(number) for number in range(stands + 1, newest + 1)]
+    rows = [None if known is None else known.rows for known in read]
     return replace(
         at_state,
         replays=tuple(known.number for known in behind),
         writes={**logs, **entries},
         reads_from=behind[0].starts or (seen.batches[stands].ends if stands in seen.batches else None),
-        reads_until=behind[-1].ends,
+        reads_until=seen.end_of(newest),
         rows_read_again=None if None in rows else sum(one or 0 for one in rows),
     )
 

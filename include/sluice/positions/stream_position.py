@@ -152,6 +152,7 @@ class StreamPosition:
         the ledger does not know whether it keeps state.
     back_from: the newest batch that is known, where a person takes the stream back to this position; unset otherwise.
         What was planned behind the position does not count then.
+    newest_recorded: the newest batch of the newest generation that the ledger has recorded; -1 without any.
     """
 
     stream: str
@@ -175,6 +176,7 @@ class StreamPosition:
     has_static_inputs: bool = False
     has_copies: bool = False
     back_from: int | None = None
+    newest_recorded: int = -1
 
     @property
     def number(self) -> int:
@@ -220,6 +222,12 @@ class StreamPosition:
     def newest_held(self) -> int | None:
         """The newest batch that an output shows or all of them have; unset while no output shows it."""
         return None if self.done is None else max(self.done, self.newest_visible)
+
+    @property
+    def newest_taken_back(self) -> int:
+        """The newest batch that the ledger has recorded and no table holds any more; -1 without any."""
+        is_behind = self.newest_held is not None and self.newest_recorded > self.newest_held
+        return self.newest_recorded if is_behind else -1
 
     @property
     def planned(self) -> int:

@@ -133,8 +133,12 @@ def test_a_reader_that_died_half_way_behind_an_older_checkpoint_is_completed(
     require_rewound(chain.copier)
 
 
-def test_a_reader_is_not_asked_to_go_where_its_tables_are_not(chain: Chain, capsys: pytest.CaptureFixture[str]) -> None:
-    """It died half way to batch 0, and of its later batches only the last one has read what goes now."""
+@pytest.mark.parametrize("is_older", [True, False])
+def test_a_reader_is_not_asked_to_go_where_its_tables_are_not(
+    chain: Chain, capsys: pytest.CaptureFixture[str], *, is_older: bool
+) -> None:
+    """It died half way to batch 0, and of its later batches only the last one has read what goes now. is_older: whether
+    its checkpoint knows none of them."""
     root = load_settings().pipelines / "ck" / chain.reader / "1"
     ends = {"copies": offset(head(chain.copier.bench))}
     record(chain.copier, 2, stream=chain.reader, ends=ends, rows=2)
@@ -142,8 +146,12 @@ def test_a_reader_is_not_asked_to_go_where_its_tables_are_not(chain: Chain, caps
         was = {"s": chain.reader, "ends": canonical_offsets({"copies": offset(1)})}
         statement = "UPDATE batches SET end_offsets = CAST(:ends AS jsonb) WHERE stream = :s AND batch = 1"
         connection.execute(sql(statement), was)
-    for newer in ("offsets/1", "commits/1"):
-        (root / newer).unlink()
+    header, commit = (root / "offsets/1").read_text().rpartition("\n")[0], (root / "commits/1").read_text()
+    (root / "offsets/1").write_text(f"{header}\n{json.dumps(offset(1), separators=(',', ':'))}")
+    for path, text in (("offsets/2", f"{header}\n{json.dumps(ends['copies'])}"), ("commits/2", commit)):
+        (root / path).write_text(text)
+    for path in ("offsets/1", "commits/1", "offsets/2", "commits/2") if is_older else ():
+        (root / path).unlink()
     killed(chain.copier, CrashPoint.COMMITTED, 2, stream=chain.reader)
 
     code, shown, errors = rewound(chain.copier, capsys, "--with-readers", "--dry-run", "--json")

@@ -197,6 +197,21 @@ def test_copies_go_with_an_adoption_that_needs_no_repair(copier: Copier, capsys:
 
     assert (code, may_start(copier)) == (0, True), errors
     assert list_copies(store) == ()
+    assert [one.key.batch for one in recent_batches(copier.ledger, copier.stream, 9)] == [1, 0]
+
+
+def test_a_table_is_not_read_again_beside_an_output_that_has_got_the_numbers(
+    copier: Copier, capsys: pytest.CaptureFixture[str]
+) -> None:
+    published_all(copier)
+    shutil.rmtree(folder(copier))
+    filled(copier, batches=2)
+    set_back(copier.bench, copier.bench.target().snapshots()[-3].snapshot_id)
+    with_files_beside(copier)
+
+    code, shown, _ = typed(["table", "adopt", copier.bench.output.target, "--reread", "--dry-run"], capsys)
+
+    assert (code, "it has outputs without a mark" in shown) == (1, True), shown
 
 
 def test_copies_go_also_with_a_repair_behind_an_adoption(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:

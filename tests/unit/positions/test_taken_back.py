@@ -1,0 +1,44 @@
+"""Batches that the ledger has and no table holds any more: their rows are read again, under the same numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.unit.positions.test_repair_decision import WHOLE, ends, files, position, repair, without
+
+from sluice.positions.replay_decision import decide_replay
+from sluice.positions.stream_position import StreamPosition
+from sluice.publication.staged_batch import StagedOutput
+
+
+def set_back(seen: StreamPosition, *, to: int) -> StreamPosition:
+    """The tables stand at an earlier batch, and the ledger has recorded up to batch 5."""
+    return replace(seen.as_behind(to), newest_recorded=5)
+
+
+def test_they_are_counted_beside_an_older_checkpoint_that_stands_where_the_tables_do() -> None:
+    older = without(files(planned=3, committed=3), "metadata")
+
+    done = repair(replace(set_back(position(WHOLE, visible=5), to=3), contents=position(older, visible=3).contents))
+
+    assert (list(done.writes), done.rows_read_again, done.reads_until) == (["metadata"], 20, ends(5))
+
+
+def test_they_are_counted_beside_the_state_of_a_copy() -> None:
+    seen = set_back(position(files(planned=1, committed=1, state=2), visible=5, state=True), to=4)
+
+    done = decide_replay(seen)
+
+    assert done is not None
+    assert (done.replays, done.rows_read_again, done.reads_until) == ((2, 3, 4), 40, ends(5))
+
+
+def test_what_only_one_of_two_outputs_has_staged_is_not_read_again() -> None:
+    """The driver died between the two, and then the `metadata` was lost."""
+    seen = position(without(files(planned=5, committed=4), "metadata"), visible=4, waiting=5, newest_recorded=4)
+    output = StagedOutput(stream="silver", output="beside", target="n.u")
+    beside = replace(seen.tables[0], output=output, newest_waiting=4)
+
+    done = repair(replace(seen, tables=(*seen.tables, beside)))
+
+    assert (list(done.writes), done.reads_from, done.rows_read_again) == (["metadata"], "", 0)
