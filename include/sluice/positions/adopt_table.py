@@ -122,8 +122,8 @@ def _carry_out(
     ledger: Ledger, catalog: Catalog, adoption: Adoption, runs: Mapping[str, RunObservation], reached: Reached
 ) -> None:
     commit_adoption(catalog, adoption, runs, reached)
-    for stream, generation, batch in adoption.taken_back:
-        forget_batches_behind(ledger, stream, generation=generation, batch=batch)
+    for stream, number, batch in adoption.taken_back:
+        forget_batches_behind(ledger, stream, generation=number, batch=batch)
     for stream, found in adoption.replaced.items():
         generation = find_generation(ledger, stream)
         if generation is not None:

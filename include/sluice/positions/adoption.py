@@ -113,6 +113,7 @@ class Adoption:
             "readers": list(self.readers),
             "lookups": list(self.lookups),
             "rows_read_again": self.rows_read_again,
+            "forgets_behind": {stream: f"{generation}:{batch}" for stream, generation, batch in self.taken_back},
         }
 
 

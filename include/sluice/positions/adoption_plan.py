@@ -199,7 +199,7 @@ class _Observed:
         """Why what was taken out could not be read again: a mark that was set back would stay without its rows."""
         if seen.newest_taken_back >= 0 and seen.remembers_batches:
             yield refusal_of_unmarked(seen)
-        if not _needs_repair(seen):
+        if not _needs_repair(seen) and seen.newest_taken_back < 0:
             return
         decided = decide_write(seen, self.settings.object_store)
         if isinstance(decided, Refusal):
@@ -264,8 +264,10 @@ def _forgotten(adoption: Adoption, then: Sequence[StreamPosition]) -> Iterator[t
 def _taken_back(adoption: Adoption, then: Sequence[StreamPosition]) -> Iterator[tuple[str, int, int]]:
     if adoption.way is not AdoptionWay.REREAD or not adoption.outputs:
         return
+    adopted = {one.names.stream for one in adoption.outputs}
     for seen in then:
-        if seen.newest_held is not None and seen.newest_taken_back >= 0 and not _needs_repair(seen):
+        is_behind = seen.newest_taken_back >= 0 and not _needs_repair(seen)
+        if seen.stream in adopted and seen.newest_held is not None and is_behind:
             yield seen.stream, seen.number, seen.newest_held
 
 
@@ -342,7 +344,7 @@ def _rejected(ledger: Ledger, table: Table, adoption: Adoption, stream: str) -> 
         if one.names.stream != stream or not one.is_declared or held is None:
             continue
         numbers = known_rejections(ledger, [(table, one.names)], stream=stream, generation=at.generation)
-        if taken_out := sorted(number for number in numbers if held.batch < number <= at.batch):
+        if taken_out := sorted(number for number in numbers if held.batch < number):
             yield Refusal(
                 reason=RefusalReason.NOT_PROVABLE,
                 sentence=f"Batch {at.generation}:{taken_out[0]} of {stream} was rejected, and lies behind what main of "

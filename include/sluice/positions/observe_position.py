@@ -141,8 +141,7 @@ def observe_position(
         seen = replace(seen, checkpoint=checkpoint, contents=contents)
     seen = with_copies(seen, settings.object_store, unknown)
     recorded = [one for one in known if one.key.generation == seen.number]
-    newest_recorded = max((one.key.batch for one in recorded), default=-1)
-    seen = replace(seen, batches=_batches(seen, outputs, recorded), newest_recorded=newest_recorded)
+    seen = replace(seen, batches=_batches(seen, outputs, recorded))
     identities = _identities(catalog, declaration, settings, seen, unknown)
     seen = replace(seen, identities=identities, replaced=tuple(_replaced(seen, identities)))
     seen = replace(seen, moved=_moved(catalog, declaration, seen, unknown))
@@ -289,14 +288,12 @@ def _places(seen: StreamPosition, outputs: Sequence[_Output], *, proved: Sequenc
 
 def _published(batch: _SeenBatch, recorded: KnownBatch | None) -> KnownBatch:
     summary = batch.summary
-    return KnownBatch(
-        number=summary.key.batch,
+    found = recorded or KnownBatch(number=summary.key.batch, ends=summary.end_offsets, planned_at=batch.committed_at)
+    return replace(
+        found,
         ends=summary.end_offsets,
         starts=summary.start_offsets if batch.is_alone else None,
         watermark=summary.watermark,
-        rows=recorded.rows if recorded is not None else None,
-        state_rows=recorded.state_rows if recorded is not None else None,
-        planned_at=batch.committed_at if recorded is None else recorded.planned_at,
         token=summary.token,
     )
 
@@ -320,6 +317,7 @@ def _recorded(batch: BatchObservation, digests: Mapping[int, str | None], *, pla
         rows=batch.input_rows,
         state_rows=batch.state_rows,
         planned_at=batch.started_at,
+        is_recorded=True,
     )
 
 

@@ -100,7 +100,7 @@ class KnownBatch:
 
     starts, ends: from `canonical_offsets`; starts are unset where only those of several batches together are known.
     rows: its input rows, where known; state_rows: those of the state behind it. planned_at: at about that time.
-    token: of the run that staged it, where the tables have it.
+    token: of the run that staged it, where the tables have it. is_recorded: whether the ledger has it.
     """
 
     number: int
@@ -111,6 +111,7 @@ class KnownBatch:
     state_rows: int | None = None
     planned_at: datetime | None = None
     token: int | None = None
+    is_recorded: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +153,6 @@ class StreamPosition:
         the ledger does not know whether it keeps state.
     back_from: the newest batch that is known, where a person takes the stream back to this position; unset otherwise.
         What was planned behind the position does not count then.
-    newest_recorded: the newest batch of the newest generation that the ledger has recorded; -1 without any.
     """
 
     stream: str
@@ -176,7 +176,6 @@ class StreamPosition:
     has_static_inputs: bool = False
     has_copies: bool = False
     back_from: int | None = None
-    newest_recorded: int = -1
 
     @property
     def number(self) -> int:
@@ -225,9 +224,12 @@ class StreamPosition:
 
     @property
     def newest_taken_back(self) -> int:
-        """The newest batch that the ledger has recorded and no table holds any more; -1 without any."""
-        is_behind = self.newest_held is not None and self.newest_recorded > self.newest_held
-        return self.newest_recorded if is_behind else -1
+        """The newest batch that the ledger has recorded and no table holds any more; -1 without any, and while a table
+        that was rolled back waits for a person, who may bring it back."""
+        if any(one.problem for one in self.tables):
+            return -1
+        newest = max((number for number, one in self.batches.items() if one.is_recorded), default=-1)
+        return newest if self.newest_held is not None and newest > self.newest_held else -1
 
     @property
     def planned(self) -> int:

@@ -39,6 +39,13 @@ class Reading:
         for number in range(committed + 1):
             (folder(self.copier) / f"offsets/{number}").write_text(HEADER + json.dumps(offset(self.ends[number])))
 
+    def put_back_an_older_checkpoint(self) -> None:
+        """It has committed batch 0 alone."""
+        self.checkpoint(committed=0)
+        for number in (1, 2):
+            for path in (f"offsets/{number}", f"commits/{number}", f"state/0/0/{number + 1}.delta"):
+                (folder(self.copier) / path).unlink()
+
 
 @pytest.fixture
 def reading(copier: Copier) -> Reading:
@@ -102,10 +109,7 @@ def test_what_is_read_again_counts_also_where_the_checkpoint_stands_there_alread
     reading: Reading, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It is an older copy, so that no file of it changes."""
-    reading.checkpoint(committed=0)
-    for number in (1, 2):
-        for path in (f"offsets/{number}", f"commits/{number}", f"state/0/0/{number + 1}.delta"):
-            (folder(reading.copier) / path).unlink()
+    reading.put_back_an_older_checkpoint()
 
     _, shown, _ = rewound(reading.copier, capsys, "--dry-run")
 
@@ -117,6 +121,24 @@ def test_what_is_read_again_counts_also_where_the_checkpoint_stands_there_alread
     shown = refused(reading.copier, capsys)
     assert "refused (source_gone): What comes behind batch 0" in shown
     assert "Choose a later batch" in shown
+
+
+def test_an_adoption_counts_and_asks_what_is_read_again_also_where_no_repair_is_needed(
+    reading: Reading, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reading.put_back_an_older_checkpoint()
+    bench = reading.copier.bench
+    bench.clear()
+    set_back(bench, bench.target().snapshots()[-3].snapshot_id)
+    words = ["table", "adopt", bench.output.target, "--reread", "--dry-run"]
+
+    code, shown, _ = typed(words, capsys)
+    assert (code, "3 input rows are read again" in shown, "Forget the batches of" in shown) == (0, True, True), shown
+
+    reading.source.write_as_another(6)
+    reading.source.expire_all_but_the_newest()
+    code, shown, _ = typed(words, capsys)
+    assert (code, "refused (source_gone)" in shown) == (1, True), shown
 
 
 def test_a_batch_behind_which_its_source_was_rolled_back_names_the_one_before(

@@ -3,7 +3,6 @@ Spark."""
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -15,7 +14,6 @@ from tests.integration.positions.test_adoption_dangers import set_back
 from tests.integration.positions.test_repair_commands import content, filled, folder
 from tests.integration.positions.test_restored_copies import copied
 from tests.integration.positions.test_restored_copies import published as publish_next
-from tests.integration.positions.test_rewind_dangers import with_files_beside
 from tests.integration.positions.test_rewinds import NEWEST_TOKEN, killed, may_start, published, record, rewound, stage
 
 from sluice.checkpoints.checkpoint_copies import copies_location, copy_checkpoint, list_copies
@@ -130,28 +128,6 @@ def test_copies_go_with_the_second_try_of_a_rewind(copier: Copier, capsys: pytes
     assert list_copies(store) == ()
 
 
-def test_what_a_repair_has_the_ledger_forget_is_counted_as_read_again(
-    copier: Copier, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The table was set back to batch 1 beside an older checkpoint without its `metadata`; another output has got the
-    later numbers, and would leave them out."""
-    published_all(copier)
-    shutil.rmtree(folder(copier))
-    (filled(copier, batches=2) / "metadata").unlink()
-    set_back(copier.bench, copier.bench.target().snapshots()[-3].snapshot_id)
-    code, _, errors = typed(["table", "adopt", copier.bench.output.target, "--reread", "--yes"], capsys)
-    assert code == 0, errors
-    words = ["stream", "repair", copier.stream, "--dry-run", "--json"]
-
-    (plan,) = json.loads(typed(words, capsys)[1])["plans"]
-    with_files_beside(copier)
-    (beside_files,) = json.loads(typed(words, capsys)[1])["plans"]
-
-    assert (plan["at_stake"], plan["rows"], plan["evidence"]["recorded"]) == ("rows", 1, 1)
-    assert plan["refusals"] == []
-    assert "it has outputs without a mark" in beside_files["refusals"][0]["sentence"]
-
-
 def test_copies_go_before_the_batches_that_are_only_staged(copier: Copier) -> None:
     """Batch 3 waits behind the mark, and the rewind that discards it is killed at once: no commit on the table shows
     that the copy is of a batch that is planned again as another one."""
@@ -198,20 +174,6 @@ def test_copies_go_with_an_adoption_that_needs_no_repair(copier: Copier, capsys:
     assert (code, may_start(copier)) == (0, True), errors
     assert list_copies(store) == ()
     assert [one.key.batch for one in recent_batches(copier.ledger, copier.stream, 9)] == [1, 0]
-
-
-def test_a_table_is_not_read_again_beside_an_output_that_has_got_the_numbers(
-    copier: Copier, capsys: pytest.CaptureFixture[str]
-) -> None:
-    published_all(copier)
-    shutil.rmtree(folder(copier))
-    filled(copier, batches=2)
-    set_back(copier.bench, copier.bench.target().snapshots()[-3].snapshot_id)
-    with_files_beside(copier)
-
-    code, shown, _ = typed(["table", "adopt", copier.bench.output.target, "--reread", "--dry-run"], capsys)
-
-    assert (code, "it has outputs without a mark" in shown) == (1, True), shown
 
 
 def test_copies_go_also_with_a_repair_behind_an_adoption(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,13 @@ from sluice.publication.staged_batch import StagedOutput
 
 def set_back(seen: StreamPosition, *, to: int) -> StreamPosition:
     """The tables stand at an earlier batch, and the ledger has recorded up to batch 5."""
-    return replace(seen.as_behind(to), newest_recorded=5)
+    return recorded(seen.as_behind(to), up_to=5)
+
+
+def recorded(seen: StreamPosition, *, up_to: int) -> StreamPosition:
+    """The ledger has recorded the batches up to one."""
+    known = {number: replace(one, is_recorded=number <= up_to) for number, one in seen.batches.items()}
+    return replace(seen, batches=known)
 
 
 def test_they_are_counted_beside_an_older_checkpoint_that_stands_where_the_tables_do() -> None:
@@ -35,10 +41,20 @@ def test_they_are_counted_beside_the_state_of_a_copy() -> None:
 
 def test_what_only_one_of_two_outputs_has_staged_is_not_read_again() -> None:
     """The driver died between the two, and then the `metadata` was lost."""
-    seen = position(without(files(planned=5, committed=4), "metadata"), visible=4, waiting=5, newest_recorded=4)
+    half = position(without(files(planned=5, committed=4), "metadata"), visible=4, waiting=5)
+    seen = recorded(half, up_to=4)
     output = StagedOutput(stream="silver", output="beside", target="n.u")
     beside = replace(seen.tables[0], output=output, newest_waiting=4)
 
     done = repair(replace(seen, tables=(*seen.tables, beside)))
 
     assert (list(done.writes), done.reads_from, done.rows_read_again) == (["metadata"], "", 0)
+
+
+def test_none_is_taken_back_while_another_table_waits_for_a_person() -> None:
+    """Who may bring its rows back."""
+    seen = set_back(position(WHOLE, visible=5), to=3)
+    assert seen.newest_taken_back == 5
+    waiting = replace(seen.tables[0], position=None, problem="its mark is not in main")
+
+    assert replace(seen, tables=(*seen.tables, waiting)).newest_taken_back == -1
