@@ -198,7 +198,7 @@ class _Observed:
     def reread(self, stream: LoadedStream, seen: StreamPosition) -> Iterator[Refusal]:
         """Why what was taken out could not be read again: a mark that was set back would stay without its rows."""
         if seen.newest_taken_back >= 0 and seen.remembers_batches:
-            yield refusal_of_unmarked(seen)
+            yield replace(refusal_of_unmarked(seen), next_step=_instead(stream.name))
         if not _needs_repair(seen) and seen.newest_taken_back < 0:
             return
         decided = decide_write(seen, self.settings.object_store)
@@ -235,8 +235,14 @@ def _unknown_beginning(stream: str, seen: StreamPosition) -> Refusal:
         reason=RefusalReason.NOT_PROVABLE,
         sentence=f"Neither tables, ledger nor checkpoint show where batch {done + 1} of {stream} begins, so it is not "
         "known whether its inputs still have what would be read again.",
-        next_step=f"`--undo` brings the rows back; after `--accept`, `sluice stream reset {stream} --dry-run` shows "
-        "what reading the inputs again repeats.",
+        next_step=_instead(stream),
+    )
+
+
+def _instead(stream: str) -> str:
+    return (
+        f"`--undo` brings the rows back; after `--accept`, `sluice stream reset {stream} --dry-run` shows what reading "
+        "the inputs again repeats."
     )
 
 

@@ -131,10 +131,8 @@ def _judge_checkpoint(seen: StreamPosition) -> PositionFinding:
         return _repairable(seen, Witness.CHECKPOINT, Agreement.AHEAD, message)
     if seen.is_live:  # it moves on while the others are read
         return _agrees(Witness.CHECKPOINT, "a driver continues from it")
-    if seen.planned < seen.done:
-        message = (
-            f"it ends with batch {seen.planned}, and the tables hold batches up to {seen.done}: it is an older copy"
-        )
+    if seen.planned < (newest := max(seen.done, seen.newest_visible)):
+        message = f"it ends with batch {seen.planned}, and the tables hold batches up to {newest}: it is an older copy"
         return _repairable(seen, Witness.CHECKPOINT, Agreement.BEHIND, message)
     differing = _differing(seen)
     if differing is not None:

@@ -124,7 +124,7 @@ class _Checkpoint:
             if stands < done != self.seen.planned and (lost := self.seen.lost_input(done)):
                 raise _UnprovableError(f"batch {done} has to be run again, and {lost}")
         back_from = done if self.seen.back_from is None else self.seen.back_from
-        newest = max(self.seen.committed, done, back_from, self.seen.newest_taken_back)
+        newest = max(self.seen.committed, self.seen.newest_visible, done, back_from, self.seen.newest_taken_back)
         # Without a later commit, a whole checkpoint would let a driver start behind a half of a rewind.
         is_changed = bool(removes or logs) or self.seen.committed <= done < back_from
         return CheckpointRepair(

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.unit.positions.test_repair_decision import WHOLE, ends, files, position, repair, without
+import pytest
+from tests.unit.positions.test_repair_decision import WHOLE, ends, files, found, position, repair, without
 
+from sluice.operations import Refusal
+from sluice.positions.repair_decision import decide_repair
 from sluice.positions.replay_decision import decide_replay
 from sluice.positions.stream_position import StreamPosition
 from sluice.publication.staged_batch import StagedOutput
@@ -58,3 +61,29 @@ def test_none_is_taken_back_while_another_table_waits_for_a_person() -> None:
     waiting = replace(seen.tables[0], position=None, problem="its mark is not in main")
 
     assert replace(seen, tables=(*seen.tables, waiting)).newest_taken_back == -1
+
+
+@pytest.mark.parametrize(
+    ("contents", "written"), [(files(planned=5, committed=4), set()), (files(planned=4, committed=4), {"offsets/5"})]
+)
+def test_a_batch_that_one_of_two_tables_shows_is_read_again_for_the_other(
+    contents: dict[str, str], written: set[str]
+) -> None:
+    """The other one was set back by one batch, beside an older checkpoint; two batches apart is refused."""
+    whole = position(without(contents, "metadata"), visible=5)
+    beside = replace(whole.tables[0], output=StagedOutput(stream="silver", output="beside", target="n.u"))
+    seen = replace(recorded(whole, up_to=5), tables=(*whole.as_behind(4).tables, beside))
+
+    done = repair(seen)
+
+    assert set(done.writes) - {"metadata"} == written
+    assert (done.reads_from, done.reads_until, done.rows_read_again) == (ends(4), ends(5), 10)
+    apart = replace(seen, tables=(*whole.as_behind(3).tables, beside))
+    assert isinstance(decide_repair(apart), Refusal)
+
+
+def test_a_checkpoint_that_has_not_planned_what_one_table_shows_is_behind() -> None:
+    whole = position(files(planned=3, committed=3), visible=5)
+    beside = replace(whole.tables[0], output=StagedOutput(stream="silver", output="beside", target="n.u"))
+
+    assert found(replace(whole, tables=(*whole.as_behind(3).tables, beside))) == ["checkpoint behind"]
