@@ -14,8 +14,8 @@ WITH_SERVICES := test-integration test-orchestration test-spark-write test-spark
 CHECKS := $(WITHOUT_SERVICES) $(WITH_SERVICES)
 
 # The subjects of the two processes that test Spark. Both take about as long.
-SPARK_READ := $(addprefix tests/spark/,session sources decoding state refresh maintenance)
-SPARK_WRITE := $(addprefix tests/spark/,delivery runs backfill)
+SPARK_READ := $(addprefix tests/spark/,sources decoding state refresh maintenance runs)
+SPARK_WRITE := $(addprefix tests/spark/,session delivery backfill)
 
 # With it every ring, and every process that a test starts, would compile the same modules again.
 unexport PYTHONDONTWRITEBYTECODE

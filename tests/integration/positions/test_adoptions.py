@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import pytest
+from tests.fixtures.drill import first_of
 from tests.integration.cli.test_operations import Copier, copier, typed
 from tests.integration.maintenance.conftest import offset
 from tests.integration.positions.test_repair_commands import filled
@@ -138,7 +139,7 @@ def test_what_was_taken_out_is_read_again_behind_the_mark_that_main_shows(
     assert copier.bench.ids_by_duckdb() == [1, 2, *TAKEN_OUT]
 
 
-@pytest.mark.parametrize("point", [CrashPoint.BEGUN, CrashPoint.COMMITTED])
+@pytest.mark.parametrize("point", first_of(CrashPoint.COMMITTED, CrashPoint.BEGUN))
 @pytest.mark.parametrize("way", AdoptionWay)
 def test_an_adoption_that_was_killed_is_completed_by_typing_it_again(
     copier: Copier, way: AdoptionWay, point: CrashPoint, capsys: pytest.CaptureFixture[str]

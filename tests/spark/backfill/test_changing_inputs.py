@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.fixtures.backfilled_files import declare_file_stream, write_lines
 from tests.fixtures.backfills import ask_for_day, at_step, backfill, delete_days, ids_by_duckdb, row, rows_of_days
-from tests.fixtures.drill import sampled
+from tests.fixtures.drill import first_of, sampled
 from tests.fixtures.streams_of_tables import dying_at
 from tests.fixtures.work import serve, states_of
 from tests.fixtures.workshop import Workshop
@@ -69,6 +69,7 @@ def test_a_reason_holds_no_value_of_what_was_read_meanwhile(files: Workshop, fol
     assert "secret-4711" not in (first.reason or "")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("malformed", [(), ("{never read",)], ids=["rows", "a line that is rejected"])
 def test_nothing_of_days_that_are_computed_together_is_published_either(
     files: Workshop, folder: Path, malformed: tuple[str, ...]
@@ -176,7 +177,7 @@ def test_nothing_of_a_topic_that_is_created_again_meanwhile_is_published(worksho
     assert workshop.rows(f"quarantine.{stream}") == []
 
 
-@pytest.mark.parametrize("when", ["meanwhile", "before"])
+@pytest.mark.parametrize("when", first_of("before", "meanwhile"))
 def test_a_topic_that_the_stream_follows_is_not_read_for_the_old_one(workshop: Workshop, topic: str, when: str) -> None:
     """With `on_data_loss: count` it has the name and the generation of the old one."""
     stream = declare_topic_stream(workshop, topic, on_data_loss="count", reads={"records": "at"})

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from sqlalchemy import text
 from tests.fixtures.continuations import expire, go_on, plan_of
+from tests.fixtures.drill import first_of
 from tests.fixtures.workshop import Workshop
 from tests.spark.delivery.test_unmarked_outputs import declare_direct, feed, forget, found, repair_of, with_files
 from tests.spark.runs.test_torn_staging import declare_outputs, repair
@@ -39,7 +40,7 @@ def reset(workshop: Workshop, stream: str) -> None:
     set_desired_state(workshop.ledger, stream, DesiredState.RUNNING)
 
 
-@pytest.mark.parametrize("kind", ["files", "delta", "console"])
+@pytest.mark.parametrize("kind", first_of("files", "delta", "console"))
 def test_a_ledger_of_before_a_reset_is_written_back(workshop: Workshop, tmp_path: Path, kind: str) -> None:
     outputs: dict[str, Any] = {
         "files": {},
@@ -91,6 +92,7 @@ def test_a_stream_of_an_earlier_life_is_not_taken_for_this_one(workshop: Worksho
     assert (found(tmp_path / "lake") if kind == "files" else ids(workshop, "target")) == [1, 1, 2, 3]
 
 
+@pytest.mark.full
 def test_a_continuation_that_an_older_ledger_does_not_know_is_not_done_again(
     workshop: Workshop, tmp_path: Path
 ) -> None:
@@ -110,7 +112,7 @@ def test_a_continuation_that_an_older_ledger_does_not_know_is_not_done_again(
     assert found(tmp_path / "lake") == [1, 2, 3]
 
 
-@pytest.mark.parametrize("kind", ["direct", "staged"])
+@pytest.mark.parametrize("kind", first_of("staged", "direct"))
 def test_the_lost_checkpoint_of_a_continuation_is_not_taken_for_a_new_one(workshop: Workshop, kind: str) -> None:
     if kind == "direct":
         stream, target = declare_direct(workshop), "target"
@@ -157,6 +159,7 @@ def test_a_batch_of_a_left_driver_does_not_hide_that_of_a_continuation(workshop:
     assert ids(workshop, "target") == [1, 2, 3, 4]
 
 
+@pytest.mark.full
 def test_a_batch_of_a_left_driver_that_comes_while_a_continuation_runs_is_noticed(workshop: Workshop) -> None:
     """Spark has committed the batch that the sink has skipped, when it is noticed."""
     stream = declare_direct(workshop)
@@ -174,7 +177,7 @@ def test_a_batch_of_a_left_driver_that_comes_while_a_continuation_runs_is_notice
     assert {one.key.generation for one in recent_batches(workshop.ledger, stream, 9)} == {1}
 
 
-@pytest.mark.parametrize("at", ["record_query_id", "mark_as_begun"])
+@pytest.mark.parametrize("at", first_of("record_query_id", "mark_as_begun"))
 def test_a_first_run_that_dies_before_its_query_is_known_begins_again(workshop: Workshop, at: str) -> None:
     stream = declare_direct(workshop)
     cut(workshop, 1, 2)
@@ -186,6 +189,7 @@ def test_a_first_run_that_dies_before_its_query_is_known_begins_again(workshop: 
     assert ids(workshop, "target") == [1, 2]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("is_written", [False, True])
 def test_a_table_that_was_rolled_back_before_all_batches_and_expired_is_refused(
     workshop: Workshop, *, is_written: bool
@@ -241,7 +245,7 @@ def remove_tags(workshop: Workshop) -> None:
         workshop.table("target").manage_snapshots().remove_tag(name).commit()
 
 
-@pytest.mark.parametrize("way", ["continuation", "two continuations", "reset"])
+@pytest.mark.parametrize("way", first_of("continuation", "two continuations", "reset"))
 def test_a_crash_in_the_first_batch_of_a_generation_is_no_riddle(
     workshop: Workshop, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

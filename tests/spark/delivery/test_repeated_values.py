@@ -43,6 +43,7 @@ def test_the_rows_of_a_rejected_batch_are_not_in_the_table(workshop: Workshop) -
     assert found(workshop, stream)[2, "once"] == [(1, 0)]
 
 
+@pytest.mark.full
 def test_rows_that_were_separated_from_a_batch_are_not_in_the_table(workshop: Workshop) -> None:
     """They are in the quarantine, and their sender sends them again without what was wrong."""
     stream = f"s{workshop.namespace}"

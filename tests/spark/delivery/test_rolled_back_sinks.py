@@ -55,6 +55,7 @@ def test_a_target_that_was_rolled_back_behind_a_continuation_is_noticed(workshop
         workshop.run(stream, is_recorded=True)
 
 
+@pytest.mark.full
 def test_a_reset_of_a_target_that_was_rolled_back_begins_from_nothing(workshop: Workshop) -> None:
     """The ledger does not have its first batch: what it has of the generation before is of another query."""
     stream = declare_direct(workshop)
@@ -69,6 +70,7 @@ def test_a_reset_of_a_target_that_was_rolled_back_begins_from_nothing(workshop: 
     assert ids(workshop, "target") == [1, 1, 2, 3, 4]
 
 
+@pytest.mark.full
 def test_a_continuation_is_begun_where_no_snapshot_of_the_sink_is_listed(workshop: Workshop) -> None:
     """Its first batch is planned with the time of the one before, and nothing of it was written then."""
     stream = declare_direct(workshop)

@@ -183,6 +183,7 @@ def test_a_generation_that_the_ledger_forgot_after_a_continuation_is_written_bac
     assert ids(workshop, "target") == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.full
 def test_folders_are_not_taken_for_those_of_other_batches(workshop: Workshop, tmp_path: Path) -> None:
     files, stream = with_files(workshop, tmp_path / "lake")
     feed(files, stream, 1, 2, 3)
@@ -208,6 +209,7 @@ def test_a_batch_that_the_ledger_has_is_in_every_output(workshop: Workshop, tmp_
     assert found(tmp_path / "lake") == [1, 2, 3, 4]
 
 
+@pytest.mark.full
 def test_nobody_reads_a_batch_again_of_which_nothing_shows_whether_it_is_delivered(
     workshop: Workshop, tmp_path: Path
 ) -> None:
@@ -229,6 +231,7 @@ def test_nobody_reads_a_batch_again_of_which_nothing_shows_whether_it_is_deliver
     assert len(shown) == len(set(shown))
 
 
+@pytest.mark.full
 def test_batches_without_rows_are_no_sign_of_a_table_that_was_set_back(workshop: Workshop) -> None:
     stream = declare_direct(workshop)
     (workshop.folder / f"{stream}.sql").write_text("SELECT * FROM r WHERE id < 0")
@@ -238,6 +241,7 @@ def test_batches_without_rows_are_no_sign_of_a_table_that_was_set_back(workshop:
     assert ids(workshop, "target") == []
 
 
+@pytest.mark.full
 def test_a_batch_without_rows_hides_no_folder_behind_it(workshop: Workshop, tmp_path: Path) -> None:
     """It has no folder of its own."""
     files, stream = with_files(workshop, tmp_path / "lake")

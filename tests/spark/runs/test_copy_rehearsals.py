@@ -18,6 +18,7 @@ from pyspark.errors import StreamingQueryException
 from sqlalchemy import text
 from tests.faults.ways_out.cells import AFTER, BEFORE, undamaged
 from tests.faults.ways_out.kinds import Kind, Subject
+from tests.fixtures.drill import first_of
 from tests.fixtures.stack import Stack
 from tests.fixtures.work import serve
 from tests.fixtures.workshop import Workshop
@@ -129,8 +130,8 @@ def without_input(subject: Subject, _: CheckpointCopy) -> None:
     [
         (damaged, "is not what was copied"),
         (other_state, "was run again for its state, which has"),
-        (unknown_state, "the ledger does not know how many rows the state had"),
-        (without_input, "source_data_lost"),
+        pytest.param(unknown_state, "the ledger does not know how many rows the state had", marks=pytest.mark.full),
+        pytest.param(without_input, "source_data_lost", marks=pytest.mark.full),
     ],
 )
 def test_a_copy_that_does_not_do_is_named(
@@ -151,6 +152,7 @@ def test_a_copy_that_does_not_do_is_named(
     assert subject.content() == before
 
 
+@pytest.mark.full
 def test_a_copy_that_is_replaced_meanwhile_is_not_judged(workshop: Workshop) -> None:
     subject = stopped(workshop, Kind.G)
     copies, _ = folders(subject)
@@ -171,6 +173,7 @@ def test_a_copy_that_is_replaced_meanwhile_is_not_judged(workshop: Workshop) -> 
     assert find_rehearsal(copies, first) is None
 
 
+@pytest.mark.full
 def test_a_storage_that_does_not_answer_says_nothing_of_a_copy(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,6 +195,7 @@ def test_a_storage_that_does_not_answer_says_nothing_of_a_copy(
     assert not trial.list_files()
 
 
+@pytest.mark.full
 def test_a_query_of_the_stream_that_runs_beside_a_rehearsal_is_not_stopped(workshop: Workshop, tmp_path: Path) -> None:
     """An increment and a rehearsal of one stream may share an application, and Spark looks at the ids of all."""
     subject = stopped(workshop, Kind.G)
@@ -235,6 +239,7 @@ def test_what_a_service_or_the_machine_does_while_the_batch_runs_says_nothing_of
     assert not trial.list_files()
 
 
+@pytest.mark.full
 def test_a_rehearsal_that_is_withdrawn_says_nothing_of_its_copy(workshop: Workshop) -> None:
     subject = stopped(workshop, Kind.G)
     copies, trial = folders(subject)
@@ -249,7 +254,7 @@ def test_a_rehearsal_that_is_withdrawn_says_nothing_of_its_copy(workshop: Worksh
     assert not trial.list_files()
 
 
-@pytest.mark.parametrize("damage", [None, other_state])
+@pytest.mark.parametrize("damage", first_of(other_state, None))
 def test_the_task_is_red_when_a_copy_does_not_do(
     workshop: Workshop,
     services: Stack,

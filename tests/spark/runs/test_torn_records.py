@@ -33,6 +33,7 @@ def uncommit(workshop: Workshop, stream: str, batch: int) -> None:
         files.remove(path)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("is_torn", [False, True])
 def test_a_batch_that_runs_again_is_recorded_as_spark_reports_it(workshop: Workshop, *, is_torn: bool) -> None:
     """A start leaves the record of a batch that Spark runs again to Spark; a repair writes one first."""
@@ -59,6 +60,7 @@ def test_a_batch_that_runs_again_is_recorded_as_spark_reports_it(workshop: Works
     assert (found.input_rows, found.published_rows, "first" in found.snapshot_ids) == (3, {"first": 6}, True)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("is_torn", [False, True])
 def test_a_recovered_record_has_its_snapshots(workshop: Workshop, *, is_torn: bool) -> None:
     """With `publish_every` Spark has committed the batch, and does not run it again."""
@@ -112,6 +114,7 @@ def test_a_rejection_that_the_ledger_forgot_is_not_recorded_as_published(worksho
     assert 1 not in found or found[1].is_rejected, found[1].published_rows
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("is_torn", [False, True])
 def test_a_torn_former_output_is_in_the_record_of_what_it_shows(workshop: Workshop, *, is_torn: bool) -> None:
     stream = run_with_two(workshop)
@@ -128,6 +131,7 @@ def test_a_torn_former_output_is_in_the_record_of_what_it_shows(workshop: Worksh
     assert found[1] == {"first": 1, "second": 1}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("point", [CrashPoint.SWAPPING, CrashPoint.COMMITTED])
 def test_a_refresh_that_died_behind_its_commit_does_not_lock_a_torn_stream(
     workshop: Workshop, point: CrashPoint
@@ -159,6 +163,7 @@ def test_a_refresh_that_died_behind_its_commit_does_not_lock_a_torn_stream(
     assert [row["id"] for row in workshop.rows("first")] == [1, 2]
 
 
+@pytest.mark.full
 def test_a_way_back_that_died_behind_its_commit_does_not_lock_a_torn_stream(workshop: Workshop) -> None:
     for table in ("source", "first"):
         workshop.declare_table(table, {"id": "long"})

@@ -34,6 +34,7 @@ def die_at(subject: Subject, point: CrashPoint) -> None:
         subject.run(reached=dying_at(point))
 
 
+@pytest.mark.full
 def test_a_list_that_only_a_merge_reads_is_found_too(workshop: Workshop) -> None:
     """A batch that waits lies below the snapshot that fenced the next run off, and MERGE reads its own list."""
     subject = Subject(workshop=workshop, kind=Kind.G)
@@ -78,6 +79,7 @@ def test_a_torn_staging_table_of_a_table_that_was_created_again_is_emptied(works
     assert f"Empty {subject.stagings[0]}" in said, said
 
 
+@pytest.mark.full
 def test_a_rewind_names_a_torn_former_output_and_not_its_table(workshop: Workshop) -> None:
     """Its table was dropped, as what is not needed any more is."""
     stream = run_with_two(workshop)
@@ -159,6 +161,7 @@ def test_what_waits_for_a_torn_former_output_can_be_abandoned(workshop: Workshop
     assert [row["id"] for row in workshop.rows("first")] == [1, 2]
 
 
+@pytest.mark.full
 def test_rows_of_a_staging_table_that_nothing_reads_again_are_counted(workshop: Workshop) -> None:
     """The ledger forgot the generation, and the state is lost with its copies: the checkpoint stays as it is, so that
     nothing is read again of what the emptied staging table listed, until a person resets the stream."""
@@ -183,6 +186,7 @@ def test_rows_of_a_staging_table_that_nothing_reads_again_are_counted(workshop: 
     assert plan.evidence["empties"] == []
 
 
+@pytest.mark.full
 def test_a_refresh_that_died_before_its_commit_does_not_lock_a_torn_stream(workshop: Workshop) -> None:
     """Each command names another one: the refresh the repair, the repair the refresh, and giving it up the repair."""
     for table in ("source", "first"):

@@ -7,6 +7,7 @@ from unittest.mock import patch
 
 import pytest
 from tests.fixtures.continuations import expire, go_on, plan_of
+from tests.fixtures.drill import first_of
 from tests.fixtures.faulty_drivers import declare_lost
 from tests.fixtures.streams_of_tables import dying_at
 from tests.fixtures.workshop import Workshop
@@ -47,6 +48,7 @@ def start(workshop: Workshop) -> str:
     return stream
 
 
+@pytest.mark.full
 def test_a_continuation_that_died_before_its_generation_can_be_made_in_the_other_way(workshop: Workshop) -> None:
     stream = start(workshop)
     cut(workshop, 2, 3)
@@ -67,7 +69,7 @@ def test_a_folder_with_more_than_a_try_wrote_is_left_alone(workshop: Workshop) -
         go_on(workshop, stream, leaves_out=True)
 
 
-@pytest.mark.parametrize("left_out", ["", "commits/1"])
+@pytest.mark.parametrize("left_out", first_of("", "commits/1"))
 def test_a_try_that_died_is_no_obstacle_when_the_stream_ran_on(workshop: Workshop, left_out: str) -> None:
     """The sink had a batch that was not committed, which may be left without a gap. left_out: the last file of the try,
     which it died before."""
@@ -100,6 +102,7 @@ def test_a_stream_is_reset_behind_a_continuation_that_died_by_the_ways_that_are_
     reset_stream(workshop.ledger, workshop.stream(stream), workshop.settings, asked_by="a test")
 
 
+@pytest.mark.full
 def test_another_meaning_of_the_state_is_refused_behind_a_continuation_that_died(workshop: Workshop) -> None:
     """What the checkpoint depends on is known as soon as the generation is."""
     counting = Counting(workshop)
@@ -123,6 +126,7 @@ def test_another_meaning_of_the_state_is_refused_behind_a_continuation_that_died
         workshop.run(counting.cut)
 
 
+@pytest.mark.full
 def test_a_ledger_of_before_a_continuation_is_written_back_before_another_one(workshop: Workshop) -> None:
     stream = start(workshop)
     cut(workshop, 2, 3)
@@ -154,6 +158,7 @@ def die_with_state(workshop: Workshop, counting: Counting, at: CrashPoint) -> No
         uncommit(workshop, counting.cut, 2)
 
 
+@pytest.mark.full
 def test_a_stream_with_state_is_named_the_way_that_leads_out(workshop: Workshop) -> None:
     """One of two tables shows the batch."""
     counting = Counting(workshop)
@@ -165,6 +170,7 @@ def test_a_stream_with_state_is_named_the_way_that_leads_out(workshop: Workshop)
     assert (refused.value.next_step or "").startswith(f"`sluice stream reset {counting.cut}`")
 
 
+@pytest.mark.full
 def test_a_ledger_that_was_written_back_still_knows_that_a_stream_keeps_state(workshop: Workshop) -> None:
     counting = Counting(workshop)
     die_with_state(workshop, counting, CrashPoint.PUBLISHED)
@@ -176,7 +182,7 @@ def test_a_ledger_that_was_written_back_still_knows_that_a_stream_keeps_state(wo
         go_on(workshop, counting.cut)
 
 
-@pytest.mark.parametrize("path", ["metadata", "offsets/0", "commits/0"])
+@pytest.mark.parametrize("path", first_of("metadata", "offsets/0", "commits/0"))
 def test_a_file_that_cannot_be_read_is_repaired_before_a_continuation(workshop: Workshop, path: str) -> None:
     stream = start(workshop)
     cut(workshop, 2, 3)

@@ -30,6 +30,7 @@ def start(workshop: Workshop) -> str:
     return stream
 
 
+@pytest.mark.full
 def test_an_input_that_was_rolled_back_into_a_planned_read_is_not_followed(workshop: Workshop) -> None:
     stream = start(workshop)
     for number in (2, 3, 4):
@@ -144,6 +145,7 @@ def rewind(workshop: Workshop, stream: str, *, batch: int, dies_at: int = 0) -> 
     )
 
 
+@pytest.mark.full
 def test_a_rewind_to_where_a_continuation_began_is_completed_over_a_log_that_spark_has_purged(
     workshop: Workshop,
 ) -> None:

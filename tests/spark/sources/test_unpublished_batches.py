@@ -47,6 +47,7 @@ def test_batches_that_wait_for_a_person_are_decided_about_before(workshop: Works
     assert ids(workshop) == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.full
 def test_who_leaves_them_out_is_shown_how_many_rows_are_given_up(workshop: Workshop) -> None:
     stream = hold_two(workshop)
     plan = go_on(workshop, stream, leaves_out=True)
@@ -60,6 +61,7 @@ def test_who_leaves_them_out_is_shown_how_many_rows_are_given_up(workshop: Works
     assert len(ids(workshop)) == 3 - left_out
 
 
+@pytest.mark.full
 def test_batches_that_a_driver_left_are_published_by_the_start_that_is_named(workshop: Workshop) -> None:
     """They were to be published together, and the driver died before that."""
     for table in ("source", "first"):

@@ -41,6 +41,7 @@ def test_what_waits_for_a_former_output_is_not_left_behind_in_silence(workshop: 
     assert f"`sluice batch publish {stream} {behind}`" in (refused.value.next_step or "")
 
 
+@pytest.mark.full
 def test_what_was_given_up_once_is_not_to_be_given_up_again(workshop: Workshop) -> None:
     """No run has followed the first continuation, and the input was cut once more."""
     stream = hold_two(workshop)
@@ -53,6 +54,7 @@ def test_what_was_given_up_once_is_not_to_be_given_up_again(workshop: Workshop) 
     assert "Give up" not in said, said
 
 
+@pytest.mark.full
 def test_who_has_decided_is_not_told_to_decide(workshop: Workshop) -> None:
     stream = hold_two(workshop)
     choose(workshop, stream, OperationVerb.RELEASE_BATCH)
@@ -61,6 +63,7 @@ def test_who_has_decided_is_not_told_to_decide(workshop: Workshop) -> None:
     assert "Decide about" not in (refused.value.next_step or "")
 
 
+@pytest.mark.full
 def test_batches_are_counted_where_the_mark_was_removed(workshop: Workshop) -> None:
     """A visible batch that is still staged is no loss, and one that is neither staged nor visible is one."""
     for table in ("source", "first"):
@@ -111,6 +114,7 @@ def declare_for(workshop: Workshop, table: str) -> str:
     return stream
 
 
+@pytest.mark.full
 def test_what_waits_for_the_former_table_of_an_output_is_not_left_behind(workshop: Workshop) -> None:
     """The new table is declared, and not created yet."""
     stream = wait_together(workshop)
@@ -132,6 +136,7 @@ def test_what_waits_for_another_table_is_decided_about_before(workshop: Workshop
     assert f"`sluice batch publish {stream} main`" in (refused.value.next_step or "")
 
 
+@pytest.mark.full
 def test_what_was_given_up_does_not_refuse_a_move_to_a_new_input(workshop: Workshop) -> None:
     """No run has followed the first continuation, and the input was deleted and created again."""
     stream = hold_two(workshop)
@@ -144,6 +149,7 @@ def test_what_was_given_up_does_not_refuse_a_move_to_a_new_input(workshop: Works
     plan_of(workshop, stream)
 
 
+@pytest.mark.full
 def test_a_refresh_that_has_landed_leaves_nothing_that_is_not_visible(workshop: Workshop) -> None:
     """The ledger does not have its generation yet."""
     for table in ("source", "first"):
@@ -186,6 +192,7 @@ def test_a_batch_that_one_of_two_tables_shows_is_in_each_of_them_once(workshop: 
     assert found == {"first": [1, 2, 3, 4], "second": [1, 2, 3, 4]}
 
 
+@pytest.mark.full
 def test_a_visible_batch_is_not_read_again_because_an_output_is_new(workshop: Workshop) -> None:
     """The only output shows the batch, the driver died before its commit, and another output is declared since."""
     for table in ("source", "first", "second"):
@@ -207,6 +214,7 @@ def test_a_visible_batch_is_not_read_again_because_an_output_is_new(workshop: Wo
     assert [row["id"] for row in workshop.rows("first")] == [1, 2, 3, 4]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("then", [("first",), ("first", "second")])
 def test_outputs_that_come_and_go_refuse_no_continuation(workshop: Workshop, then: tuple[str, ...]) -> None:
     """The second output was left for a batch, and nothing waits."""
@@ -224,6 +232,7 @@ def test_outputs_that_come_and_go_refuse_no_continuation(workshop: Workshop, the
     assert [row["id"] for row in workshop.rows("second")] == ([1, 3, 4] if len(then) > 1 else [1])
 
 
+@pytest.mark.full
 def test_what_a_table_that_was_set_back_lost_can_be_given_up_and_the_stream_runs(workshop: Workshop) -> None:
     """The way that is named leads out."""
     subject = Subject(workshop=workshop, kind=Kind.I)

@@ -55,6 +55,7 @@ def declare_beside(workshop: Workshop, **others: Mapping[str, Any]) -> str:
     return stream
 
 
+@pytest.mark.full
 def test_an_output_that_shows_no_batch_leaves_a_way_past_the_gap(workshop: Workshop) -> None:
     """The table shows the batch, and nothing shows whether the other output has it."""
     stream = declare_beside(workshop, other={"python": {"function": f"s{workshop.namespace}.py:note"}})
@@ -168,6 +169,7 @@ def test_iceberg_s_own_sink_skips_no_row_behind_a_gap(workshop: Workshop) -> Non
     assert ids(workshop, "target") == [1, 2, 3, 4]
 
 
+@pytest.mark.full
 def test_what_waits_in_a_torn_staging_table_is_not_published_by_a_start(workshop: Workshop) -> None:
     stream = run_with_two(workshop)
     workshop.append("source", [{"id": 2}])
@@ -186,6 +188,7 @@ def test_what_waits_in_a_torn_staging_table_is_not_published_by_a_start(workshop
     assert ids(workshop, "first") == [1, 2, 4]
 
 
+@pytest.mark.full
 def test_a_visible_batch_is_not_read_again_because_its_output_has_another_name(workshop: Workshop) -> None:
     for table in ("source", "first"):
         workshop.declare_table(table, {"id": "long"})
