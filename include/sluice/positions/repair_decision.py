@@ -191,11 +191,12 @@ class _Checkpoint:
         if not self.seen.keeps_state:
             is_open = newest == done - 1 and f"{COMMITS}/{done}" not in self._paths and self._is_right(done)
             # The driver died before the commit, and Spark runs it again by itself; where more is planned, it was done.
-            return newest if is_open and self.seen.planned <= done and not self._reads_on(done) else done
+            is_last = max(self.seen.planned, self.seen.newest_visible) <= done
+            return newest if is_open and is_last and not self._reads_on(done) else done
         if done in self._good(OFFSETS) and not self._is_right(done):
             raise _UnprovableError(f"its state is of another batch {done} than the one in the tables")
         for stands in (newest, newest - 1):
-            if stands >= done - 1 and self._has_state(stands):
+            if stands >= max(done, self.seen.newest_visible) - 1 and self._has_state(stands):
                 return stands
         raise _UnprovableError(self._lost_state(newest, done))
 

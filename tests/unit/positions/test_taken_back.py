@@ -64,7 +64,12 @@ def test_none_is_taken_back_while_another_table_waits_for_a_person() -> None:
 
 
 @pytest.mark.parametrize(
-    ("contents", "written"), [(files(planned=5, committed=4), set()), (files(planned=4, committed=4), {"offsets/5"})]
+    ("contents", "written"),
+    [
+        (files(planned=5, committed=4), set()),
+        (files(planned=4, committed=4), {"offsets/5"}),
+        (files(planned=4, committed=3), {"offsets/5", "commits/4"}),
+    ],
 )
 def test_a_batch_that_one_of_two_tables_shows_is_read_again_for_the_other(
     contents: dict[str, str], written: set[str]
@@ -87,3 +92,13 @@ def test_a_checkpoint_that_has_not_planned_what_one_table_shows_is_behind() -> N
     beside = replace(whole.tables[0], output=StagedOutput(stream="silver", output="beside", target="n.u"))
 
     assert found(replace(whole, tables=(*whole.as_behind(3).tables, beside))) == ["checkpoint behind"]
+
+
+def test_a_state_that_is_two_batches_behind_one_table_is_not_continued() -> None:
+    whole = position(files(planned=5, committed=4, state=4), visible=5, state=True)
+    beside = replace(whole.tables[0], output=StagedOutput(stream="silver", output="beside", target="n.u"))
+
+    decided = decide_repair(replace(whole, tables=(*whole.as_behind(4).tables, beside)))
+
+    assert isinstance(decided, Refusal)
+    assert "its state is damaged" in decided.sentence
