@@ -15,6 +15,7 @@ from sluice.ledger.held_batches import HeldBatch
 from sluice.ledger.refreshes import OPEN_STATES, RefreshObservation, RefreshState
 from sluice.operations import NO_FEWER, OperationPlan, OperationVerb, Refusal, RefusalReason, Stake, steps_of
 from sluice.publication.batch_rejection import name_of, returning_sentence
+from sluice.tables.delete_files import statement_without_delete_files
 
 _MOST_NAMED = 5
 """How many intervals a sentence names."""
@@ -229,8 +230,8 @@ def _refusals(seen: RefreshTargetObservation) -> Iterator[Refusal]:
         yield Refusal(
             reason=RefusalReason.DELETE_FILES,
             sentence=f"{seen.target} has {has}, and a refresh exchanges data files.",
-            next_step=f"Compact it (`sluice table maintain {seen.target}`), and declare `write.merge.mode: "
-            "copy-on-write`.",
+            next_step="Declare `write.merge.mode: copy-on-write`, and write its rows again in Spark while nothing "
+            f"writes it: `{statement_without_delete_files(seen.target)}`.",
         )
     if seen.held is not None:
         yield _waits_for_a_person(seen.held)

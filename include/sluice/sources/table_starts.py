@@ -33,6 +33,7 @@ from sluice.declarations.source_declarations import IcebergSource, SnapshotStart
 from sluice.errors import LakehouseError
 from sluice.sources.iceberg_positions import BEGINNING, StreamOffset, TableStep, history_of
 from sluice.tables.catalog import catalog_refusals
+from sluice.tables.delete_files import statement_without_delete_files
 
 
 class StartWay(StrEnum):
@@ -125,8 +126,8 @@ def plan_whole_table(table: str, history: Sequence[TableStep], files_of: FilesOf
     if newest.delete_files:
         return Unreachable(
             reason=f"{table} has {newest.delete_files} delete files, which a read of its files alone would not apply",
-            next_step=f"Rewrite them first: `CALL system.rewrite_data_files(table => '{table}', options => "
-            "map('delete-file-threshold', '1'))`. Or declare `starting: latest`.",
+            next_step="Rewrite them first, in Spark and while nothing writes them: "
+            f"`{statement_without_delete_files(table)}`. Or declare `starting: latest`.",
         )
     return NeedsAppend(cleans=not newest.is_clean)
 

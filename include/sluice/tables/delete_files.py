@@ -54,6 +54,23 @@ def delete_files_of(table: Table, manifests: Iterable[ManifestFile]) -> DeleteFi
     return every
 
 
+def statement_without_delete_files(table: str) -> str:
+    """What a person runs in Spark, while nothing writes a table, so that it has no delete files any more.
+
+    Behind rows that keep their sequence number Iceberg does not know a delete file of several data files for one that
+    hides nothing. With new numbers an equality delete that is committed meanwhile would not hide them.
+
+    Source: https://iceberg.apache.org/docs/latest/spark-procedures/#rewrite_data_files
+    """
+    named = {
+        "delete-file-threshold": "1",
+        "use-starting-sequence-number": "false",
+        "remove-dangling-deletes": "true",
+    }
+    options = ", ".join(f"'{name}', '{value}'" for name, value in named.items())
+    return f"CALL <catalog>.system.rewrite_data_files(table => '{table}', options => map({options}))"
+
+
 def _path_of(file: DataFile) -> str | None:
     """The only data file of which a position delete file hides rows: its bounds are the same then.
 

@@ -12,6 +12,7 @@ from tests.spark.maintenance.test_maintenance import NO_EXPIRY, declare, ids, st
 from sluice.ledger.maintenance_runs import MaintenanceObservation, MaintenanceStep, StepOutcome
 from sluice.maintenance.file_rewrite import rewrite_small_files
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
+from sluice.tables.delete_files import statement_without_delete_files
 
 COMPACTION = {"compaction": {"target_file_bytes": "64MiB", "min_input_files": 50}, **NO_EXPIRY}
 
@@ -90,3 +91,18 @@ def test_delete_files_whose_data_files_are_gone_ask_for_nothing(workshop: Worksh
     delete(workshop, table, "id IN (0, 1, 2)")
     assert maintain(workshop, table).after.delete_files == 0
     assert ids(workshop, table) == [3, 4, 5, 20]
+
+
+@pytest.mark.parametrize("granularity", ["file", "partition"])
+def test_the_statement_that_is_named_leaves_no_delete_file(workshop: Workshop, granularity: str) -> None:
+    """Also where they hide too little for maintenance, or data files share them."""
+    table = with_files(workshop, granularity=granularity)
+    delete(workshop, table, "id IN (1, 12)")
+    before = maintain(workshop, table, open_session=unneeded).after
+    catalog = workshop.settings.catalog.name
+
+    workshop.spark.sql(statement_without_delete_files(table).replace("<catalog>", catalog))
+
+    assert before.delete_files > 0
+    after = maintain(workshop, table, open_session=unneeded).after
+    assert (after.delete_files, ids(workshop, table)) == (0, [one for one in range(20) if one not in (1, 12)])
