@@ -213,10 +213,11 @@ class _Checkpoint:
         kept = "" if known is None or known.state_rows is None else f" ({known.state_rows:,} rows of state)"
         if not state_stores(self.contents.files):
             return f"its state is lost, and with it what batches up to {done} left open{kept}"
-        if newest < done - 1:
-            batches = range(newest + 1, done + 1)
+        held = max(done, self.seen.newest_visible)
+        if newest < held - 1:
+            batches = range(newest + 1, held + 1)
             return (
-                f"its state ends behind batch {newest}, and the tables hold batches up to {done}: {len(batches)} "
+                f"its state ends behind batch {newest}, and the tables hold batches up to {held}: {len(batches)} "
                 f"batches {_rows(self._rows_of(batches))}would be missing in it"
             )
         return f"its state is damaged{kept}: {self._state_at(newest).message}"

@@ -102,3 +102,7 @@ def test_a_state_that_is_two_batches_behind_one_table_is_not_continued() -> None
 
     assert isinstance(decided, Refusal)
     assert "its state is damaged" in decided.sentence
+    older = position(files(planned=4, committed=3, state=4), visible=5, state=True)
+    whole_state = decide_repair(replace(older, tables=(*older.as_behind(4).tables, beside)))
+    assert isinstance(whole_state, Refusal)
+    assert "its state ends behind batch 3, and the tables hold batches up to 5: 2 batches" in whole_state.sentence
