@@ -38,7 +38,8 @@ class CompactionDeclaration(Declared):
     )
     leave_recent: Duration | None = Field(
         None,
-        description="partitions that were written within so long are left alone; Spark waits for all of them",
+        description="partitions that were written within so long are left alone; for all of them Spark waits while "
+        "there are files of an earlier partitioning",
     )
 
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from math import ceil
 
 from sluice.declarations.maintenance_declaration import CompactionDeclaration, MaintenanceDeclaration
 from sluice.declarations.scalar_types import duration_words
 from sluice.ledger.maintenance_runs import MaintenanceStep
+from sluice.maintenance.rewrite_calls import (
+    LARGEST_CALL_FILES,
+    MOST_FILES,
+    PartitionWork,
+    rewrite_calls,
+    unnamed_because,
+)
 from sluice.maintenance.step_decision import (
     SECONDS_OF_A_FILE,
     SECONDS_OF_A_MEBIBYTE,
@@ -24,15 +31,6 @@ from sluice.tables.table_observation import PartitionObservation, TableObservati
 SMALL_FILE_SHARE = 0.75
 """A file below this share of the target size is small: Iceberg's own default for `min-file-size-bytes`."""
 
-LARGEST_RUN_FILES = 5_000
-"""How many files one run rewrites at most: its plan is held in the driver's memory. The next run does the rest."""
-
-COMMIT_BYTES = 1024**3
-"""How much one commit of a compaction replaces, roughly: a conflict then costs minutes of work and not hours."""
-
-MOST_COMMITS = 10
-"""How many commits one compaction makes at most; every one adds a snapshot."""
-
 GROUP_FILES = 8
 """How many files of the target size one rewrite job writes at most."""
 
@@ -44,13 +42,6 @@ MOST_BYTES_WITHOUT_SPARK = 512 * 1024**2
 """How much one run compacts by PyArrow at most: a minute or two of one core."""
 
 
-PARTIAL_PROGRESS = "partial-progress.enabled"
-"""The option with which Spark commits a compaction in parts."""
-
-DELETE_RATIO = "delete-ratio-threshold"
-"""The option with which Spark writes a data file again of which its delete files hide so large a share."""
-
-
 def small_file_bytes(policy: MaintenanceDeclaration) -> int:
     """The size below which a data file is small; without a compaction policy, by the default one."""
     compaction = policy.compaction or CompactionDeclaration()
@@ -58,45 +49,62 @@ def small_file_bytes(policy: MaintenanceDeclaration) -> int:
 
 
 def decide_compaction(policy: CompactionDeclaration | None, seen: TableObservation, now: datetime) -> StepDecision:
-    """What to do with the small files of a table at a time."""
+    """What to do with the small files of a table at a time, and with what delete files hide in it."""
     step = MaintenanceStep.REWRITE_DATA_FILES
     if policy is None:
         return skipped(step, StepReason.NOT_DECLARED, "the table declares no compaction")
     if seen.snapshot_id is None:
         return skipped(step, StepReason.NO_SNAPSHOT, "the table has no snapshot yet")
-    full = [partition for partition in seen.partitions if _is_due(partition, policy)]
+    full = [one for one in seen.partitions if _is_due(one, policy)]
     found = [one for one in seen.partitions if 0 < one.deleted_rows >= policy.max_deleted_share * one.rows]
-    # Spark would write the recent ones again, too; the small files of the others are put together meanwhile without it.
-    hiding = [] if any(_is_recent(one, policy, now) for one in (*found, *full)) else found
-    due = [partition for partition in full if not _is_recent(partition, policy, now)]
-    if (full or found) and not hiding and (not due or (len(due) < len(full) and _why_spark(policy, seen, due))):
-        return _left_alone(policy, due=len(due), full=len(full or found))
+    recent = {one.partition for one in (*full, *found) if _is_recent(one, policy, now)}
+    due = [one for one in full if one.partition not in recent]
+    hiding = [one for one in found if one.partition not in recent]
+    unnamed = unnamed_because(seen, [*due, *hiding])
+    if unnamed and recent:  # Spark would rewrite the recent ones, too, and PyArrow applies no deletes to large files
+        hiding = []
+    why_spark = "the rows that delete files hide" if hiding else _why_spark(policy, seen, due)
+    if recent and (not (due or hiding) or (unnamed and why_spark)):
+        wanted = {one.partition for one in (*full, *found)}
+        return _left_alone(policy, recent=len(recent), wanted=len(wanted), unnamed=unnamed)
     if not due and not hiding:
         why = f"{seen.small_files} of {seen.data_files} files are small, and no partition has {policy.min_input_files}"
-        return skipped(step, StepReason.FEW_SMALL_FILES, f"{why}{_hidden(seen.partitions, '; delete files hide ')}")
-    files = sum(partition.small_files for partition in due)
-    names = {partition.partition for partition in (*due, *hiding)}
-    rewritten_bytes = sum(one.small_bytes for one in due) + sum(one.data_bytes - one.small_bytes for one in hiding)
-    why_spark = "the rows that delete files hide" if hiding else _why_spark(policy, seen, due)
+        why += _hidden(seen.partitions, "; delete files hide ")
+        return skipped(step, StepReason.FEW_SMALL_FILES, why)
+    return _rewrite(policy, seen, due=due, hiding=hiding, recent=recent, why_spark=why_spark)
+
+
+def _rewrite(
+    policy: CompactionDeclaration,
+    seen: TableObservation,
+    *,
+    due: Sequence[PartitionObservation],
+    hiding: Sequence[PartitionObservation],
+    recent: Collection[str],
+    why_spark: str,
+) -> StepDecision:
+    work = _work(policy, due, hiding)
+    calls, later = rewrite_calls(seen, work) if why_spark else ((), 0)
+    rewritten_bytes, files = sum(one.bytes for one in work), sum(one.small_files for one in due)
     by = f", by Spark because of {why_spark}" if why_spark else ""
-    left = f", {len(full) - len(due)} more are left alone as recently written" if len(due) < len(full) else ""
+    left = f", {len(recent)} more are left alone as recently written" if recent else ""
+    left += f", {later} more are left to the next run" if later else ""
     mebibytes = rewritten_bytes / 1024**2
     return StepDecision(
-        step=step,
+        step=MaintenanceStep.REWRITE_DATA_FILES,
         action=StepAction.RUN,
         reason=StepReason.DELETED_ROWS if hiding else StepReason.SMALL_FILES,
         explanation=(
             f"{files} small files{_hidden(hiding, ' and what delete files hide, ')} ({rewritten_bytes} bytes) in "
-            f"{len(names)} of {len(seen.partitions)} partitions{by}{left}"
+            f"{len(work)} of {len(seen.partitions)} partitions{by}{left}"
         ),
-        options={
-            **_compaction_options(policy, rewritten_bytes),
-            **({DELETE_RATIO: str(policy.max_deleted_share)} if hiding else {}),
-        },
+        options=_compaction_options(policy),
+        calls=calls,
         is_for_spark=bool(why_spark),
         is_sorted=bool(why_spark) and policy.strategy == "sort",
         partitions=tuple(partition.partition for partition in due),
-        gain=sum(_saved_files(partition, policy) for partition in due) + len(hiding),
+        left=len(recent) + later,
+        gain=sum(one.gain for one in work),
         cost_seconds=(
             SPARK_SECONDS + mebibytes * SPARK_SECONDS_OF_A_MEBIBYTE
             if why_spark
@@ -104,6 +112,31 @@ def decide_compaction(policy: CompactionDeclaration | None, seen: TableObservati
         ),
         cost_bytes=rewritten_bytes,
     )
+
+
+def _work(
+    policy: CompactionDeclaration,
+    due: Sequence[PartitionObservation],
+    hiding: Sequence[PartitionObservation],
+) -> Sequence[PartitionWork]:
+    """The small files of the partitions that are due, and any file of those of which delete files hide much."""
+    saved = {one.partition: _saved_files(one, policy) for one in due}
+    work = {
+        one.partition: PartitionWork(
+            partition=one, files=one.small_files, bytes=one.small_bytes, gain=saved[one.partition]
+        )
+        for one in due
+    }
+    work |= {
+        one.partition: PartitionWork(
+            partition=one,
+            files=one.data_files,
+            bytes=one.data_bytes,
+            gain=saved.get(one.partition, 0) + 1,
+        )
+        for one in hiding
+    }
+    return tuple(work.values())
 
 
 def _is_due(partition: PartitionObservation, policy: CompactionDeclaration) -> bool:
@@ -127,12 +160,12 @@ def _is_recent(partition: PartitionObservation, policy: CompactionDeclaration, n
     return written is not None and spared is not None and now - written < spared
 
 
-def _left_alone(policy: CompactionDeclaration, *, due: int, full: int) -> StepDecision:
-    """Spark's procedure rewrites all partitions or none, so it waits until none of those to rewrite is recent."""
+def _left_alone(policy: CompactionDeclaration, *, recent: int, wanted: int, unnamed: str) -> StepDecision:
+    """Without a filter Spark's procedure rewrites all partitions or none: it waits until none of them is recent."""
     spared = "" if policy.leave_recent is None else duration_words(policy.leave_recent)
-    why = f"{full - due} of {full} partitions to rewrite were written within {spared}, and are left alone"
-    if due:
-        why += "; the others need Spark, which would rewrite all of them"
+    why = f"{recent} of {wanted} partitions to rewrite were written within {spared}, and are left alone"
+    if recent < wanted:
+        why += f"; the others need Spark, which would rewrite all of them, because the table has {unnamed}"
     return skipped(MaintenanceStep.REWRITE_DATA_FILES, StepReason.RECENTLY_WRITTEN, why)
 
 
@@ -150,21 +183,22 @@ def _why_spark(policy: CompactionDeclaration, seen: TableObservation, due: Seque
         return "the order of rows over several files"
     if sum(partition.small_bytes for partition in due) > MOST_BYTES_WITHOUT_SPARK:
         return "their size"
-    if sum(partition.small_files for partition in due) > LARGEST_RUN_FILES:
+    if sum(partition.small_files for partition in due) > LARGEST_CALL_FILES:
         return "their number"
     return ""
 
 
-def _compaction_options(policy: CompactionDeclaration, rewritten_bytes: int) -> Mapping[str, str]:
-    """Source: https://iceberg.apache.org/docs/latest/spark-procedures/#rewrite_data_files"""
-    commits = min(MOST_COMMITS, ceil(rewritten_bytes / COMMIT_BYTES))
-    options: dict[str, object] = {
+def _compaction_options(policy: CompactionDeclaration) -> Mapping[str, str]:
+    """What Iceberg would take a default for is named, too: what is planned is what is done.
+
+    Source: https://iceberg.apache.org/docs/latest/spark-procedures/#rewrite_data_files
+    """
+    options = {
         "target-file-size-bytes": policy.target_file_bytes,
         "min-file-size-bytes": int(policy.target_file_bytes * SMALL_FILE_SHARE),
         "min-input-files": policy.min_input_files,
         "max-file-group-size-bytes": GROUP_FILES * policy.target_file_bytes,
-        "max-files-to-rewrite": LARGEST_RUN_FILES,
+        MOST_FILES: LARGEST_CALL_FILES,
+        "delete-ratio-threshold": policy.max_deleted_share,
     }
-    if commits > 1:
-        options |= {PARTIAL_PROGRESS: "true", "partial-progress.max-commits": commits}
     return {name: str(value) for name, value in options.items()}

@@ -5,8 +5,9 @@ policy, and on nothing that time alone changes; but where recently written parti
 is due, and nothing is taken from that look. A run that found nothing to rewrite therefore records by what it decided
 (`StepObservation.basis`), beside the figures that it records anyway. A later look with the same basis takes those, and
 decides pins, expiry and all that depends on the time as always. So does one after Spark has rewritten a table and found
-nothing to change: it would find that again. Another commit, another table of that name, another
-policy and another version of the program have another basis, and who rewrites files reads the manifests anyway.
+nothing to change, unless partitions were left for later: it would find that again. Another commit, another table of
+that name, another policy and another version of the program have another basis, and who rewrites files reads the
+manifests anyway.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from importlib.metadata import version
 
 from sluice.declarations.maintenance_declaration import MaintenanceDeclaration
 from sluice.ledger.maintenance_runs import MaintenanceObservation, MaintenanceStep, StepObservation, StepOutcome
-from sluice.maintenance.compaction_plan import PARTIAL_PROGRESS
 from sluice.maintenance.maintenance_plan import MaintenancePlan
 from sluice.maintenance.step_decision import StepReason
 from sluice.tables.table_observation import FILE_SIZE_EDGES, FileCounts
@@ -65,8 +65,7 @@ def with_basis(
     if decided is None or not is_of_snapshot:
         return run.operations
     done = _rewrite_of(run)
-    is_whole = PARTIAL_PROGRESS not in decided.options  # of which Iceberg only logs the commits that fail
-    is_tried = decided.is_for_spark and is_whole and done is not None and done.outcome is StepOutcome.DONE
+    is_tried = decided.is_for_spark and not decided.left and done is not None and done.outcome is StepOutcome.DONE
     if decided.reason not in _NOTHING_TO_REWRITE and not is_tried:
         return run.operations
     basis = basis_of(policy, table_uuid=plan.seen.table_uuid, snapshot_id=plan.seen.snapshot_id)

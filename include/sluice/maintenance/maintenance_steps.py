@@ -9,21 +9,22 @@ files are put together here (`file_rewrite`); what else reads and writes files i
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_attempt
 
 from sluice.errors import LakehouseError, UnpublishableError
 from sluice.ledger.maintenance_runs import MaintenanceStep, StepObservation, StepOutcome
-from sluice.maintenance.compaction_plan import DELETE_RATIO
 from sluice.maintenance.file_rewrite import CommitConflictError, rewrite_small_files
 from sluice.maintenance.maintenance_plan import MaintenancePlan
 from sluice.maintenance.pin_commit import commit_pins
-from sluice.maintenance.step_decision import StepAction, StepDecision, StepReason
+from sluice.maintenance.step_decision import RewriteCall, StepAction, StepDecision, StepReason
 from sluice.publication.crash_points import Reached, unnoticed
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.tables.catalog import catalog_refusals
@@ -40,12 +41,13 @@ class TableProcedures(Protocol):
     Each raises CommitConflictError when another writer committed first, and LakehouseError when it fails otherwise.
     """
 
-    def rewrite_data_files(self, options: Mapping[str, str], *, is_sorted: bool) -> Mapping[str, Any]:
-        """Write small files together into larger ones.
+    def rewrite_data_files(self, options: Mapping[str, str], *, where: str, is_sorted: bool) -> Mapping[str, Any]:
+        """Write small files together into larger ones, with one commit.
 
         Parameters
         ----------
         options: of the procedure, by their names.
+        where: the filter of the files, as Iceberg's JSON; empty for all.
         is_sorted: whether all their rows are sorted by the order of the table.
         """
 
@@ -68,6 +70,8 @@ class TableProcedures(Protocol):
         """
 
 
+_Work = Callable[[StepDecision, MaintenancePlan, int | None], Mapping[str, Any]]
+
 ATTEMPTS = 3
 """The attempts of a rewrite while writers commit. Each attempt repeats the whole work."""
 
@@ -89,6 +93,24 @@ class _SetbackError(Exception):
     def __init__(self, setback: Setback, explanation: str) -> None:
         super().__init__(explanation)
         self.setback = setback
+
+
+@dataclass(slots=True, kw_only=True)
+class _Progress:
+    """What the attempts of a compaction by Spark have done. Each call is a commit by itself: one that was made stays.
+
+    left: the calls that no attempt has made yet.
+    """
+
+    left: list[RewriteCall]
+    figures: Counter[str] = field(default_factory=Counter)
+    made: int = 0
+
+    @property
+    def share(self) -> str:
+        """How much of it was committed, for a sentence; empty for a single call."""
+        calls = self.made + len(self.left)
+        return f"; {self.made} of {calls} parts were committed" if calls > 1 else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,13 +190,15 @@ class TableMaintainer:
 
     def _done(self, decision: StepDecision, plan: MaintenancePlan) -> StepObservation:
         attempts = 0
-        work = {
-            MaintenanceStep.REWRITE_DATA_FILES: self._rewrite_data_files,
+        progress = _Progress(left=list(decision.calls or (RewriteCall(),)))
+        works: Mapping[MaintenanceStep, _Work] = {
+            MaintenanceStep.REWRITE_DATA_FILES: partial(self._rewrite_data_files, progress),
             MaintenanceStep.REWRITE_MANIFESTS: self._rewrite_manifests,
             MaintenanceStep.PIN_SNAPSHOTS: self._pin_snapshots,
             MaintenanceStep.EXPIRE_SNAPSHOTS: self._expire_snapshots,
             MaintenanceStep.REMOVE_ORPHANS: self._remove_orphans,
-        }[decision.step]
+        }
+        work = works[decision.step]
         tries = Retrying(stop=stop_after_attempt(ATTEMPTS), retry=retry_if_exception_type(CommitConflictError))
         try:
             since = self._head()
@@ -183,31 +207,51 @@ class TableMaintainer:
                     attempts += 1
                     result = work(decision, plan, since)
         except RetryError as error:
-            explanation = f"writers committed first, {attempts} times of {attempts}: {_cause(error)}"
-            return _observation(decision, StepOutcome.YIELDED, Setback.WRITERS_WON, explanation, attempts=attempts)
+            explanation = f"writers committed first, {attempts} times of {attempts}: {_cause(error)}{progress.share}"
+            won, done = Setback.WRITERS_WON, dict(progress.figures)
+            return _observation(decision, StepOutcome.YIELDED, won, explanation, attempts=attempts, result=done)
         except _SetbackError as error:
             return _observation(decision, StepOutcome.FAILED, error.setback, str(error), attempts=attempts)
         except UnpublishableError as error:
             return _observation(decision, StepOutcome.REFUSED, Setback.ORPHANS_NEEDED, str(error), attempts=attempts)
         except LakehouseError as error:
-            return _observation(decision, StepOutcome.FAILED, Setback.PROCEDURE_FAILED, str(error), attempts=attempts)
+            explanation, failed = f"{error}{progress.share}", Setback.PROCEDURE_FAILED
+            return _observation(decision, StepOutcome.FAILED, failed, explanation, attempts=attempts)
         return _observation(decision, StepOutcome.DONE, attempts=attempts, result=result)
 
     def _rewrite_data_files(
-        self, decision: StepDecision, plan: MaintenancePlan, since: int | None
+        self, progress: _Progress, decision: StepDecision, plan: MaintenancePlan, since: int | None
     ) -> Mapping[str, Any]:
         if not decision.is_for_spark:
             result = self._rewrite_without_spark(decision, plan)
-        else:
-            result = self._engine.rewrite_data_files(decision.options, is_sorted=decision.is_sorted)
+            _require_all_replaced(result)
+            return result
+        removed: Mapping[str, Any] = {}
         try:
-            if DELETE_RATIO in decision.options:
-                result = {**result, "removed_dangling_delete_files": self._removed_dangling_deletes()}
+            conflict = self._rewrite_by_spark(progress, decision)
+            if decision.reason is StepReason.DELETED_ROWS:
+                removed = {"removed_dangling_delete_files": self._removed_dangling_deletes()}
         finally:  # what was committed is compared with its parent, whatever comes of the rest
-            proof = self._verified(plan, since) if decision.is_for_spark else {}
-        if result["failed_data_files_count"]:
-            raise CommitConflictError(f"{result['failed_data_files_count']} files could not be replaced")
-        return {**result, **proof}
+            proof = self._verified(plan, since)
+        if conflict is not None:
+            raise conflict
+        return {**progress.figures, **removed, **proof}
+
+    def _rewrite_by_spark(self, progress: _Progress, decision: StepDecision) -> CommitConflictError | None:
+        """Make the calls that are left. One before which writers came does not keep the others from being made."""
+        conflict = None
+        for call in tuple(progress.left):
+            options = {**decision.options, **call.options}
+            try:
+                figures = self._engine.rewrite_data_files(options, where=call.where, is_sorted=decision.is_sorted)
+                _require_all_replaced(figures)
+            except CommitConflictError as error:
+                conflict = error
+                continue
+            progress.left.remove(call)
+            progress.made += 1
+            progress.figures.update(figures)
+        return conflict
 
     def _removed_dangling_deletes(self) -> int:
         """How many are gone: none where writers committed first each time. The rewrite was made and stays."""
@@ -291,6 +335,11 @@ def _observation(
         attempts=attempts,
         result=result or {},
     )
+
+
+def _require_all_replaced(figures: Mapping[str, Any]) -> None:
+    if figures["failed_data_files_count"]:
+        raise CommitConflictError(f"{figures['failed_data_files_count']} files could not be replaced")
 
 
 def _cause(error: RetryError) -> str:

@@ -51,13 +51,27 @@ class StepReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RewriteCall:
+    """A part of a compaction by Spark: one call, which makes one commit or none.
+
+    where: the filter of its partitions, as Iceberg's JSON; empty for the whole table.
+    options: besides those of the step, by their names.
+    """
+
+    where: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepDecision:
     """What to do with one step, and why.
 
     options: the arguments of Spark's procedure, by their names.
+    calls: the parts of a compaction by Spark.
     is_for_spark: whether Spark carries it out.
     is_sorted: whether a compaction by Spark sorts all rows by the order of the table.
-    partitions: those that a compaction by PyArrow rewrites, as paths.
+    partitions: those whose small files a compaction puts together, as paths.
+    left: how many partitions a compaction leaves for a later run, although it found files to rewrite in them.
     gain: how many files, manifests or snapshots there are fewer of afterwards, as far as it can be foreseen.
     cost_seconds, cost_bytes: the processor time that it takes, roughly, and what it reads.
     """
@@ -67,9 +81,11 @@ class StepDecision:
     reason: StepReason
     explanation: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    calls: tuple[RewriteCall, ...] = ()
     is_for_spark: bool = False
     is_sorted: bool = False
     partitions: tuple[str, ...] = ()
+    left: int = 0
     gain: int = 0
     cost_seconds: float = 0.0
     cost_bytes: int = 0

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent, ManifestFile
 from pyiceberg.table import Table
+from pyiceberg.typedef import Record
 
 from sluice.tables.manifest_reading import each_manifest
 
@@ -24,33 +25,51 @@ class DeleteFiles:
     rows_of: how many rows those list that are of one data file, by its path. A data file that is written again leaves
         its delete files behind, which hide nothing any more. Of those that several data files share, equality deletes
         among them, no manifest says how many rows they hide where.
+    written_ms: when the newest of each partition, as a path, was committed, but by a rewrite.
     limits: what of them keeps pyiceberg from reading rows without those that they hide.
     """
 
     files: int = 0
     rows_of: Counter[str] = field(default_factory=Counter)
+    written_ms: dict[str, int] = field(default_factory=dict)
     limits: set[str] = field(default_factory=set)
 
+    def add(self, other: DeleteFiles) -> None:
+        """Count others, too."""
+        self.files += other.files
+        self.rows_of.update(other.rows_of)
+        self.limits |= other.limits
+        for partition, written_ms in other.written_ms.items():
+            self.written_ms[partition] = max(self.written_ms.get(partition, 0), written_ms)
 
-def delete_files_of(table: Table, manifests: Iterable[ManifestFile]) -> DeleteFiles:
+
+def delete_files_of(table: Table, manifests: Iterable[ManifestFile], written_ms: Mapping[int, int]) -> DeleteFiles:
     """The delete files that some manifests list; manifests of data files are not read. What is kept follows the number
-    of data files that have any of their own."""
+    of data files that have any of their own, and of partitions.
+
+    Parameters
+    ----------
+    written_ms: when each snapshot was committed that wrote rows or deletes, by its id.
+    """
+    specs, schema = table.specs(), table.schema()
 
     def read(manifest: ManifestFile) -> DeleteFiles:
-        found = DeleteFiles()
+        found, newest = DeleteFiles(), defaultdict[Record, int](int)
         for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
             file = entry.data_file
             found.files += 1
             found.limits |= _limits_of(file)
             if (path := _path_of(file)) is not None:
                 found.rows_of[path] += file.record_count
+            newest[file.partition] = max(newest[file.partition], written_ms.get(entry.snapshot_id or 0, 0))
+        spec = specs[manifest.partition_spec_id]
+        for partition, written in newest.items():
+            found.written_ms[spec.partition_to_path(partition, schema)] = written
         return found
 
     every = DeleteFiles()
     for found in each_manifest(read, [one for one in manifests if one.content is ManifestContent.DELETES]):
-        every.files += found.files
-        every.rows_of.update(found.rows_of)
-        every.limits |= found.limits
+        every.add(found)
     return every
 
 

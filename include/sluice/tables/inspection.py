@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -18,6 +18,7 @@ from sluice.stored_keys import PUBLICATION_KEY
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.delete_files import DeleteFiles, delete_files_of
 from sluice.tables.manifest_reading import each_manifest
+from sluice.tables.partition_filters import PartitionColumn, filter_of, partition_columns
 from sluice.tables.rewrite_limits import rewrite_limits
 from sluice.tables.table_observation import (
     FILE_SIZE_EDGES,
@@ -50,8 +51,9 @@ def observe_table(
     newest = table.current_snapshot()
     with catalog_refusals(f"read the manifests of {name}"):
         manifests = newest.manifests(table.io) if newest and counted is None else []
-        deletes = delete_files_of(table, manifests)
-        files = _live_files(table, manifests, small_file_bytes, deletes)
+        written_ms = {one.snapshot_id: one.timestamp_ms for one in table.snapshots() if not _is_rewrite(one)}
+        deletes = delete_files_of(table, manifests, written_ms)
+        files = _live_files(table, manifests, small_file_bytes, deletes, written_ms)
         limits = (*rewrite_limits(table.metadata), *sorted(files.limits | deletes.limits))
     return TableObservation(
         table=name,
@@ -61,7 +63,8 @@ def observe_table(
         committed_at=_time(newest.timestamp_ms) if newest else None,
         rows=counted.rows if counted else files.rows,
         small_file_bytes=small_file_bytes,
-        partitions=_partitions(files),
+        partitions=_partitions(files, deletes, partition_columns(table.metadata)),
+        has_earlier_spec=files.has_earlier_spec,
         delete_files=counted.delete_files if counted else deletes.files,
         manifests=counted.manifests if counted else len(manifests),
         snapshots=tuple(
@@ -86,6 +89,7 @@ class _Sizes:
     small_files: int = 0
     small_bytes: int = 0
     written_ms: int = 0
+    values: set[Record] = field(default_factory=set)
 
     def add(self, other: _Sizes) -> None:
         self.rows += other.rows
@@ -95,6 +99,7 @@ class _Sizes:
         self.small_files += other.small_files
         self.small_bytes += other.small_bytes
         self.written_ms = max(self.written_ms, other.written_ms)
+        self.values |= other.values
 
 
 @dataclass(slots=True)
@@ -102,44 +107,53 @@ class _Files:
     """What is counted of some live files.
 
     by_partition: the sizes of the data files, by the partition as a path. by_size: their number between the edges.
-    limits: what of them only Spark can write again.
+    limits: what of them only Spark can write again. has_earlier_spec: whether one is of an earlier partition spec.
     """
 
     rows: int = 0
+    has_earlier_spec: bool = False
     by_partition: dict[str, _Sizes] = field(default_factory=dict)
     by_size: list[int] = field(default_factory=lambda: [0] * (len(FILE_SIZE_EDGES) + 1))
     limits: set[str] = field(default_factory=set)
 
     def add(self, other: _Files) -> None:
         self.limits |= other.limits
+        self.has_earlier_spec |= other.has_earlier_spec
         self.rows += other.rows
         for partition, sizes in other.by_partition.items():
             self.by_partition.setdefault(partition, _Sizes()).add(sizes)
         self.by_size = [own + others for own, others in zip(self.by_size, other.by_size, strict=True)]
 
 
-def _live_files(table: Table, manifests: Iterable[ManifestFile], small_file_bytes: int, deletes: DeleteFiles) -> _Files:
+def _live_files(
+    table: Table,
+    manifests: Iterable[ManifestFile],
+    small_file_bytes: int,
+    deletes: DeleteFiles,
+    written_ms: Mapping[int, int],
+) -> _Files:
     """What is counted of every live data file. A manifest's entries are dropped once they are counted: the memory
     follows the size of a manifest and the number of partitions, not the number of files."""
     specs, schema, default_spec_id = table.specs(), table.schema(), table.metadata.default_spec_id
-    written = {one.snapshot_id: one.timestamp_ms for one in table.snapshots() if not _is_rewrite(one)}
 
     def read(manifest: ManifestFile) -> _Files:
         found, by_record = _Files(), defaultdict[Record, _Sizes](_Sizes)
         for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
             file = entry.data_file
             found.rows += file.record_count
+            found.has_earlier_spec |= manifest.partition_spec_id != default_spec_id
             sizes = _sizes_of(file, small_file_bytes)
             if sizes.small_files and manifest.partition_spec_id != default_spec_id:
                 found.limits.add("small files of an earlier partition spec")
             if sizes.small_files and file.file_format != FileFormat.PARQUET:
                 found.limits.add("small files that are not Parquet")
             sizes.deleted_rows = deletes.rows_of[file.file_path]
-            sizes.written_ms = written.get(entry.snapshot_id, 0) if entry.snapshot_id is not None else 0
+            sizes.written_ms = written_ms.get(entry.snapshot_id or 0, 0)
             by_record[file.partition].add(sizes)
             found.by_size[bisect_right(FILE_SIZE_EDGES, file.file_size_in_bytes)] += 1
         spec = specs[manifest.partition_spec_id]
         for record, sizes in by_record.items():
+            sizes.values.add(record)
             found.by_partition.setdefault(spec.partition_to_path(record, schema), _Sizes()).add(sizes)
         return found
 
@@ -164,7 +178,12 @@ def _sizes_of(file: DataFile, small_file_bytes: int) -> _Sizes:
     )
 
 
-def _partitions(files: _Files) -> tuple[PartitionObservation, ...]:
+def _partitions(
+    files: _Files, deletes: DeleteFiles, columns: Sequence[PartitionColumn]
+) -> tuple[PartitionObservation, ...]:
+    for partition, written_ms in deletes.written_ms.items():
+        if (sizes := files.by_partition.get(partition)) is not None:
+            sizes.written_ms = max(sizes.written_ms, written_ms)
     return tuple(
         PartitionObservation(
             partition=partition,
@@ -175,6 +194,7 @@ def _partitions(files: _Files) -> tuple[PartitionObservation, ...]:
             small_files=sizes.small_files,
             small_bytes=sizes.small_bytes,
             written_at=_time(sizes.written_ms) if sizes.written_ms else None,
+            filter=None if files.has_earlier_spec else filter_of(columns, sizes.values),
         )
         for partition, sizes in sorted(files.by_partition.items())
     )

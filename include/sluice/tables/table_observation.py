@@ -51,7 +51,10 @@ class PartitionObservation:
     partition: `column=value` pairs joined by `/`; empty for an unpartitioned table.
     rows: as its data files have them. deleted_rows: those that delete files of single data files list, at most.
     small_files, small_bytes: the number of files below `TableObservation.small_file_bytes`, and their bytes.
-    written_at: the newest commit of one of its live files that was no rewrite; unset when that snapshot is expired.
+    written_at: the newest commit of one of its live files, delete files among them, that was no rewrite; unset when
+        that snapshot is expired.
+    filter: that selects it alone, as Iceberg's JSON (`tables.partition_filters`); empty for a table without partitions,
+        unset where no filter does.
     """
 
     partition: str
@@ -62,6 +65,7 @@ class PartitionObservation:
     rows: int = 0
     deleted_rows: int = 0
     written_at: datetime | None = None
+    filter: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +99,7 @@ class TableObservation:
         before, and how many are larger.
     rewrite_limits: why its small files cannot be written again without Spark (`tables.rewrite_limits`).
     table_uuid: of this table, and of no other one of its name.
+    has_earlier_spec: whether a live data file is of an earlier partition spec.
     counted: set when the files were not read but are those of an earlier look; then there are no partitions.
     """
 
@@ -113,6 +118,7 @@ class TableObservation:
     file_sizes: tuple[int, ...] = ()
     rewrite_limits: tuple[str, ...] = ()
     table_uuid: str = ""
+    has_earlier_spec: bool = False
     counted: FileCounts | None = None
 
     @property

@@ -47,27 +47,33 @@ class SparkProcedures:
     table: str
     open_session: Callable[[], SparkSession]
 
-    def rewrite_data_files(self, options: Mapping[str, str], *, is_sorted: bool) -> Mapping[str, Any]:
-        """Write small files together into larger ones. Iceberg's bin-pack leaves rows in the order that they had."""
-        named = {f"name_{number}": name for number, name in enumerate(options)}
-        valued = {f"value_{number}": value for number, value in enumerate(options.values())}
-        pairs = ", ".join(f"{{name_{number}}}, {{value_{number}}}" for number in range(len(named)))
-        values = {**named, **valued, "strategy": "sort" if is_sorted else "binpack"}
-        return self._call("rewrite_data_files", f", strategy => {{strategy}}, options => map({pairs})", values)
+    def rewrite_data_files(self, options: Mapping[str, str], *, where: str, is_sorted: bool) -> Mapping[str, Any]:
+        """Write small files together into larger ones. Iceberg's bin-pack leaves rows in the order that they had.
+
+        The procedure of SQL takes a filter as a text that Spark's optimizer rewrites; the action takes Iceberg's own.
+        """
+        with self._action() as (jvm, actions, table):
+            action = actions.rewriteDataFiles(table)
+            for name, value in options.items():
+                action = action.option(name, value)
+            action = action.sort() if is_sorted else action.binPack()
+            if where:
+                action = action.filter(
+                    jvm.org.apache.iceberg.expressions.ExpressionParser.fromJson(where, table.schema())
+                )
+            result = action.execute()
+            return {
+                "rewritten_data_files_count": result.rewrittenDataFilesCount(),
+                "added_data_files_count": result.addedDataFilesCount(),
+                "rewritten_bytes_count": result.rewrittenBytesCount(),
+                "failed_data_files_count": result.failedDataFilesCount(),
+                "removed_delete_files_count": result.removedDeleteFilesCount(),
+            }
 
     def remove_dangling_deletes(self) -> int:
         """Remove the delete files that hide nothing any more, and return their number."""
-        with _lakehouse_errors():
-            session = self.open_session()
-            jvm, java_session = jvm_of(session), session._jsparkSession
-            table = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(java_session, self._qualified)
-            actions = jvm.org.apache.iceberg.spark.actions.SparkActions.get(java_session)
-            try:
-                removed = actions.removeDanglingDeleteFiles(table).execute().removedDeleteFiles()
-            except Py4JJavaError as error:
-                if _is_conflict(error):
-                    raise CommitConflictError(_first_line(str(error.java_exception))) from error
-                raise
+        with self._action() as (jvm, actions, table):
+            removed = actions.removeDanglingDeleteFiles(table).execute().removedDeleteFiles()
             return int(jvm.org.apache.iceberg.relocated.com.google.common.collect.Iterables.size(removed))
 
     def rewrite_manifests(self) -> Mapping[str, Any]:
@@ -99,6 +105,20 @@ class SparkProcedures:
                     raise CommitConflictError(_first_line(str(error.java_exception))) from error
                 raise
         return row.asDict() if row is not None else {}
+
+    @contextmanager
+    def _action(self) -> Iterator[tuple[Any, Any, Any]]:
+        """Iceberg's actions on the table as it is now: the JVM, the actions, and the table."""
+        with _lakehouse_errors():
+            session = self.open_session()
+            jvm, java_session = jvm_of(session), session._jsparkSession
+            table = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(java_session, self._qualified)
+            try:
+                yield jvm, jvm.org.apache.iceberg.spark.actions.SparkActions.get(java_session), table
+            except Py4JJavaError as error:
+                if _is_conflict(error):
+                    raise CommitConflictError(_first_line(str(error.java_exception))) from error
+                raise
 
     @property
     def _qualified(self) -> str:

@@ -103,5 +103,9 @@ def test_what_spark_has_tried_in_a_snapshot_is_not_tried_again() -> None:
     assert counted_files(recorded(due, outcome=StepOutcome.YIELDED), basis=BASIS) is None
     small = replace(SEEN, partitions=(partition(5),))
     assert counted_files(recorded(small, outcome=StepOutcome.DONE), basis=BASIS) is None, "without Spark"
-    in_parts = replace(due, partitions=(replace(due.partitions[0], data_bytes=3 * 1024**3),))
-    assert counted_files(recorded(in_parts, outcome=StepOutcome.DONE), basis=BASIS) is None, "commits may have failed"
+    plan = planned(due)
+    later = replace(plan, steps=(replace(plan.steps[0], left=1), *plan.steps[1:]))
+    run = recorded(due, outcome=StepOutcome.DONE)
+    bare = replace(run, operations=tuple(replace(one, basis="") for one in run.operations))
+    assert with_basis(bare, plan, POLICY)[0].basis != ""
+    assert with_basis(bare, later, POLICY)[0].basis == "", "time makes due what was left"

@@ -10,7 +10,6 @@ import pytest
 from tests.unit.maintenance.test_maintenance_plan import MIB, NOON, POLICY, decide, partition, table
 
 from sluice.ledger.maintenance_runs import MaintenanceStep
-from sluice.maintenance.compaction_plan import DELETE_RATIO
 from sluice.maintenance.step_decision import StepAction, StepDecision, StepReason
 
 
@@ -25,12 +24,18 @@ def small(*, name: str, minutes: int) -> Any:
     return replace(partition(5, name=name), written_at=NOON - timedelta(minutes=minutes))
 
 
-def decided(*partitions: Any, share: float = 0.3, leave_recent: timedelta | None = None) -> StepDecision:
-    """What is decided about the files of a table."""
+def decided(
+    *partitions: Any,
+    share: float = 0.3,
+    leave_recent: timedelta | None = None,
+    has_earlier_spec: bool = False,
+) -> StepDecision:
+    """What is decided about the files of a table. has_earlier_spec: so that Spark rewrites all partitions or none."""
     assert POLICY.compaction is not None
     changed = {"max_deleted_share": share, "leave_recent": leave_recent}
     policy = POLICY.model_copy(update={"compaction": POLICY.compaction.model_copy(update=changed)})
-    return decide(MaintenanceStep.REWRITE_DATA_FILES, table(*partitions), policy=policy)
+    seen = replace(table(*partitions), has_earlier_spec=has_earlier_spec)
+    return decide(MaintenanceStep.REWRITE_DATA_FILES, seen, policy=policy)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +61,7 @@ def test_spark_is_asked_for_the_files_that_are_due() -> None:
     decision = decided(hiding(40), hiding(1, name="day=2"))
 
     assert (decision.reason, decision.gain, decision.cost_bytes) == (StepReason.DELETED_ROWS, 1, 64 * MIB)
-    assert decision.options[DELETE_RATIO] == "0.3"
+    assert decision.options["delete-ratio-threshold"] == "0.3"
     assert "and what delete files hide, 40 of 100 rows (" in decision.explanation
     assert "in 1 of 2 partitions" in decision.explanation
     of_both = decided(hiding(40), small(name="day=2", minutes=600))
@@ -67,11 +72,11 @@ def test_spark_is_asked_for_the_files_that_are_due() -> None:
 def test_small_files_are_put_together_while_spark_has_to_wait_for_a_recent_partition() -> None:
     """A stream writes today's partition all the time."""
     today, old = small(name="day=3", minutes=1), small(name="day=1", minutes=600)
-    decision = decided(hiding(40, name="day=2"), today, old, leave_recent=timedelta(hours=1))
+    decision = decided(hiding(40, name="day=2"), today, old, leave_recent=timedelta(hours=1), has_earlier_spec=True)
 
     assert (decision.reason, decision.is_for_spark) == (StepReason.SMALL_FILES, False)
     assert decision.partitions == ("day=1",)
-    assert DELETE_RATIO not in decision.options
+    assert decision.calls == ()
     recent = decided(hiding(40, minutes=1), leave_recent=timedelta(hours=1))
     assert recent.reason is StepReason.RECENTLY_WRITTEN, "time changes that, and it is looked at again"
 

@@ -144,15 +144,9 @@ def test_a_compaction_is_bounded() -> None:
         "min-input-files": "5",
         "max-file-group-size-bytes": str(512 * MIB),
         "max-files-to-rewrite": "5000",
+        "delete-ratio-threshold": "0.3",
     }
     assert decision.explanation == "5 small files (1048576 bytes) in 1 of 1 partitions"
-
-
-def test_a_large_compaction_is_committed_in_parts() -> None:
-    decision = decide(MaintenanceStep.REWRITE_DATA_FILES, table(partition(400, small_bytes=3 * 1024 * MIB + 1)))
-
-    assert decision.options["partial-progress.enabled"] == "true"
-    assert decision.options["partial-progress.max-commits"] == "4"
 
 
 def test_what_counts_as_small_is_what_the_compaction_rewrites() -> None:

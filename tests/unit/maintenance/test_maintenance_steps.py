@@ -15,12 +15,11 @@ from pyiceberg.table import Table
 
 from sluice.errors import LakehouseError
 from sluice.ledger.maintenance_runs import MaintenanceStep, StepObservation, StepOutcome
-from sluice.maintenance.compaction_plan import DELETE_RATIO
 from sluice.maintenance.file_rewrite import CommitConflictError
 from sluice.maintenance.maintenance_plan import MaintenancePlan
 from sluice.maintenance.maintenance_steps import TableMaintainer
 from sluice.maintenance.pin_plan import Pin, PinKind, PinPlan
-from sluice.maintenance.step_decision import StepAction, StepDecision, StepReason
+from sluice.maintenance.step_decision import RewriteCall, StepAction, StepDecision, StepReason
 from sluice.tables.inspection import observe_table
 
 NOW = datetime(2026, 11, 26, tzinfo=UTC)
@@ -32,21 +31,29 @@ class FakeProcedures:
     """Does nothing to the table, and remembers what it was asked for.
 
     conflicts: how many rewrites another writer comes before. failed_files: what a rewrite could not replace.
+    rewritten_files: what each rewrite replaces. lost_parts: what writers always come before. failing_part: what fails.
     difference: what the comparison of the rows finds. failure: the error of every procedure.
     kept_deletes: what comes of each try to remove delete files before one that succeeds.
     """
 
     conflicts: int = 0
     failed_files: int = 0
+    rewritten_files: int = 0
+    lost_parts: tuple[str, ...] = ()
+    failing_part: str = ""
     difference: str = ""
     failure: str = ""
     kept_deletes: list[LakehouseError] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
 
-    def rewrite_data_files(self, options: Mapping[str, str], *, is_sorted: bool) -> Mapping[str, Any]:
+    def rewrite_data_files(self, options: Mapping[str, str], *, where: str, is_sorted: bool) -> Mapping[str, Any]:
         """Replace no file."""
-        self._ask(f"rewrite_data_files {dict(options)}{' sorted' if is_sorted else ''}")
-        return {"failed_data_files_count": self.failed_files}
+        self._ask(f"rewrite_data_files {dict(options)}{' sorted' if is_sorted else ''}{where}")
+        if where.strip() in self.lost_parts:
+            raise CommitConflictError(f"part{where} has changed")
+        if self.failing_part and where.strip() == self.failing_part:
+            raise LakehouseError("the store is away")
+        return {"failed_data_files_count": self.failed_files, "rewritten_data_files_count": self.rewritten_files}
 
     def remove_dangling_deletes(self) -> int:
         """Remove two delete files."""
@@ -100,6 +107,7 @@ def due(step: MaintenanceStep, **options: Any) -> StepDecision:
 
 
 REWRITE = due(MaintenanceStep.REWRITE_DATA_FILES, **{"min-input-files": "5"})
+HIDING = replace(due(MaintenanceStep.REWRITE_DATA_FILES), reason=StepReason.DELETED_ROWS)
 MANIFESTS = due(MaintenanceStep.REWRITE_MANIFESTS)
 PINS = due(MaintenanceStep.PIN_SNAPSHOTS)
 EXPIRY = due(MaintenanceStep.EXPIRE_SNAPSHOTS, older_than=NOW, retain_last=1)
@@ -129,9 +137,7 @@ def run(table: Table) -> Run:
 
 def test_what_hides_nothing_any_more_goes_behind_a_rewrite_for_it_and_before_the_proof(run: Run) -> None:
     procedures = FakeProcedures()
-    hiding = due(MaintenanceStep.REWRITE_DATA_FILES, **{DELETE_RATIO: "0.3"})
-
-    (done,) = run(procedures, hiding)
+    (done,) = run(procedures, HIDING)
 
     assert [one.split()[0] for one in procedures.asked] == [
         "rewrite_data_files",
@@ -150,7 +156,7 @@ def test_writers_go_first_three_times_before_delete_files_go(
 ) -> None:
     procedures = FakeProcedures(kept_deletes=[CommitConflictError("the table has changed")] * conflicts)
 
-    (done,) = run(procedures, due(MaintenanceStep.REWRITE_DATA_FILES, **{DELETE_RATIO: "0.3"}))
+    (done,) = run(procedures, HIDING)
 
     assert (done.outcome, done.result["removed_dangling_delete_files"]) == (StepOutcome.DONE, removed)
     assert procedures.asked.count("remove_dangling_deletes") == tries
@@ -159,7 +165,7 @@ def test_writers_go_first_three_times_before_delete_files_go(
 def test_a_rewrite_is_compared_also_where_what_follows_it_fails(run: Run) -> None:
     procedures = FakeProcedures(kept_deletes=[LakehouseError("the store is away")], difference="a row is missing")
 
-    (done,) = run(procedures, due(MaintenanceStep.REWRITE_DATA_FILES, **{DELETE_RATIO: "0.3"}))
+    (done,) = run(procedures, HIDING)
 
     assert (done.outcome, done.explanation) == (StepOutcome.FAILED, "a row is missing")
 
@@ -268,3 +274,36 @@ def test_a_pin_that_expiry_has_lost_is_a_failure(run: Run) -> None:
 def test_a_step_that_needs_an_engine_fails_without_one(run: Run) -> None:
     (done,) = run(None, REWRITE)
     assert (done.outcome, done.reason) == (StepOutcome.FAILED, "procedure_failed")
+
+
+def in_parts(*names: str) -> StepDecision:
+    """A compaction of several parts, each with a filter."""
+    return replace(REWRITE, calls=tuple(RewriteCall(where=f" {name}") for name in names))
+
+
+def test_each_part_is_a_call_and_their_figures_are_added_up(run: Run) -> None:
+    procedures = FakeProcedures(rewritten_files=3)
+    (done,) = run(procedures, in_parts("one", "two"))
+
+    assert [one.rpartition(" ")[2] for one in procedures.asked[:2]] == ["one", "two"]
+    assert (done.outcome, done.result["rewritten_data_files_count"]) == (StepOutcome.DONE, 6)
+
+
+def test_a_part_that_writers_came_before_keeps_no_other_one_and_is_not_done(run: Run) -> None:
+    procedures = FakeProcedures(rewritten_files=3, lost_parts=("two",))
+    (done,) = run(procedures, in_parts("one", "two", "three"))
+
+    rewrites = [one.rpartition(" ")[2] for one in procedures.asked if one.startswith("rewrite")]
+    assert rewrites == ["one", "two", "three", "two", "two"], "a part that was made is not made again"
+    assert (done.outcome, done.reason, done.attempts) == (StepOutcome.YIELDED, "writers_won", 3)
+    assert done.explanation.endswith(": part two has changed; 2 of 3 parts were committed")
+    assert done.result["rewritten_data_files_count"] == 6
+
+
+def test_a_part_that_fails_ends_the_rewrite_and_says_what_was_committed(run: Run) -> None:
+    procedures = FakeProcedures(failing_part="two")
+    (done,) = run(procedures, in_parts("one", "two", "three"))
+
+    assert (done.outcome, done.reason) == (StepOutcome.FAILED, "procedure_failed")
+    assert done.explanation == "the store is away; 1 of 3 parts were committed"
+    assert procedures.asked[-1].startswith("changed_content"), "what was committed is compared"

@@ -119,6 +119,7 @@ def test_what_needs_spark_waits_for_recent_partitions(
     seen = replace(
         seen_table(replace(partition(hot), written_at=NOON), replace(partition(9, name="day=2"), written_at=None)),
         rewrite_limits=("a bloom filter",),
+        has_earlier_spec=True,
     )
     decision = decide(MaintenanceStep.REWRITE_DATA_FILES, seen, policy=policy)
     assert (decision.reason, decision.partitions) == (reason, partitions)

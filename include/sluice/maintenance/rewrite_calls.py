@@ -1,0 +1,98 @@
+"""Divides a compaction by Spark into calls, each of some partitions, and one commit. Pure.
+
+Iceberg commits in parts by itself, too, with its option `partial-progress.enabled`. But then it only logs the commits
+that fail, reports none of their files, and takes fewer commits than were allowed for failed ones; so nothing says what
+a compaction has left undone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from sluice.maintenance.step_decision import RewriteCall
+from sluice.tables.partition_filters import any_of
+from sluice.tables.table_observation import PartitionObservation, TableObservation
+
+LARGEST_CALL_FILES = 5_000
+"""How many files one call of Spark rewrites at most: its plan is held in the driver's memory."""
+
+COMMIT_BYTES = 1024**3
+"""How much one commit of a compaction replaces, roughly: a conflict then costs minutes of work and not hours."""
+
+MOST_COMMITS = 10
+"""How many commits one compaction makes, roughly at most; every one adds a snapshot."""
+
+MOST_PARTITIONS = 200
+"""How many partitions one call names at most: Iceberg compares each file with each of them. With as many in each commit
+a run compacts 2,000 partitions, those first that gain most, and the next run the others."""
+
+MOST_FILES = "max-files-to-rewrite"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionWork:
+    """A partition to rewrite, with the number of files that are, their bytes, and how many there are fewer of then."""
+
+    partition: PartitionObservation
+    files: int
+    bytes: int
+    gain: int
+
+    @property
+    def commits(self) -> float:
+        """How many commits it fills."""
+        return max(self.bytes / COMMIT_BYTES, self.files / LARGEST_CALL_FILES)
+
+
+def unnamed_because(seen: TableObservation, partitions: Sequence[PartitionObservation]) -> str:
+    """Why no filter selects exactly these partitions of a table; empty when one does. For a sentence with `it has`."""
+    if seen.has_earlier_spec:
+        return "files of an earlier partition spec"
+    if any(one.filter is None for one in partitions):
+        return "partitions whose values no filter of Iceberg can name exactly"
+    return ""
+
+
+def rewrite_calls(seen: TableObservation, work: Sequence[PartitionWork]) -> tuple[tuple[RewriteCall, ...], int]:
+    """The calls that rewrite some partitions, and how many of these are left to the next run.
+
+    Where the partitions cannot be named, every call is of the whole table, and rewrites what Iceberg finds in it.
+    """
+    if unnamed_because(seen, [one.partition for one in work]):
+        return tuple(_repeated("", work, _commits_for_one(work))), 0
+    most = MOST_PARTITIONS * MOST_COMMITS
+    chosen = sorted(work, key=lambda one: one.gain, reverse=True)[:most]
+    commits = _commits_for_one(chosen)
+    calls = [
+        call
+        for group in _groups(chosen, commits)
+        for call in _repeated(any_of([one.partition.filter or "" for one in group]), group, commits)
+    ]
+    return tuple(calls), len(work) - len(chosen)
+
+
+def _commits_for_one(work: Sequence[PartitionWork]) -> float:
+    """How many commits' worth of files are put into one, so that there are not too many."""
+    return max(1.0, sum(one.commits for one in work) / MOST_COMMITS)
+
+
+def _groups(work: Sequence[PartitionWork], commits: float) -> Iterator[list[PartitionWork]]:
+    """Neighbours that together fill a commit."""
+    group: list[PartitionWork] = []
+    for one in work:
+        group.append(one)
+        if len(group) == MOST_PARTITIONS or sum(each.commits for each in group) >= commits:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _repeated(where: str, work: Sequence[PartitionWork], commits: float) -> Iterator[RewriteCall]:
+    """Several equal calls where one would replace too much: each one finds what the calls before it have left."""
+    times = max(1, int(sum(one.commits for one in work) / commits))
+    files = max(2, min(LARGEST_CALL_FILES, ceil(sum(one.files for one in work) / times)))
+    few = {MOST_FILES: str(files)} if times > 1 else {}
+    yield from [RewriteCall(where=where, options=few)] * times
