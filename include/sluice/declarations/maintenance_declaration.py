@@ -34,7 +34,8 @@ class CompactionDeclaration(Declared):
         gt=0,
         le=1,
         description="data files of which delete files of their own hide this share or more are written again by Spark, "
-        "once they hide it of a partition",
+        "once they hide it of a partition; so is every one with deletes in a partition of which shared delete files "
+        "or equality deletes list it",
     )
     leave_recent: Duration | None = Field(
         None,

@@ -56,13 +56,14 @@ def decide_compaction(policy: CompactionDeclaration | None, seen: TableObservati
     if seen.snapshot_id is None:
         return skipped(step, StepReason.NO_SNAPSHOT, "the table has no snapshot yet")
     full = [one for one in seen.partitions if _is_due(one, policy)]
-    found = [one for one in seen.partitions if 0 < one.deleted_rows >= policy.max_deleted_share * one.rows]
+    found = [one for one in seen.partitions if _hides_much(one, policy) or _shares_much(one, policy)]
     recent = {one.partition for one in (*full, *found) if _is_recent(one, policy, now)}
     due = [one for one in full if one.partition not in recent]
     hiding = [one for one in found if one.partition not in recent]
     unnamed = unnamed_because(seen, [*due, *hiding])
     if unnamed and recent:  # Spark would rewrite the recent ones, too, and PyArrow applies no deletes to large files
         hiding = []
+    hiding = [one for one in hiding if not unnamed or _hides_much(one, policy)]
     why_spark = "the rows that delete files hide" if hiding else _why_spark(policy, seen, due)
     if recent and (not (due or hiding) or (unnamed and why_spark)):
         wanted = {one.partition for one in (*full, *found)}
@@ -70,6 +71,7 @@ def decide_compaction(policy: CompactionDeclaration | None, seen: TableObservati
     if not due and not hiding:
         why = f"{seen.small_files} of {seen.data_files} files are small, and no partition has {policy.min_input_files}"
         why += _hidden(seen.partitions, "; delete files hide ")
+        why += f", and stay, because the table has {unnamed}" if found else ""
         return skipped(step, StepReason.FEW_SMALL_FILES, why)
     return _rewrite(policy, seen, due=due, hiding=hiding, recent=recent, why_spark=why_spark)
 
@@ -133,6 +135,7 @@ def _work(
             files=one.data_files,
             bytes=one.data_bytes,
             gain=saved.get(one.partition, 0) + 1,
+            is_freed=_shares_much(one, policy),
         )
         for one in hiding
     }
@@ -147,12 +150,24 @@ def _is_due(partition: PartitionObservation, policy: CompactionDeclaration) -> b
     return (many or several) and _saved_files(partition, policy) > 0
 
 
+def _hides_much(partition: PartitionObservation, policy: CompactionDeclaration) -> bool:
+    """Whether delete files hide so much of a partition that they hide it of one of its data files, too. Spark rewrites
+    that one, and knows of it only by delete files of its own."""
+    return 0 < partition.deleted_rows >= policy.max_deleted_share * partition.rows
+
+
+def _shares_much(partition: PartitionObservation, policy: CompactionDeclaration) -> bool:
+    """Whether delete files list so much of a partition, with those that its data files share. Iceberg does not know of
+    which file such rows are, so every one to which a delete file applies is written again."""
+    listed = partition.shared_deletes + partition.deleted_rows
+    return partition.shared_deletes > 0 and listed >= policy.max_deleted_share * partition.rows
+
+
 def _hidden(partitions: Sequence[PartitionObservation], said: str) -> str:
     """How many rows delete files hide in some partitions, for a sentence; empty where they hide none."""
-    hiding = [one for one in partitions if one.deleted_rows]
-    return (
-        f"{said}{sum(one.deleted_rows for one in hiding)} of {sum(one.rows for one in hiding)} rows" if hiding else ""
-    )
+    hiding = [one for one in partitions if one.deleted_rows or one.shared_deletes]
+    hidden = sum(min(one.rows, one.deleted_rows + one.shared_deletes) for one in hiding)
+    return f"{said}at most {hidden} of {sum(one.rows for one in hiding)} rows" if hiding else ""
 
 
 def _is_recent(partition: PartitionObservation, policy: CompactionDeclaration, now: datetime) -> bool:

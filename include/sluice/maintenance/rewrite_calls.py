@@ -7,7 +7,7 @@ a compaction has left undone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -30,15 +30,24 @@ a run compacts 2,000 partitions, those first that gain most, and the next run th
 
 MOST_FILES = "max-files-to-rewrite"
 
+_WITHOUT_DELETES: Mapping[str, str] = {"delete-file-threshold": "1", "use-starting-sequence-number": "false"}
+"""Every file to which a delete file applies is written again, and gets a new sequence number, so that no earlier delete
+file applies to it, and those that apply to no file can go. With the number that they had, a delete file of several data
+files would seem to apply. Deletes that are committed meanwhile, equality deletes among them, are a conflict then."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionWork:
-    """A partition to rewrite, with the number of files that are, their bytes, and how many there are fewer of then."""
+    """A partition to rewrite, with the number of files that are, their bytes, and how many there are fewer of then.
+
+    is_freed: whether every file of it to which a delete file applies is among them.
+    """
 
     partition: PartitionObservation
     files: int
     bytes: int
     gain: int
+    is_freed: bool = False
 
     @property
     def commits(self) -> float:
@@ -61,14 +70,15 @@ def rewrite_calls(seen: TableObservation, work: Sequence[PartitionWork]) -> tupl
     Where the partitions cannot be named, every call is of the whole table, and rewrites what Iceberg finds in it.
     """
     if unnamed_because(seen, [one.partition for one in work]):
-        return tuple(_repeated("", work, _commits_for_one(work))), 0
+        return tuple(_repeated("", work, _commits_for_one(work), {})), 0
     most = MOST_PARTITIONS * MOST_COMMITS
     chosen = sorted(work, key=lambda one: one.gain, reverse=True)[:most]
     commits = _commits_for_one(chosen)
     calls = [
         call
-        for group in _groups(chosen, commits)
-        for call in _repeated(any_of([one.partition.filter or "" for one in group]), group, commits)
+        for options in ({}, _WITHOUT_DELETES)
+        for group in _groups([one for one in chosen if one.is_freed == bool(options)], commits)
+        for call in _repeated(any_of([one.partition.filter or "" for one in group]), group, commits, options)
     ]
     return tuple(calls), len(work) - len(chosen)
 
@@ -90,9 +100,11 @@ def _groups(work: Sequence[PartitionWork], commits: float) -> Iterator[list[Part
         yield group
 
 
-def _repeated(where: str, work: Sequence[PartitionWork], commits: float) -> Iterator[RewriteCall]:
+def _repeated(
+    where: str, work: Sequence[PartitionWork], commits: float, options: Mapping[str, str]
+) -> Iterator[RewriteCall]:
     """Several equal calls where one would replace too much: each one finds what the calls before it have left."""
     times = max(1, int(sum(one.commits for one in work) / commits))
     files = max(2, min(LARGEST_CALL_FILES, ceil(sum(one.files for one in work) / times)))
     few = {MOST_FILES: str(files)} if times > 1 else {}
-    yield from [RewriteCall(where=where, options=few)] * times
+    yield from [RewriteCall(where=where, options={**options, **few})] * times

@@ -18,20 +18,41 @@ reserved field ids."""
 
 
 @dataclass(slots=True, kw_only=True)
+class PartitionDeletes:
+    """The live delete files of one partition.
+
+    vector_rows: how many rows its deletion vectors list, each those of one data file.
+    shared_rows: how many rows those list that are of several data files, and equality deletes. How many they hide, no
+        manifest says: one equality delete may hide several rows, or none.
+    written_ms: when the newest was committed, but by a rewrite.
+    """
+
+    vector_rows: int = 0
+    shared_rows: int = 0
+    written_ms: int = 0
+
+    def add(self, other: PartitionDeletes) -> None:
+        """Count others, too."""
+        self.vector_rows += other.vector_rows
+        self.shared_rows += other.shared_rows
+        self.written_ms = max(self.written_ms, other.written_ms)
+
+
+@dataclass(slots=True, kw_only=True)
 class DeleteFiles:
     """The live delete files of a snapshot.
 
     files: their number.
     rows_of: how many rows those list that are of one data file, by its path. A data file that is written again leaves
-        its delete files behind, which hide nothing any more. Of those that several data files share, equality deletes
-        among them, no manifest says how many rows they hide where.
-    written_ms: when the newest of each partition, as a path, was committed, but by a rewrite.
+        its delete files behind, which hide nothing any more. pyiceberg does not read of which data file a deletion
+        vector is; those are counted by partition.
+    by_partition: what is counted of those of each partition, by its path.
     limits: what of them keeps pyiceberg from reading rows without those that they hide.
     """
 
     files: int = 0
     rows_of: Counter[str] = field(default_factory=Counter)
-    written_ms: dict[str, int] = field(default_factory=dict)
+    by_partition: dict[str, PartitionDeletes] = field(default_factory=dict)
     limits: set[str] = field(default_factory=set)
 
     def add(self, other: DeleteFiles) -> None:
@@ -39,8 +60,8 @@ class DeleteFiles:
         self.files += other.files
         self.rows_of.update(other.rows_of)
         self.limits |= other.limits
-        for partition, written_ms in other.written_ms.items():
-            self.written_ms[partition] = max(self.written_ms.get(partition, 0), written_ms)
+        for partition, deletes in other.by_partition.items():
+            self.by_partition.setdefault(partition, PartitionDeletes()).add(deletes)
 
 
 def delete_files_of(table: Table, manifests: Iterable[ManifestFile], written_ms: Mapping[int, int]) -> DeleteFiles:
@@ -54,17 +75,22 @@ def delete_files_of(table: Table, manifests: Iterable[ManifestFile], written_ms:
     specs, schema = table.specs(), table.schema()
 
     def read(manifest: ManifestFile) -> DeleteFiles:
-        found, newest = DeleteFiles(), defaultdict[Record, int](int)
+        found, by_record = DeleteFiles(), defaultdict[Record, PartitionDeletes](PartitionDeletes)
+        spec = specs[manifest.partition_spec_id]
         for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
             file = entry.data_file
             found.files += 1
             found.limits |= _limits_of(file)
+            counted = PartitionDeletes(written_ms=written_ms.get(entry.snapshot_id or 0, 0))
             if (path := _path_of(file)) is not None:
                 found.rows_of[path] += file.record_count
-            newest[file.partition] = max(newest[file.partition], written_ms.get(entry.snapshot_id or 0, 0))
-        spec = specs[manifest.partition_spec_id]
-        for partition, written in newest.items():
-            found.written_ms[spec.partition_to_path(partition, schema)] = written
+            elif file.file_format is FileFormat.PUFFIN:
+                counted.vector_rows = file.record_count
+            else:
+                counted.shared_rows = file.record_count
+            by_record[file.partition].add(counted)
+        for partition, deletes in by_record.items():
+            found.by_partition.setdefault(spec.partition_to_path(partition, schema), PartitionDeletes()).add(deletes)
         return found
 
     every = DeleteFiles()

@@ -89,6 +89,7 @@ class _Sizes:
     small_files: int = 0
     small_bytes: int = 0
     written_ms: int = 0
+    shared_deletes: int = 0
     values: set[Record] = field(default_factory=set)
 
     def add(self, other: _Sizes) -> None:
@@ -181,14 +182,17 @@ def _sizes_of(file: DataFile, small_file_bytes: int) -> _Sizes:
 def _partitions(
     files: _Files, deletes: DeleteFiles, columns: Sequence[PartitionColumn]
 ) -> tuple[PartitionObservation, ...]:
-    for partition, written_ms in deletes.written_ms.items():
+    for partition, found in deletes.by_partition.items():
         if (sizes := files.by_partition.get(partition)) is not None:
-            sizes.written_ms = max(sizes.written_ms, written_ms)
+            sizes.written_ms = max(sizes.written_ms, found.written_ms)
+            sizes.deleted_rows += found.vector_rows
+            sizes.shared_deletes = found.shared_rows
     return tuple(
         PartitionObservation(
             partition=partition,
             rows=sizes.rows,
             deleted_rows=sizes.deleted_rows,
+            shared_deletes=sizes.shared_deletes,
             data_files=sizes.data_files,
             data_bytes=sizes.data_bytes,
             small_files=sizes.small_files,

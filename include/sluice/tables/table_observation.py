@@ -50,6 +50,8 @@ class PartitionObservation:
 
     partition: `column=value` pairs joined by `/`; empty for an unpartitioned table.
     rows: as its data files have them. deleted_rows: those that delete files of single data files list, at most.
+    shared_deletes: the rows that its other delete files list, which are of several data files, equality deletes among
+        them; how many these hide, nothing says.
     small_files, small_bytes: the number of files below `TableObservation.small_file_bytes`, and their bytes.
     written_at: the newest commit of one of its live files, delete files among them, that was no rewrite; unset when
         that snapshot is expired.
@@ -64,6 +66,7 @@ class PartitionObservation:
     small_bytes: int
     rows: int = 0
     deleted_rows: int = 0
+    shared_deletes: int = 0
     written_at: datetime | None = None
     filter: str | None = None
 

@@ -59,14 +59,6 @@ def test_what_delete_files_hide_is_written_away_once_it_is_much(workshop: Worksh
     assert outcome(maintain(workshop, table, open_session=unneeded))[0] is StepOutcome.SKIPPED
 
 
-def test_delete_files_that_data_files_share_ask_for_nothing(workshop: Workshop) -> None:
-    """Nothing says how many rows they hide in which file, and Spark would have to write all of them again."""
-    table = with_files(workshop, granularity="partition")
-    delete(workshop, table, "id BETWEEN 3 AND 18")
-
-    assert outcome(maintain(workshop, table, open_session=unneeded))[0] is StepOutcome.SKIPPED
-
-
 def test_delete_files_whose_data_files_are_gone_ask_for_nothing(workshop: Workshop) -> None:
     """A compaction without Spark leaves them behind, until Spark compacts for others."""
     table = with_files(workshop, granularity="file")

@@ -62,7 +62,7 @@ def test_spark_is_asked_for_the_files_that_are_due() -> None:
 
     assert (decision.reason, decision.gain, decision.cost_bytes) == (StepReason.DELETED_ROWS, 1, 64 * MIB)
     assert decision.options["delete-ratio-threshold"] == "0.3"
-    assert "and what delete files hide, 40 of 100 rows (" in decision.explanation
+    assert "and what delete files hide, at most 40 of 100 rows (" in decision.explanation
     assert "in 1 of 2 partitions" in decision.explanation
     of_both = decided(hiding(40), small(name="day=2", minutes=600))
     assert (of_both.gain, of_both.cost_bytes, of_both.is_for_spark) == (5, 65 * MIB, True)
@@ -85,5 +85,48 @@ def test_what_is_left_alone_says_how_much_is_hidden() -> None:
     decision = decided(hiding(29), partition(2, name="day=2"))
 
     assert decision.reason is StepReason.FEW_SMALL_FILES
-    assert "delete files hide 29 of 100 rows" in decision.explanation
+    assert "delete files hide at most 29 of 100 rows" in decision.explanation
     assert "hide" not in decided(partition(2)).explanation
+
+
+def sharing(listed: int, **more: Any) -> Any:
+    """A partition of a hundred rows whose data files share delete files that list so many."""
+    return replace(hiding(0), **{"shared_deletes": listed, "filter": "", **more})
+
+
+@pytest.mark.parametrize(
+    ("seen", "action"),
+    [
+        (sharing(29), StepAction.SKIP),
+        (sharing(30), StepAction.RUN),
+        (sharing(500), StepAction.RUN),
+        (sharing(20, deleted_rows=10), StepAction.RUN),
+        (sharing(1, deleted_rows=30), StepAction.RUN),
+    ],
+)
+def test_every_file_with_deletes_is_written_once_shared_delete_files_list_much(seen: Any, action: StepAction) -> None:
+    decision = decided(seen)
+
+    assert decision.action is action
+    options = {"delete-file-threshold": "1", "use-starting-sequence-number": "false"}
+    assert [dict(call.options) for call in decision.calls] == [options] * (action is StepAction.RUN)
+
+
+def test_partitions_with_shared_delete_files_are_calls_of_their_own() -> None:
+    days = [replace(sharing(40), partition=f"day={day}", filter='{"type": "eq"}') for day in (1, 2)]
+    days.append(replace(hiding(40, name="day=3"), filter='{"type": "eq"}'))
+    decision = decided(*days)
+
+    assert [len(call.options) for call in decision.calls] == [0, 2]
+    assert [call.where.count('"eq"') for call in decision.calls] == [1, 2]
+    assert decision.reason is StepReason.DELETED_ROWS
+    assert "what delete files hide, at most 120 of 300 rows" in decision.explanation
+
+
+def test_what_cannot_be_named_keeps_shared_delete_files() -> None:
+    """Every file of the table with a delete would be written again."""
+    decision = decided(sharing(90), has_earlier_spec=True)
+    assert decision.action is StepAction.SKIP
+    assert (
+        "delete files hide at most 90 of 100 rows, and stay, because the table has files of an" in decision.explanation
+    )

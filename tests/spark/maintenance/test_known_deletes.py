@@ -1,0 +1,206 @@
+"""Delete files of which no manifest says what they hide are written away, too, and then nothing is found to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.table import StaticTable
+from pyiceberg.transforms import IdentityTransform
+from tests.fixtures.upkeep import maintain
+from tests.fixtures.workshop import Workshop
+from tests.spark.maintenance.test_deleted_rows import delete, outcome
+from tests.spark.maintenance.test_maintenance import NO_EXPIRY, unneeded
+
+from sluice.declarations.maintenance_declaration import CompactionDeclaration
+from sluice.ledger.maintenance_runs import StepOutcome
+from sluice.maintenance.compaction_plan import decide_compaction
+from sluice.maintenance.step_decision import StepAction, StepDecision, StepReason
+from sluice.tables.inspection import observe_table
+from sluice.tables.table_observation import TableObservation
+from sluice_spark.maintenance.maintenance_run import SparkProcedures
+from sluice_spark.session.jvm import jvm_of
+
+NOW = datetime(2026, 11, 30, tzinfo=UTC)
+COMPACTION = {"compaction": {"target_file_bytes": "64MiB", "min_input_files": 50}, **NO_EXPIRY}
+
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+"""pyspark fetches the rows of `collect` through a socket that it leaves to the garbage collector."""
+
+
+def of_words(workshop: Workshop, *, is_partitioned: bool = True) -> str:
+    """A table with two files of ten rows in each of two partitions; its name."""
+    more: dict[str, Any] = {"partitioning": [{"column": "word"}]} if is_partitioned else {}
+    table = workshop.declare_table(
+        "rows",
+        {"id": "long", "word": "string"},
+        properties={"write.delete.mode": "merge-on-read", "write.delete.granularity": "partition"},
+        maintenance=COMPACTION,
+        **more,
+    )
+    for first in (0, 10):
+        workshop.append(table, [{"id": first + place, "word": word} for place in range(10) for word in ("a", "b")])
+    return table
+
+
+def rows(workshop: Workshop, table: str) -> list[tuple[int, str]]:
+    """The rows of a table as Spark reads them now: pyiceberg reads no equality deletes."""
+    workshop.spark.sql(f"REFRESH TABLE lakehouse.{table}")
+    return sorted((row["id"], row["word"]) for row in workshop.spark.table(f"lakehouse.{table}").collect())
+
+
+def data_files(workshop: Workshop, table: str, word: str) -> set[str]:
+    """The data files of a partition."""
+    stored = workshop.table(table).inspect.data_files().to_pylist()
+    return {one["file_path"] for one in stored if one["partition"]["word"] == word}
+
+
+def delete_equal(workshop: Workshop, table: str, ids: Sequence[int], *, partition: str = "", spec_id: int = 0) -> None:
+    """Delete the rows with some ids by an equality delete, as Flink does."""
+    opened = workshop.table(table)
+    path = f"{opened.location()}/data/{uuid4().hex}.parquet"
+    content = pa.BufferOutputStream()
+    schema = pa.schema([pa.field("id", pa.int64(), metadata={"PARQUET:field_id": "1"})])
+    pq.write_table(pa.table({"id": list(ids)}, schema=schema), content)
+    written = content.getvalue().to_pybytes()
+    with opened.io.new_output(path).create() as file:
+        file.write(written)
+    jvm = jvm_of(workshop.spark)
+    stored = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(
+        workshop.spark._jsparkSession, f"lakehouse.{table}"
+    )
+    gateway: Any = workshop.spark.sparkContext._gateway
+    fields = gateway.new_array(gateway.jvm.int, 1)
+    fields[0] = 1
+    built = jvm.org.apache.iceberg.FileMetadata.deleteFileBuilder(stored.specs().get(spec_id))
+    built = built.ofEqualityDeletes(fields).withPath(path).withFormat("parquet")
+    built = built.withFileSizeInBytes(len(written)).withRecordCount(len(ids))
+    if partition:
+        built = built.withPartitionPath(partition)
+    stored.newRowDelta().addDeletes(built.build()).commit()
+
+
+@pytest.mark.parametrize("is_partitioned", [True, False], ids=["partitioned", "one partition"])
+def test_delete_files_that_data_files_share_are_written_away(workshop: Workshop, is_partitioned: bool) -> None:
+    table = of_words(workshop, is_partitioned=is_partitioned)
+    delete(workshop, table, "word = 'a' AND id BETWEEN 3 AND 18")
+    delete(workshop, table, "word = 'b' AND id = 4")
+    before = rows(workshop, table)
+    kept = data_files(workshop, table, "b") if is_partitioned else set()
+
+    run = maintain(workshop, table)
+
+    assert outcome(run) == (StepOutcome.DONE, "deleted_rows")
+    assert rows(workshop, table) == before
+    assert [(row["id"], row["word"]) for row in workshop.rows(table)] == before, "read without Spark"
+    assert len(before) == 23
+    assert run.before.delete_files > run.after.delete_files
+    assert run.after.delete_files == is_partitioned, "those of the other partition hide too little"
+    assert not is_partitioned or data_files(workshop, table, "b") == kept
+    assert outcome(maintain(workshop, table, open_session=unneeded))[0] is StepOutcome.SKIPPED
+
+
+def test_shared_delete_files_that_hide_nothing_go_once(workshop: Workshop) -> None:
+    """A data file that they are of is gone, and the other one stays, for which Iceberg keeps them."""
+    table = of_words(workshop)
+    delete(workshop, table, "word = 'a' AND id IN (1, 2, 3, 4, 5, 6, 7, 8, 11)")
+    workshop.spark.sql(f"DELETE FROM lakehouse.{table} WHERE word = 'a' AND id < 10")  # noqa: S608  # our own names
+    before = rows(workshop, table)
+
+    first = maintain(workshop, table)
+    second = maintain(workshop, table, open_session=unneeded)
+
+    assert rows(workshop, table) == before
+    assert first.after.delete_files == 0
+    assert outcome(second)[0] is StepOutcome.SKIPPED
+
+
+def test_deletion_vectors_are_written_away_once_they_hide_much(workshop: Workshop, tmp_path: Path) -> None:
+    """In a catalog of files: the object store of the local stack takes no deletion vector into a table's folder."""
+    session, name = workshop.spark, "vectors.db.rows"
+    for key, value in {
+        "": "org.apache.iceberg.spark.SparkCatalog",
+        ".type": "hadoop",
+        ".warehouse": str(tmp_path),
+        ".cache-enabled": "false",
+    }.items():
+        session.conf.set(f"spark.sql.catalog.vectors{key}", value)
+    properties = "TBLPROPERTIES ('format-version' = '3', 'write.delete.mode' = 'merge-on-read')"
+    session.sql(f"CREATE TABLE {name} (id BIGINT, word STRING) USING iceberg PARTITIONED BY (word) {properties}")
+    for word in ("a", "b"):
+        session.range(20).coalesce(2).selectExpr("id", f"'{word}' AS word").writeTo(name).append()
+
+    def delete_below(number: int) -> None:
+        session.sql(f"DELETE FROM {name} WHERE word = 'a' AND id < {number}")  # noqa: S608  # our own names
+
+    def seen() -> TableObservation:
+        newest = max(
+            tmp_path.glob("db/rows/metadata/*.metadata.json"), key=lambda file: int(file.name[1:].split(".")[0])
+        )
+        return observe_table(StaticTable.from_metadata(str(newest)), name=name, small_file_bytes=1, now=NOW)
+
+    def decided() -> StepDecision:
+        return decide_compaction(CompactionDeclaration(), seen(), NOW)
+
+    delete_below(2)
+    assert decided().action is StepAction.SKIP
+    delete_below(8)
+    before, decision = seen(), decided()
+    assert [(one.partition, one.deleted_rows) for one in before.partitions] == [("word=a", 8), ("word=b", 0)]
+    assert (decision.reason, len(decision.calls)) == (StepReason.DELETED_ROWS, 1)
+    (call,) = decision.calls
+    procedures = SparkProcedures(catalog="vectors", table="db.rows", open_session=lambda: session)
+    done = procedures.rewrite_data_files({**decision.options, **call.options}, where=call.where, is_sorted=False)
+
+    assert (done["rewritten_data_files_count"], done["removed_delete_files_count"]) == (1, 1)
+    assert (before.delete_files, seen().delete_files) == (1, 0)
+    assert sorted((row["id"], row["word"]) for row in session.table(name).collect()) == sorted(
+        [*((number, "a") for number in range(8, 20)), *((number, "b") for number in range(20))]
+    )
+    assert decided().action is StepAction.SKIP
+
+
+def test_equality_deletes_are_written_away_once_they_are_many(workshop: Workshop) -> None:
+    table = of_words(workshop)
+    delete_equal(workshop, table, [1, 2], partition="word=a")
+    assert outcome(maintain(workshop, table, open_session=unneeded))[0] is StepOutcome.SKIPPED
+    delete_equal(workshop, table, [5, 11, 12, 500], partition="word=a")
+    before, kept = rows(workshop, table), data_files(workshop, table, "b")
+    assert [number for number, word in before if word == "a"] == [
+        number for number in range(20) if number not in (1, 2, 5, 11, 12)
+    ]
+
+    run = maintain(workshop, table)
+
+    assert outcome(run) == (StepOutcome.DONE, "deleted_rows")
+    assert rows(workshop, table) == before
+    assert run.after.delete_files == 0
+    assert data_files(workshop, table, "b") == kept
+    assert outcome(maintain(workshop, table, open_session=unneeded))[0] is StepOutcome.SKIPPED
+
+
+def test_equality_deletes_of_all_partitions_stay(workshop: Workshop) -> None:
+    """They are of another partition spec than the data files, and hide rows of all of them."""
+    table = of_words(workshop, is_partitioned=False)
+    delete(workshop, table, "true")
+    with workshop.table(table).update_spec() as change:
+        change.add_field("word", IdentityTransform(), "word")
+    workshop.append(table, [{"id": place, "word": word} for place in range(20, 40) for word in ("a", "b")])
+    assert {file["spec_id"] for file in workshop.table(table).inspect.data_files().to_pylist()} == {1}
+    delete_equal(workshop, table, range(30, 40))
+    delete(workshop, table, "word = 'a' AND id < 29")
+    left = sorted([(29, "a"), *((number, "b") for number in range(20, 30))])
+    assert rows(workshop, table) == left
+
+    run = maintain(workshop, table)
+
+    assert outcome(run) == (StepOutcome.DONE, "deleted_rows")
+    assert rows(workshop, table) == left
+    assert run.after.delete_files == 1
+    assert outcome(maintain(workshop, table, open_session=unneeded))[0] is StepOutcome.SKIPPED
