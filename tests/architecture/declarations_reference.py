@@ -56,8 +56,9 @@ A name has lower-case letters, digits and single underscores. A duration is `2 s
 What the maintenance of all tables, or of those of a namespace, has in common stands in `maintenance.yaml` in the top
 folder, under `all_tables` and `namespaces.<namespace>`, with the keys of `maintenance` below. Of each key the nearest
 value holds: the table's own, then its namespace's, then that of all tables, then the default. `null` turns a part off;
-a `window` is inherited as a whole; an inherited `strategy: sort` is for the tables with a `sort_order`. `sluice table
-show` and `sluice table plan` name the place of every value. While the file has a problem, no table is maintained.
+a `window` is inherited as a whole; an inherited `strategy: sort` is for the tables with a `sort_order`, and
+`strategy: z_order` for those with its columns. `sluice table show` and `sluice table plan` name the place of every
+value. While the file has a problem, no table is maintained.
 
 A key marked *not yet* belongs to the design and is refused with its reason until it works.
 

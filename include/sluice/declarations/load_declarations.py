@@ -181,6 +181,7 @@ def _load_table(file: Path) -> tuple[LoadedTable | None, tuple[DeclarationError,
         table=declaration.table,
         declared=declaration.maintenance,
         is_sorted=bool(declaration.sort_order),
+        z_orderable=declaration.z_orderable,
         document=document,
     )
     return LoadedTable(declaration=declaration, own=own, file=file, digest=digest, document=document), ()

@@ -10,6 +10,7 @@ from pydantic import ByteSize, Field, model_validator
 
 from sluice.declarations.scalar_types import (
     LARGEST_INT,
+    ColumnName,
     Declared,
     Duration,
     WholeNumber,
@@ -26,8 +27,13 @@ class CompactionDeclaration(Declared):
     min_input_files: WholeNumber = Field(
         5, gt=1, le=LARGEST_INT, description="fewer small files than this are left alone"
     )
-    strategy: Literal["binpack", "sort"] = Field(
-        "binpack", description="put files together, or sort their rows by the `sort_order` over all of them, too"
+    strategy: Literal["binpack", "sort", "z_order"] = Field(
+        "binpack",
+        description="put files together; or sort their rows over all of them, too, by the `sort_order`, or by Spark "
+        "along a curve through several columns",
+    )
+    z_order: tuple[ColumnName, ...] | None = Field(
+        None, description="of the strategy `z_order`: two or more columns by which queries filter, in any combination"
     )
     max_deleted_share: float = Field(
         0.3,
@@ -42,6 +48,18 @@ class CompactionDeclaration(Declared):
         description="partitions that were written within so long are left alone; for all of them Spark waits while "
         "there are files of an earlier partitioning",
     )
+
+    @model_validator(mode="after")
+    def _z_order_has_columns(self) -> Self:
+        columns = self.z_order or ()
+        if self.strategy != "z_order":
+            if columns:
+                raise wrong("is only for `strategy: z_order`", "z_order")
+        elif len(columns) < 2:
+            raise wrong("two columns or more; rows are sorted by one with `strategy: sort`", "z_order")
+        if double := next((name for index, name in enumerate(columns) if name in columns[:index]), None):
+            raise wrong(f"the column {double} is named twice", "z_order")
+        return self
 
 
 class ManifestRewriteDeclaration(Declared):

@@ -10,7 +10,7 @@ snapshots would expire that it keeps.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any
@@ -76,11 +76,16 @@ class _Layer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnMaintenance:
-    """What a table declares itself. is_sorted: whether it has a sort order; document: unset for a quarantine."""
+    """What a table declares itself.
+
+    is_sorted: whether it has a sort order. z_orderable: the columns by which its rows can be z-ordered.
+    document: unset for a quarantine.
+    """
 
     table: str
     declared: MaintenanceDeclaration = field(default_factory=MaintenanceDeclaration)
     is_sorted: bool = False
+    z_orderable: frozenset[str] = frozenset()
     document: Document | None = field(default=None, compare=False)
 
 
@@ -111,33 +116,55 @@ class LoadedPolicy:
         )
 
     def _layers(self, own: OwnMaintenance) -> tuple[_Layer, ...]:
-        """The nearest first. The strategy `sort` of others is for tables that have a sort order."""
+        """The nearest first. The strategy `sort` of others is for tables that have a sort order, and `z_order` for
+        those that have its columns. The nearest strategy brings its columns, or none."""
         namespace = own.table.partition(".")[0]
         shared = self.declaration
         of_namespace = shared.namespaces.get(namespace, MaintenanceDeclaration())
-        return (
+        layers = (
             _Layer(origin=PolicyOrigin.TABLE, said=_said(own.declared), document=own.document, path=("maintenance",)),
             _Layer(
                 origin=PolicyOrigin.NAMESPACE,
-                said=_said(of_namespace, is_sorted=own.is_sorted),
+                said=_said(of_namespace, own),
                 document=self.document,
                 path=("namespaces", namespace),
             ),
             _Layer(
                 origin=PolicyOrigin.ALL_TABLES,
-                said=_said(shared.all_tables, is_sorted=own.is_sorted),
+                said=_said(shared.all_tables, own),
                 document=self.document,
                 path=("all_tables",),
             ),
         )
+        nearest = next((place for place, one in enumerate(layers) if "strategy" in _compaction(one.said)), len(layers))
+        return tuple(
+            replace(one, said=_without(one.said, "z_order")) if place > nearest else one
+            for place, one in enumerate(layers)
+        )
 
 
-def _said(declared: MaintenanceDeclaration, *, is_sorted: bool = True) -> Mapping[str, Any]:
-    said = declared.model_dump(exclude_unset=True)
-    compaction = said.get("compaction")
-    if not is_sorted and compaction is not None and compaction.get("strategy") == "sort":
-        said["compaction"] = {key: value for key, value in compaction.items() if key != "strategy"}
+def _said(declared: MaintenanceDeclaration, own: OwnMaintenance | None = None) -> Mapping[str, Any]:
+    """What is declared, without the strategy that the table `own` cannot have."""
+    said: Mapping[str, Any] = declared.model_dump(exclude_unset=True)
+    compaction = _compaction(said)
+    if own is None:
+        return said
+    cannot_sort = compaction.get("strategy") == "sort" and not own.is_sorted
+    if cannot_sort or not own.z_orderable.issuperset(compaction.get("z_order") or ()):
+        return _without(said, "strategy", "z_order")
     return said
+
+
+def _compaction(said: Mapping[str, Any]) -> Mapping[str, Any]:
+    return said.get("compaction") or {}
+
+
+def _without(said: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
+    """What is said but for some keys of the compaction. One that is turned off stays off."""
+    compaction = said.get("compaction")
+    if compaction is None:
+        return said
+    return {**said, "compaction": {key: value for key, value in compaction.items() if key not in keys}}
 
 
 def _merged(near: Mapping[str, Any], *, over: Mapping[str, Any]) -> dict[str, Any]:
@@ -191,4 +218,6 @@ def _words(value: object) -> str:
         return "off"
     if isinstance(value, timedelta):
         return duration_words(value)
+    if isinstance(value, tuple):
+        return ", ".join(value)
     return value.human_readable(separator=" ") if isinstance(value, ByteSize) else str(value)

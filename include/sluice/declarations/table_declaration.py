@@ -84,6 +84,9 @@ def _are_one(part: PartitionField, other: PartitionField) -> bool:
 _WITHOUT_ORDER = ("list", "map", "struct")
 """The types by which Iceberg sorts no rows."""
 
+_WITHOUT_Z_ORDER = (*_WITHOUT_ORDER, "decimal")
+_Z_COLUMN = "icezvalue"
+
 
 class SortField(Declared):
     """One part of the sort order."""
@@ -214,6 +217,11 @@ class TableDeclaration(Declared):
         compaction = self.maintenance.compaction
         if compaction is not None and compaction.strategy == "sort" and not self.sort_order:
             raise wrong("sort needs the `sort_order` of the table", "maintenance", "compaction", "strategy")
+        for index, name in enumerate((compaction.z_order if compaction is not None else None) or ()):
+            at = ("maintenance", "compaction", "z_order", index)
+            self._require_column(name, *at)
+            if (problem := self._z_order_problem(name)) is not None:
+                raise wrong(problem, *at)
         return self
 
     @model_validator(mode="after")
@@ -260,6 +268,24 @@ class TableDeclaration(Declared):
         kind = kind_of(column.column_type) if column is not None else ""
         if kind in _WITHOUT_ORDER:
             raise wrong(f"rows cannot be sorted by a column of type {kind}", "sort_order", index, "column")
+
+    def _z_order_problem(self, name: str) -> str | None:
+        """Why Iceberg cannot z-order rows by a column. Source: org.apache.iceberg.spark.actions.SparkZOrderUDF and
+        SparkZOrderFileRewriteRunner, whose own column has a name that no other one may have."""
+        column = self.column(name)
+        kind = kind_of(column.column_type) if column is not None else ""
+        if kind in _WITHOUT_Z_ORDER:
+            return f"rows cannot be z-ordered by a column of type {kind}"
+        if any(part.column == name and part.transform == "identity" for part in self.partitioning):
+            return f"{name} has one value in each partition; name columns that vary within them"
+        if any(one.name.lower() == _Z_COLUMN for one in self.columns):
+            return f"Iceberg z-orders no table with a column {_Z_COLUMN}"
+        return None
+
+    @property
+    def z_orderable(self) -> frozenset[str]:
+        """The columns by which its rows can be z-ordered."""
+        return frozenset(one.name for one in self.columns if self._z_order_problem(one.name) is None)
 
     @property
     def all_properties(self) -> dict[str, str]:

@@ -104,6 +104,7 @@ def _rewrite(
         calls=calls,
         is_for_spark=bool(why_spark),
         is_sorted=bool(why_spark) and policy.strategy == "sort",
+        z_order=policy.z_order or (),
         partitions=tuple(partition.partition for partition in due),
         left=len(recent) + later,
         gain=sum(one.gain for one in work),
@@ -192,6 +193,8 @@ def _why_spark(policy: CompactionDeclaration, seen: TableObservation, due: Seque
     """What needs Spark for a compaction; empty when PyArrow does it, which sorts the rows of each file by itself."""
     if seen.rewrite_limits:
         return " and ".join(seen.rewrite_limits)
+    if policy.strategy == "z_order":
+        return "the z-order of rows"
     if any(partition.small_bytes > MOST_BYTES_OF_A_PARTITION for partition in due):
         return "the size of a partition"
     if policy.strategy == "sort" and any(partition.small_bytes > seen.small_file_bytes for partition in due):

@@ -41,7 +41,9 @@ class TableProcedures(Protocol):
     Each raises CommitConflictError when another writer committed first, and LakehouseError when it fails otherwise.
     """
 
-    def rewrite_data_files(self, options: Mapping[str, str], *, where: str, is_sorted: bool) -> Mapping[str, Any]:
+    def rewrite_data_files(
+        self, options: Mapping[str, str], *, where: str, is_sorted: bool, z_order: Sequence[str]
+    ) -> Mapping[str, Any]:
         """Write small files together into larger ones, with one commit.
 
         Parameters
@@ -49,6 +51,7 @@ class TableProcedures(Protocol):
         options: of the procedure, by their names.
         where: the filter of the files, as Iceberg's JSON; empty for all.
         is_sorted: whether all their rows are sorted by the order of the table.
+        z_order: the columns by which all their rows are z-ordered; empty for none.
         """
 
     def remove_dangling_deletes(self) -> int:
@@ -243,7 +246,9 @@ class TableMaintainer:
         for call in tuple(progress.left):
             options = {**decision.options, **call.options}
             try:
-                figures = self._engine.rewrite_data_files(options, where=call.where, is_sorted=decision.is_sorted)
+                figures = self._engine.rewrite_data_files(
+                    options, where=call.where, is_sorted=decision.is_sorted, z_order=decision.z_order
+                )
                 _require_all_replaced(figures)
             except CommitConflictError as error:
                 conflict = error

@@ -70,6 +70,7 @@ class StepDecision:
     calls: the parts of a compaction by Spark.
     is_for_spark: whether Spark carries it out.
     is_sorted: whether a compaction by Spark sorts all rows by the order of the table.
+    z_order: the columns by which a compaction by Spark z-orders all rows.
     partitions: those whose small files a compaction puts together, as paths.
     left: how many partitions a compaction leaves for a later run, although it found files to rewrite in them.
     gain: how many files, manifests or snapshots there are fewer of afterwards, as far as it can be foreseen.
@@ -84,6 +85,7 @@ class StepDecision:
     calls: tuple[RewriteCall, ...] = ()
     is_for_spark: bool = False
     is_sorted: bool = False
+    z_order: tuple[str, ...] = ()
     partitions: tuple[str, ...] = ()
     left: int = 0
     gain: int = 0

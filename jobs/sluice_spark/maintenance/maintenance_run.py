@@ -47,7 +47,9 @@ class SparkProcedures:
     table: str
     open_session: Callable[[], SparkSession]
 
-    def rewrite_data_files(self, options: Mapping[str, str], *, where: str, is_sorted: bool) -> Mapping[str, Any]:
+    def rewrite_data_files(
+        self, options: Mapping[str, str], *, where: str, is_sorted: bool, z_order: Sequence[str]
+    ) -> Mapping[str, Any]:
         """Write small files together into larger ones. Iceberg's bin-pack leaves rows in the order that they had.
 
         The procedure of SQL takes a filter as a text that Spark's optimizer rewrites; the action takes Iceberg's own.
@@ -56,7 +58,10 @@ class SparkProcedures:
             action = actions.rewriteDataFiles(table)
             for name, value in options.items():
                 action = action.option(name, value)
-            action = action.sort() if is_sorted else action.binPack()
+            if z_order:
+                action = action.zOrder(_texts(self.open_session(), z_order))
+            else:
+                action = action.sort() if is_sorted else action.binPack()
             if where:
                 action = action.filter(
                     jvm.org.apache.iceberg.expressions.ExpressionParser.fromJson(where, table.schema())
@@ -144,6 +149,15 @@ def _is_conflict(error: Py4JJavaError) -> bool:
             return True
         cause = cause.getCause()
     return False
+
+
+def _texts(session: SparkSession, values: Sequence[str]) -> Any:
+    """Texts as an array of the JVM, as its methods of any number of arguments take them."""
+    gateway: Any = session.sparkContext._gateway
+    array = gateway.new_array(gateway.jvm.java.lang.String, len(values))
+    for place, value in enumerate(values):
+        array[place] = value
+    return array
 
 
 def _first_line(text: str) -> str:

@@ -156,7 +156,9 @@ def test_deletion_vectors_are_written_away_once_they_hide_much(workshop: Worksho
     assert (decision.reason, len(decision.calls)) == (StepReason.DELETED_ROWS, 1)
     (call,) = decision.calls
     procedures = SparkProcedures(catalog="vectors", table="db.rows", open_session=lambda: session)
-    done = procedures.rewrite_data_files({**decision.options, **call.options}, where=call.where, is_sorted=False)
+    done = procedures.rewrite_data_files(
+        {**decision.options, **call.options}, where=call.where, is_sorted=False, z_order=()
+    )
 
     assert (done["rewritten_data_files_count"], done["removed_delete_files_count"]) == (1, 1)
     assert (before.delete_files, seen().delete_files) == (1, 0)

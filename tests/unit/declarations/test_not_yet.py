@@ -168,6 +168,7 @@ _WORKS_BELOW = {
         "target_file_bytes",
         "min_input_files",
         "strategy",
+        "z_order",
         "max_deleted_share",
         "leave_recent",
     ),

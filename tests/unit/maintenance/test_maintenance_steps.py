@@ -46,9 +46,12 @@ class FakeProcedures:
     kept_deletes: list[LakehouseError] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
 
-    def rewrite_data_files(self, options: Mapping[str, str], *, where: str, is_sorted: bool) -> Mapping[str, Any]:
+    def rewrite_data_files(
+        self, options: Mapping[str, str], *, where: str, is_sorted: bool, z_order: Sequence[str]
+    ) -> Mapping[str, Any]:
         """Replace no file."""
-        self._ask(f"rewrite_data_files {dict(options)}{' sorted' if is_sorted else ''}{where}")
+        how = f" by {', '.join(z_order)}" if z_order else " sorted" if is_sorted else ""
+        self._ask(f"rewrite_data_files {dict(options)}{how}{where}")
         if where.strip() in self.lost_parts:
             raise CommitConflictError(f"part{where} has changed")
         if self.failing_part and where.strip() == self.failing_part:
@@ -193,6 +196,8 @@ def test_the_engine_is_asked_to_sort_where_that_is_planned(run: Run) -> None:
     procedures = FakeProcedures()
     run(procedures, replace(REWRITE, is_sorted=True))
     assert procedures.asked[0] == "rewrite_data_files {'min-input-files': '5'} sorted"
+    run(procedures, replace(REWRITE, z_order=("id", "at")))
+    assert procedures.asked[2] == "rewrite_data_files {'min-input-files': '5'} by id, at"
 
 
 @pytest.mark.parametrize(("conflicts", "outcome", "attempts"), [(2, "done", 3), (3, "yielded", 3)])

@@ -234,3 +234,16 @@ def test_a_filter_of_many_partitions_is_not_deep() -> None:
         return 1 + max(depth(found["left"]), depth(found["right"])) if "left" in found else 1
 
     assert depth(json.loads(text)) < 10
+
+
+def test_rows_are_z_ordered_by_spark() -> None:
+    """PyArrow knows no such order."""
+    compaction = CompactionDeclaration.model_validate({"strategy": "z_order", "z_order": ["id", "at"]})
+    policy = POLICY.model_copy(update={"compaction": compaction})
+    seen = replace(by_spark(of_day(1)), rewrite_limits=())
+    decision = decide(MaintenanceStep.REWRITE_DATA_FILES, seen, policy=policy)
+
+    assert (decision.is_for_spark, decision.is_sorted, decision.z_order) == (True, False, ("id", "at"))
+    assert decision.explanation.endswith("by Spark because of the z-order of rows")
+    of_few = replace(by_spark(of_day(1, files=4)), rewrite_limits=())
+    assert decide(MaintenanceStep.REWRITE_DATA_FILES, of_few, policy=policy).action is StepAction.SKIP
