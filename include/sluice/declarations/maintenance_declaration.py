@@ -73,6 +73,14 @@ class ExpiryDeclaration(Declared):
 
     older_than: Duration = Field(timedelta(days=5), description="those that are older")
     retain_last: WholeNumber = Field(20, gt=0, le=LARGEST_INT, description="of which so many of the newest stay")
+    tags: Duration | None = Field(
+        None,
+        description="tags whose snapshot is older are removed first, but never those of Sluice or those that an input "
+        "names. Unset: they stay",
+    )
+    branches: Duration | None = Field(
+        None, description="the same for branches other than main whose newest snapshot is older"
+    )
 
 
 class OrphanRemovalDeclaration(Declared):

@@ -16,7 +16,7 @@ from pyiceberg.table import Table
 
 from sluice.declarations.loaded_declarations import Declarations
 from sluice.declarations.quarantine_table import all_tables
-from sluice.declarations.source_declarations import IcebergSource
+from sluice.declarations.source_declarations import IcebergSource, SnapshotStart
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.ledger.connection import Ledger
@@ -73,6 +73,26 @@ def _snapshot_at(as_of: datetime, seen: TableObservation) -> int | None:
         ref.snapshot_id for ref in seen.references if ref.kind is ReferenceKind.TAG and is_tag_of(ref.name, as_of)
     )
     return next(tagged, None) or next(on_main, None)
+
+
+def unreadable_streams(declarations: Declarations) -> frozenset[str]:
+    """The streams whose declaration cannot be read now."""
+    return frozenset(declarations.stream_names) - frozenset(declarations.streams)
+
+
+def named_tags(declarations: Declarations, table: str) -> frozenset[str] | None:
+    """The tags of a table that inputs name; none while a declaration cannot be read, which may name any."""
+    if unreadable_streams(declarations):
+        return None
+    inputs = (one for loaded in declarations.streams.values() for one in loaded.declaration.inputs.values())
+    sources = (one.declared_source.source for one in inputs)
+    return frozenset(
+        tag
+        for source in sources
+        if isinstance(source, IcebergSource) and source.table == table
+        for tag in (source.tag, source.starting.tag if isinstance(source.starting, SnapshotStart) else None)
+        if tag is not None
+    )
 
 
 def find_declaration(declarations: Declarations, name: str) -> TableDeclaration:
@@ -133,17 +153,17 @@ def plan_table_maintenance(
     writers = observe_direct_writers(
         ledger, declarations, table, name, live_streams=live, object_store=settings.object_store
     )
-    unreadable = frozenset(declarations.stream_names) - frozenset(declarations.streams)
     pins = plan_pins(
         seen=seen,
         readers=readers,
         writers=writers,
         named=named_pins(declarations, seen),
-        kept_streams=unreadable | live | kept_shadows(ledger),
+        kept_streams=unreadable_streams(declarations) | live | kept_shadows(ledger),
     )
     pins = _with_retention(pins, seen, declaration, table)
     searched = None if policy.orphan_removal is None else newest_done(ledger, name, MaintenanceStep.REMOVE_ORPHANS)
-    plan = plan_maintenance(policy=policy, seen=seen, pins=pins, now=now, looked_at=searched)
+    named = named_tags(declarations, name)
+    plan = plan_maintenance(policy=policy, seen=seen, pins=pins, now=now, looked_at=searched, named_tags=named)
     plan = replace(plan, costs=_costs(plan, declaration), readers=len(readers))
     plan = replace(plan, notes=tuple(_notes(plan, declaration, table)))
     return put_off(plan, late_writers=writers_that_defer(ledger, declarations, name))

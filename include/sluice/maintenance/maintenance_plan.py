@@ -5,6 +5,7 @@ A dry run prints these decisions; the job carries them out.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -19,6 +20,7 @@ from sluice.ledger.maintenance_runs import MaintenanceStep
 from sluice.maintenance.compaction_plan import decide_compaction
 from sluice.maintenance.pin_plan import HoldReason, PinPlan
 from sluice.maintenance.reader_costs import ReaderCost
+from sluice.maintenance.reference_plan import old_references, without
 from sluice.maintenance.step_decision import (
     SECONDS_OF_A_FILE,
     SPARK_SECONDS,
@@ -27,7 +29,7 @@ from sluice.maintenance.step_decision import (
     StepReason,
     skipped,
 )
-from sluice.tables.table_observation import ReferenceKind, TableObservation
+from sluice.tables.table_observation import ReferenceKind, ReferenceObservation, TableObservation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,18 +98,20 @@ def plan_maintenance(
     pins: PinPlan,
     now: datetime,
     looked_at: datetime | None = None,
+    named_tags: Collection[str] | None = (),
 ) -> MaintenancePlan:
     """Decide every step for a table as it was observed at `now`.
 
     Parameters
     ----------
+    named_tags: those that inputs name; unset while a declaration cannot be read.
     looked_at: when the table was last searched for files that dead writers left behind; unset: never.
     """
     steps = (
         decide_compaction(policy.compaction, seen, now),
         _decide_manifest_rewrite(policy.manifest_rewrite, seen),
         _decide_pins(policy.expiry, pins),
-        _decide_expiry(policy.expiry, seen, pins, now),
+        _decide_expiry(policy.expiry, seen, pins, now, named_tags=named_tags),
         _decide_orphan_removal(policy.orphan_removal, seen, looked_at, now),
     )
     plan = MaintenancePlan(seen=seen, pins=pins, steps=steps, content_check_bytes=int(policy.content_check_bytes))
@@ -200,12 +204,19 @@ def _decide_pins(policy: ExpiryDeclaration | None, pins: PinPlan) -> StepDecisio
 
 
 def _decide_expiry(
-    policy: ExpiryDeclaration | None, seen: TableObservation, pins: PinPlan, now: datetime
+    policy: ExpiryDeclaration | None,
+    seen: TableObservation,
+    pins: PinPlan,
+    now: datetime,
+    *,
+    named_tags: Collection[str] | None,
 ) -> StepDecision:
     step = MaintenanceStep.EXPIRE_SNAPSHOTS
     if policy is None:
         return skipped(step, StepReason.NOT_DECLARED, "the table declares no expiry")
     wanted = now - policy.older_than
+    references = old_references(policy, seen, named=named_tags, now=now)
+    seen = without(seen, references)
     old = expirable_snapshots(seen, cutoff=wanted, retain_last=policy.retain_last)
     if not old:
         return skipped(step, StepReason.NOTHING_EXPIRABLE, f"none of {len(seen.snapshots)} snapshots is old enough")
@@ -223,12 +234,21 @@ def _decide_expiry(
         step=step,
         action=StepAction.RUN,
         reason=StepReason.SNAPSHOTS_EXPIRABLE,
-        explanation=f"{len(free)} of {len(seen.snapshots)} snapshots are older than {cutoff:%Y-%m-%d %H:%M:%S %Z}",
+        explanation=(
+            f"{len(free)} of {len(seen.snapshots)} snapshots are older than {cutoff:%Y-%m-%d %H:%M:%S %Z}"
+            f"{_with_references(references)}"
+        ),
         options={"older_than": cutoff, "retain_last": policy.retain_last},
+        references=references,
         is_for_spark=True,
         gain=len(free),
         cost_seconds=SPARK_SECONDS,
     )
+
+
+def _with_references(references: Sequence[ReferenceObservation]) -> str:
+    named = ", ".join(f"{one.kind} {one.name}" for one in references)
+    return f", without the {named}" if named else ""
 
 
 def _held(step: MaintenanceStep, pins: PinPlan) -> StepDecision:

@@ -23,7 +23,7 @@ from sluice.errors import LakehouseError, UnpublishableError
 from sluice.ledger.maintenance_runs import MaintenanceStep, StepObservation, StepOutcome
 from sluice.maintenance.file_rewrite import CommitConflictError, rewrite_small_files
 from sluice.maintenance.maintenance_plan import MaintenancePlan
-from sluice.maintenance.pin_commit import commit_pins
+from sluice.maintenance.pin_commit import commit_pins, remove_references
 from sluice.maintenance.step_decision import RewriteCall, StepAction, StepDecision, StepReason
 from sluice.publication.crash_points import Reached, unnoticed
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
@@ -291,11 +291,12 @@ class TableMaintainer:
         }
 
     def _expire_snapshots(self, decision: StepDecision, plan: MaintenancePlan, _: int | None) -> Mapping[str, Any]:
+        removed = remove_references(self.table, decision.references)
         result = self._engine.expire_snapshots(**decision.options)
         left = {snapshot.snapshot_id for snapshot in self.table.refresh().snapshots()}
         if lost := [pin.tag for pin in plan.pins.pins if pin.snapshot_id not in left]:
             raise _SetbackError(Setback.PIN_LOST, f"expiry removed pinned snapshots: {', '.join(lost)}")
-        return result
+        return {**result, "removed_references": list(removed)} if removed else result
 
     def _remove_orphans(self, _: StepDecision, __: MaintenancePlan, ___: int | None) -> Mapping[str, Any]:
         if self.remove_orphans is None:

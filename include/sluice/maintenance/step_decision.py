@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from sluice.ledger.maintenance_runs import MaintenanceStep
+from sluice.tables.table_observation import ReferenceObservation
 
 SECONDS_OF_A_FILE, SECONDS_OF_A_MEBIBYTE = 0.01, 0.1
 SPARK_SECONDS, SPARK_SECONDS_OF_A_MEBIBYTE = 15.0, 0.05
@@ -73,6 +74,7 @@ class StepDecision:
     z_order: the columns by which a compaction by Spark z-orders all rows.
     partitions: those whose small files a compaction puts together, as paths.
     left: how many partitions a compaction leaves for a later run, although it found files to rewrite in them.
+    references: the tags and branches that go before snapshots are expired.
     gain: how many files, manifests or snapshots there are fewer of afterwards, as far as it can be foreseen.
     cost_seconds, cost_bytes: the processor time that it takes, roughly, and what it reads.
     """
@@ -88,6 +90,7 @@ class StepDecision:
     z_order: tuple[str, ...] = ()
     partitions: tuple[str, ...] = ()
     left: int = 0
+    references: tuple[ReferenceObservation, ...] = ()
     gain: int = 0
     cost_seconds: float = 0.0
     cost_bytes: int = 0

@@ -174,7 +174,7 @@ _WORKS_BELOW = {
     ),
     "maintenance.orphan_removal.": ("older_than", "every"),
     "maintenance.manifest_rewrite.": ("min_manifests",),
-    "maintenance.expiry.": ("older_than", "retain_last"),
+    "maintenance.expiry.": ("older_than", "retain_last", "tags", "branches"),
     "maintenance.window.": ("start", "end", "days", "time_zone"),
 }
 WORKS = frozenset(f"{above}{key}" for above, keys in _WORKS_BELOW.items() for key in keys)
