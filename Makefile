@@ -76,6 +76,7 @@ drill: setup ## Race publishers, freeze drivers and kill them at every point, fo
 	$(BIN)/python -m tests.faults.expired_input
 	$(BIN)/python -m tests.faults.table_starts
 	$(BIN)/python -m tests.faults.evolving_producer --minutes 30
+	$(BIN)/python -m tests.faults.upkeep_beside_streams
 	$(PYTEST) -m drill tests/integration --timeout=1200
 	$(PYTEST) -m drill tests/spark --timeout=1200
 	TZ=Europe/Berlin SLUICE_TEST_SEEDS=170:335 $(PYTEST) tests/spark/backfill/test_any_history.py --timeout=1200
@@ -92,7 +93,7 @@ drill-supervision: setup ## Kill and freeze drivers and Airflow while the demo's
 
 BENCHMARKS := delivery_time supervised_time publication_time decode_time triggerer_lag parse_time merge_time fast_trigger \
               retention_time ledger_year pages_time reconciler_pass backfill_time increment_time idle_tables binpack_time \
-              rule_time small_files
+              rule_time small_files many_files
 
 bench: setup ## Measure deliveries, publications, a triggerer, parsing, the ledger, the pages, backfills, increments and idle tables against baselines; no other stack may run
 	@failed=; for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name || failed="$$failed $$name"; done; \
