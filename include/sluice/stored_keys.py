@@ -93,6 +93,10 @@ MARK_POSITION = "sluice.mark-position"
 START_OF = "sluice.start-of"
 """The entry of an empty snapshot at which a stream begins to read: the stream, its generation and its input."""
 
+REMOVED_BEFORE = "sluice.removed-before"
+"""The entry of a snapshot that removed rows which a table keeps no longer, and the property of the table since: as
+JSON, their column and the time before which it lies."""
+
 PIN_PREFIX = "sluice_pin__"
 """Tags with this prefix keep what readers need. They belong to Sluice, which moves and removes them."""
 

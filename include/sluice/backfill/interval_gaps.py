@@ -135,11 +135,12 @@ def searched_interval(
 
 
 def first_complete(complete_after: Sequence[datetime], *, margin: timedelta, length: IntervalLength) -> datetime | None:
-    """The start of the first interval whose records are all left in the topics that are read by their times.
+    """The start of the first interval whose rows are all left in the sources, and in the table.
 
     Parameters
     ----------
-    complete_after: the time of the oldest record of each topic from which records were removed.
+    complete_after: the time of the oldest record of each topic from which records were removed, and since when tables
+        have all rows from which old ones were removed.
     """
     if not complete_after:
         return None

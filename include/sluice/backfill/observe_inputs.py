@@ -39,6 +39,7 @@ from sluice.sources.source_identities import (
 )
 from sluice.sources.unread_input import files_read_up_to, present_files, written_again
 from sluice.tables.declared_tables import require_table
+from sluice.tables.removed_rows import removed_rows
 
 _BEGINNING = -1
 """The snapshot id of an offset before the first snapshot. Source: Iceberg's `StreamingOffset.START_OFFSET`."""
@@ -146,7 +147,10 @@ class ObservedInputs:
         offset = published.end_offsets.get(name)
         match declared.declared_source.source:
             case IcebergSource() as source:
-                return bound_of_table(offset, require_table(self.catalog, source.table), input_name=name, column=column)
+                table = require_table(self.catalog, source.table)
+                return without_old_rows(
+                    bound_of_table(offset, table, input_name=name, column=column), table, wide=self.wide
+                )
             case KafkaSource() as source:
                 return self._topics(name, source, offset, column)
             case FilesSource() as source:
@@ -223,6 +227,23 @@ def bound_of_table(offset: object, table: Table, *, input_name: str, column: str
     )
 
 
+def without_old_rows(bound: TableBound, table: Table, *, wide: Interval) -> TableBound:
+    """The bound of a table with what is missing in it, where rows were removed because they were too old.
+
+    Parameters
+    ----------
+    wide: the interval with its margin: of one that begins before what was removed, rows are missing.
+    """
+    removed = removed_rows(table.properties)
+    if removed is None:
+        return bound
+    bound = replace(bound, complete_after=removed.before, has_lost_rows=True)
+    if bound.problem or wide.start >= removed.before:
+        return bound
+    choose = f"Choose an interval that begins, with its margin, after {removed.before:%Y-%m-%d %H:%M:%S} UTC."
+    return replace(bound, problem=f"of {bound.table}, {removed}.", is_gone=True, way_out=choose)
+
+
 def changed_table(planned: TableBound, offset: object, table: Table) -> str | None:
     """What has changed the rows of an input since it was read for a plan, in a phrase; none when nothing has. Rows that
     were appended lie behind the position of the stream, and a compaction changes no row.
@@ -289,9 +310,11 @@ def _since(table: Table, snapshot_id: int) -> Sequence[Snapshot] | None:
 
 
 def _corrects(snapshot: Snapshot) -> bool:
-    """Whether a snapshot has changed or removed rows that were there before."""
+    """Whether a snapshot has changed or removed rows that were there before, others than those that are too old."""
     summary = snapshot.summary
-    return summary is not None and summary.operation in (Operation.OVERWRITE, Operation.DELETE)
+    if summary is None or removed_rows(summary.additional_properties) is not None:
+        return False
+    return summary.operation in (Operation.OVERWRITE, Operation.DELETE)
 
 
 def _shortens(snapshot: Snapshot) -> bool:

@@ -51,12 +51,14 @@ class TableBound(InputBound):
 
     has_lost_rows: whether a snapshot is known that has removed more rows than it brought, as those do which keep a
         table short. has_expired_history: whether snapshots are expired, so that it is unknown whether one of those has.
+    complete_after: rows that are as young as this are still there; unset where the table removes no old rows.
     """
 
     table: str
     snapshot_id: int | None = None
     has_lost_rows: bool = False
     has_expired_history: bool = False
+    complete_after: datetime | None = None
 
     @property
     def what(self) -> str:

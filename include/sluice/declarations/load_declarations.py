@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
@@ -19,6 +20,7 @@ from pydantic import BaseModel, ValidationError
 
 from sluice.declarations.bounded_files import LARGEST_CODE_BYTES, UnreadableFileError, read_bounded
 from sluice.declarations.checks.cross_checks import find_problems
+from sluice.declarations.checks.retention_checks import retention_problems
 from sluice.declarations.error_messages import declaration_errors, did_you_mean, key_text
 from sluice.declarations.input_declaration import InputDeclaration
 from sluice.declarations.loaded_declarations import (
@@ -87,6 +89,11 @@ def load_declarations(folder: Path, *, only: str | None = None) -> Declarations:
     by_name = {table.name: table for table in tables}
     streams = [stream.with_rules(by_name) for stream in streams]
     problems += find_problems(streams=streams, tables=tables, table_names=table_names, unreadable=unreadable)
+    found = tuple(retention_problems(streams, tables, policy))
+    if any(problem.location.file == policy_file for problem in found):
+        policy = replace(policy, is_broken=True)
+        tables = [table.with_policy(policy) for table in tables]
+    problems += found
     broken = {problem.location.file for problem in problems}
     return Declarations(
         folder=folder,
@@ -182,6 +189,7 @@ def _load_table(file: Path) -> tuple[LoadedTable | None, tuple[DeclarationError,
         declared=declaration.maintenance,
         is_sorted=bool(declaration.sort_order),
         z_orderable=declaration.z_orderable,
+        times=declaration.partition_times,
         document=document,
     )
     return LoadedTable(declaration=declaration, own=own, file=file, digest=digest, document=document), ()

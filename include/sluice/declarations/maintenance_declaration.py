@@ -1,4 +1,4 @@
-"""The declared maintenance of a table: compaction, manifests, expiry, orphan removal."""
+"""The declared maintenance of a table: retention of rows, compaction, manifests, expiry, orphan removal."""
 
 from __future__ import annotations
 
@@ -16,6 +16,29 @@ from sluice.declarations.scalar_types import (
     WholeNumber,
     wrong,
 )
+
+
+class RetentionDeclaration(Declared):
+    """Which rows a table keeps no longer. A file goes once its newest row is that old; rows without a time stay.
+
+    It holds where both keys are known: one may come from the table, the other one from `maintenance.yaml`.
+    """
+
+    column: ColumnName | None = Field(
+        None, description="the date or time of a row, by whose years, months, days or hours the table is partitioned"
+    )
+    older_than: Duration | None = Field(None, description="how old the rows are that go; one day at least")
+
+    @model_validator(mode="after")
+    def _spares_the_newest(self) -> Self:
+        if self.older_than is not None and self.older_than < timedelta(days=1):
+            raise wrong("rows are kept for a day at least", "older_than")
+        return self
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it says of which column, and how old."""
+        return self.column is not None and self.older_than is not None
 
 
 class CompactionDeclaration(Declared):
@@ -135,6 +158,7 @@ class MaintenanceWindow(Declared):
 class MaintenanceDeclaration(Declared):
     """How the table is kept in order; `null` turns a part off."""
 
+    retention: RetentionDeclaration | None = Field(None, description="old rows go; unset: every row stays")
     compaction: CompactionDeclaration | None = Field(
         CompactionDeclaration(), description="small files become large ones"
     )
@@ -157,4 +181,4 @@ class MaintenanceDeclaration(Declared):
     def is_any(self) -> bool:
         """Whether there is anything to do at all."""
         steps = (self.compaction, self.manifest_rewrite, self.expiry, self.orphan_removal)
-        return any(step is not None for step in steps)
+        return any(step is not None for step in steps) or (self.retention is not None and self.retention.is_whole)

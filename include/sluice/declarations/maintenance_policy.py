@@ -79,13 +79,14 @@ class OwnMaintenance:
     """What a table declares itself.
 
     is_sorted: whether it has a sort order. z_orderable: the columns by which its rows can be z-ordered.
-    document: unset for a quarantine.
+    times: the columns by whose times it is partitioned. document: unset for a quarantine.
     """
 
     table: str
     declared: MaintenanceDeclaration = field(default_factory=MaintenanceDeclaration)
     is_sorted: bool = False
     z_orderable: frozenset[str] = frozenset()
+    times: frozenset[str] = frozenset()
     document: Document | None = field(default=None, compare=False)
 
 
@@ -116,8 +117,9 @@ class LoadedPolicy:
         )
 
     def _layers(self, own: OwnMaintenance) -> tuple[_Layer, ...]:
-        """The nearest first. The strategy `sort` of others is for tables that have a sort order, and `z_order` for
-        those that have its columns. The nearest strategy brings its columns, or none."""
+        """The nearest first. Of what others say, the strategy `sort` is for tables that have a sort order, `z_order`
+        for those that have its columns, and the column of a retention for those that are partitioned by it. The nearest
+        strategy brings its columns, or none."""
         namespace = own.table.partition(".")[0]
         shared = self.declaration
         of_namespace = shared.namespaces.get(namespace, MaintenanceDeclaration())
@@ -125,13 +127,13 @@ class LoadedPolicy:
             _Layer(origin=PolicyOrigin.TABLE, said=_said(own.declared), document=own.document, path=("maintenance",)),
             _Layer(
                 origin=PolicyOrigin.NAMESPACE,
-                said=_said(of_namespace, own),
+                said=_shared(of_namespace, own),
                 document=self.document,
                 path=("namespaces", namespace),
             ),
             _Layer(
                 origin=PolicyOrigin.ALL_TABLES,
-                said=_said(shared.all_tables, own),
+                said=_shared(shared.all_tables, own),
                 document=self.document,
                 path=("all_tables",),
             ),
@@ -143,15 +145,19 @@ class LoadedPolicy:
         )
 
 
-def _said(declared: MaintenanceDeclaration, own: OwnMaintenance | None = None) -> Mapping[str, Any]:
-    """What is declared, without the strategy that the table `own` cannot have."""
-    said: Mapping[str, Any] = declared.model_dump(exclude_unset=True)
-    compaction = _compaction(said)
-    if own is None:
-        return said
+def _said(declared: MaintenanceDeclaration) -> Mapping[str, Any]:
+    return declared.model_dump(exclude_unset=True)
+
+
+def _shared(declared: MaintenanceDeclaration, own: OwnMaintenance) -> Mapping[str, Any]:
+    """What a place says of the maintenance of several tables, as far as it is for this one."""
+    said = _said(declared)
+    compaction, retention = _compaction(said), said.get("retention")
     cannot_sort = compaction.get("strategy") == "sort" and not own.is_sorted
     if cannot_sort or not own.z_orderable.issuperset(compaction.get("z_order") or ()):
-        return _without(said, "strategy", "z_order")
+        said = _without(said, "strategy", "z_order")
+    if retention is not None and retention.get("column") not in (None, *own.times):
+        said = {**said, "retention": {key: value for key, value in retention.items() if key != "column"}}
     return said
 
 

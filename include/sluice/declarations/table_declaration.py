@@ -225,6 +225,18 @@ class TableDeclaration(Declared):
         return self
 
     @model_validator(mode="after")
+    def _retention_is_by_a_partition(self) -> Self:
+        retention = self.maintenance.retention
+        if retention is None or retention.column is None:
+            return self
+        at = ("maintenance", "retention", "column")
+        self._require_column(retention.column, *at)
+        if retention.column not in self.partition_times:
+            problem = f"the table is not partitioned by years, months, days or hours of {retention.column}"
+            raise wrong(f"{problem}: then files, which go as a whole, would hold old and new rows together", *at)
+        return self
+
+    @model_validator(mode="after")
     def _properties_are_the_declarations(self) -> Self:
         for name, value in self.properties.items():
             if (problem := property_problem(name, value)) is not None:
@@ -286,6 +298,16 @@ class TableDeclaration(Declared):
     def z_orderable(self) -> frozenset[str]:
         """The columns by which its rows can be z-ordered."""
         return frozenset(one.name for one in self.columns if self._z_order_problem(one.name) is None)
+
+    @property
+    def partition_times(self) -> frozenset[str]:
+        """The columns by whose dates or times the rows are spread over partitions."""
+        kinds = {column.name: kind_of(column.column_type) for column in self.columns}
+        return frozenset(
+            part.column
+            for part in self.partitioning
+            if part.transform in _TIMES or (part.transform == "identity" and kinds.get(part.column) == "date")
+        )
 
     @property
     def all_properties(self) -> dict[str, str]:

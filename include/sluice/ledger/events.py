@@ -92,6 +92,7 @@ class EventAction(StrEnum):
     ALERT = "alert"
     RECOVER = "recover"
 
+    REMOVE_OLD_ROWS = "remove_old_rows"
     REWRITE_DATA_FILES = "rewrite_data_files"
     REWRITE_MANIFESTS = "rewrite_manifests"
     PIN_SNAPSHOTS = "pin_snapshots"

@@ -21,6 +21,7 @@ from sluice.ledger.stored_values import record_of, values_of
 class MaintenanceStep(StrEnum):
     """The steps of a run, in the order in which they are safe: what a later one removes, an earlier one replaced."""
 
+    REMOVE_OLD_ROWS = "remove_old_rows"
     REWRITE_DATA_FILES = "rewrite_data_files"
     REWRITE_MANIFESTS = "rewrite_manifests"
     PIN_SNAPSHOTS = "pin_snapshots"

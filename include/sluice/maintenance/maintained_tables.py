@@ -27,6 +27,7 @@ from sluice.maintenance.compaction_plan import small_file_bytes
 from sluice.maintenance.counted_files import basis_of, counted_files
 from sluice.maintenance.direct_writers import observe_direct_writers
 from sluice.maintenance.maintenance_plan import MaintenancePlan, plan_maintenance, put_off
+from sluice.maintenance.observed_retention import observe_retention
 from sluice.maintenance.pin_plan import Pin, PinKind, PinPlan, as_of_label, is_tag_of, plan_pins
 from sluice.maintenance.reader_costs import ReaderCost, reader_costs
 from sluice.maintenance.retention_plan import (
@@ -143,30 +144,54 @@ def plan_table_maintenance(
         object_store=settings.object_store,
     )
     newest = table.refresh() if readers else table
-    head = newest.current_snapshot()
-    basis = basis_of(
-        policy, table_uuid=str(newest.metadata.table_uuid), snapshot_id=head.snapshot_id if head is not None else None
-    )
-    counted = counted_files(earlier, basis=basis)
-    seen = observe_table(newest, name=name, small_file_bytes=small_file_bytes(policy), now=now, counted=counted)
-    live = live_streams(ledger)
-    writers = observe_direct_writers(
-        ledger, declarations, table, name, live_streams=live, object_store=settings.object_store
-    )
-    pins = plan_pins(
-        seen=seen,
-        readers=readers,
-        writers=writers,
-        named=named_pins(declarations, seen),
-        kept_streams=unreadable_streams(declarations) | live | kept_shadows(ledger),
-    )
+    seen = _observed(newest, declaration, now=now, earlier=earlier)
+    live, store = live_streams(ledger), settings.object_store
+    writers = observe_direct_writers(ledger, declarations, table, name, live_streams=live, object_store=store)
+    kept_streams = unreadable_streams(declarations) | live | kept_shadows(ledger)
+    named = named_pins(declarations, seen)
+    pins = plan_pins(seen=seen, readers=readers, writers=writers, named=named, kept_streams=kept_streams)
     pins = _with_retention(pins, seen, declaration, table)
     searched = None if policy.orphan_removal is None else newest_done(ledger, name, MaintenanceStep.REMOVE_ORPHANS)
-    named = named_tags(declarations, name)
-    plan = plan_maintenance(policy=policy, seen=seen, pins=pins, now=now, looked_at=searched, named_tags=named)
-    plan = replace(plan, costs=_costs(plan, declaration), readers=len(readers))
-    plan = replace(plan, notes=tuple(_notes(plan, declaration, table)))
+    retention = observe_retention(
+        ledger,
+        declarations,
+        newest,
+        policy=policy.retention,
+        seen=seen,
+        readers=readers,
+        kept_streams=kept_streams - frozenset(declarations.streams),
+        now=now,
+    )
+    plan = plan_maintenance(
+        policy=policy,
+        seen=seen,
+        pins=pins,
+        now=now,
+        looked_at=searched,
+        named_tags=named_tags(declarations, name),
+        retention=retention,
+    )
+    plan = _with_readers(plan, declaration, table, readers=len(readers))
     return put_off(plan, late_writers=writers_that_defer(ledger, declarations, name))
+
+
+def _with_readers(
+    plan: MaintenancePlan, declaration: TableDeclaration, table: Table, *, readers: int
+) -> MaintenancePlan:
+    """The plan with what its readers hold back, in figures and in sentences."""
+    plan = replace(plan, costs=_costs(plan, declaration), readers=readers)
+    return replace(plan, notes=tuple(_notes(plan, declaration, table)))
+
+
+def _observed(
+    table: Table, declaration: TableDeclaration, *, now: datetime, earlier: MaintenanceObservation | None
+) -> TableObservation:
+    """A table, with the counts of files of its newest run where they still hold."""
+    policy, head = declaration.maintenance, table.current_snapshot()
+    snapshot_id = head.snapshot_id if head is not None else None
+    basis = basis_of(policy, table_uuid=str(table.metadata.table_uuid), snapshot_id=snapshot_id)
+    counted, small = counted_files(earlier, basis=basis), small_file_bytes(policy)
+    return observe_table(table, name=declaration.table, small_file_bytes=small, now=now, counted=counted)
 
 
 def _with_retention(pins: PinPlan, seen: TableObservation, declaration: TableDeclaration, table: Table) -> PinPlan:

@@ -18,15 +18,17 @@ from sluice.declarations.maintenance_declaration import (
 from sluice.declarations.scalar_types import duration_words
 from sluice.ledger.maintenance_runs import MaintenanceStep
 from sluice.maintenance.compaction_plan import decide_compaction
-from sluice.maintenance.pin_plan import HoldReason, PinPlan
+from sluice.maintenance.pin_plan import PinPlan
 from sluice.maintenance.reader_costs import ReaderCost
 from sluice.maintenance.reference_plan import old_references, without
+from sluice.maintenance.row_retention import NO_RETENTION, RowRetention, decide_row_retention, left_after
 from sluice.maintenance.step_decision import (
     SECONDS_OF_A_FILE,
     SPARK_SECONDS,
     StepAction,
     StepDecision,
     StepReason,
+    held,
     skipped,
 )
 from sluice.tables.table_observation import ReferenceKind, ReferenceObservation, TableObservation
@@ -99,6 +101,7 @@ def plan_maintenance(
     now: datetime,
     looked_at: datetime | None = None,
     named_tags: Collection[str] | None = (),
+    retention: RowRetention = NO_RETENTION,
 ) -> MaintenancePlan:
     """Decide every step for a table as it was observed at `now`.
 
@@ -106,9 +109,12 @@ def plan_maintenance(
     ----------
     named_tags: those that inputs name; unset while a declaration cannot be read.
     looked_at: when the table was last searched for files that dead writers left behind; unset: never.
+    retention: what decides about old rows, where the table declares that they go.
     """
+    old_rows = decide_row_retention(policy.retention, retention, pins)
     steps = (
-        decide_compaction(policy.compaction, seen, now),
+        old_rows,
+        decide_compaction(policy.compaction, left_after(seen, old_rows, retention), now),
         _decide_manifest_rewrite(policy.manifest_rewrite, seen),
         _decide_pins(policy.expiry, pins),
         _decide_expiry(policy.expiry, seen, pins, now, named_tags=named_tags),
@@ -221,7 +227,7 @@ def _decide_expiry(
     if not old:
         return skipped(step, StepReason.NOTHING_EXPIRABLE, f"none of {len(seen.snapshots)} snapshots is old enough")
     if pins.holds:
-        return _held(step, pins)
+        return held(step, pins.holds)
     cutoff = wanted if pins.keep_since is None else min(wanted, pins.keep_since)
     free = set(expirable_snapshots(seen, cutoff=cutoff, retain_last=policy.retain_last))
     free -= {pin.snapshot_id for pin in pins.pins}
@@ -249,18 +255,6 @@ def _decide_expiry(
 def _with_references(references: Sequence[ReferenceObservation]) -> str:
     named = ", ".join(f"{one.kind} {one.name}" for one in references)
     return f", without the {named}" if named else ""
-
-
-def _held(step: MaintenanceStep, pins: PinPlan) -> StepDecision:
-    """Expiry is skipped while a reader has not started, and refused when the position of a reader is unknown."""
-    worst = next((hold for hold in pins.holds if hold.reason is not HoldReason.READER_NOT_STARTED), pins.holds[0])
-    waits = worst.reason is HoldReason.READER_NOT_STARTED
-    return StepDecision(
-        step=step,
-        action=StepAction.SKIP if waits else StepAction.REFUSE,
-        reason=StepReason(worst.reason),
-        explanation=worst.explanation,
-    )
 
 
 def _decide_orphan_removal(

@@ -138,7 +138,8 @@ def plan_sentences(plan: MaintenancePlan) -> Iterator[str]:
 
 
 def maintenance_operation(plan: MaintenancePlan) -> OperationPlan[MaintenancePlan]:
-    """The maintenance of a table as what a person does: no row of its newest snapshot is at stake."""
+    """The maintenance of a table as what a person does: no row of its newest snapshot is at stake but the old ones that
+    the table declares to go, and that the hourly maintenance removes without a question."""
     table = plan.seen.table
     sentences = (sentence.removeprefix(f"{table}: ") for sentence in plan_sentences(plan))
     return OperationPlan(

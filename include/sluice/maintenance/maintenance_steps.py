@@ -23,7 +23,9 @@ from sluice.errors import LakehouseError, UnpublishableError
 from sluice.ledger.maintenance_runs import MaintenanceStep, StepObservation, StepOutcome
 from sluice.maintenance.file_rewrite import CommitConflictError, rewrite_small_files
 from sluice.maintenance.maintenance_plan import MaintenancePlan
+from sluice.maintenance.old_files import remove_old_files
 from sluice.maintenance.pin_commit import commit_pins, remove_references
+from sluice.maintenance.row_retention import BEFORE, COLUMN, READ_UP_TO
 from sluice.maintenance.step_decision import RewriteCall, StepAction, StepDecision, StepReason
 from sluice.publication.crash_points import Reached, unnoticed
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
@@ -195,6 +197,7 @@ class TableMaintainer:
         attempts = 0
         progress = _Progress(left=list(decision.calls or (RewriteCall(),)))
         works: Mapping[MaintenanceStep, _Work] = {
+            MaintenanceStep.REMOVE_OLD_ROWS: self._remove_old_rows,
             MaintenanceStep.REWRITE_DATA_FILES: partial(self._rewrite_data_files, progress),
             MaintenanceStep.REWRITE_MANIFESTS: self._rewrite_manifests,
             MaintenanceStep.PIN_SNAPSHOTS: self._pin_snapshots,
@@ -221,6 +224,16 @@ class TableMaintainer:
             explanation, failed = f"{error}{progress.share}", Setback.PROCEDURE_FAILED
             return _observation(decision, StepOutcome.FAILED, failed, explanation, attempts=attempts)
         return _observation(decision, StepOutcome.DONE, attempts=attempts, result=result)
+
+    def _remove_old_rows(self, decision: StepDecision, _: MaintenancePlan, __: int | None) -> Mapping[str, Any]:
+        return remove_old_files(
+            PyIcebergCommitter(self.table.catalog),
+            self.name,
+            column=decision.options[COLUMN],
+            before=decision.options[BEFORE],
+            read_up_to=decision.options[READ_UP_TO],
+            reached=self.reached,
+        )
 
     def _rewrite_data_files(
         self, progress: _Progress, decision: StepDecision, plan: MaintenancePlan, since: int | None

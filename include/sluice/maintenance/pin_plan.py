@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from sluice.sources.iceberg_positions import BEGINNING
+from sluice.sources.iceberg_positions import BEGINNING, StreamOffset
 from sluice.stored_keys import PIN_PREFIX
 from sluice.tables.table_observation import ReferenceKind, TableObservation
 
@@ -39,6 +39,7 @@ class ReaderObservation:
     """One input of a stream that reads a table's appended rows.
 
     position: the earliest snapshot from which the reader may continue; set when KNOWN.
+    offset: the whole offset of the position, where one is recorded.
     problem: why the position is unknown; empty otherwise.
     """
 
@@ -46,6 +47,7 @@ class ReaderObservation:
     input: str
     knowledge: Knowledge
     position: int | None = None
+    offset: StreamOffset | None = None
     problem: str = ""
 
 

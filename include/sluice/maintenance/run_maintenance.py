@@ -57,7 +57,14 @@ BLOCKED_FOR_LONG = timedelta(days=2)
 RUNS_JUDGED = 200
 """How many earlier runs are judged: four days of a table that is maintained every half hour."""
 
-_BLOCKING = frozenset({StepReason.READER_NOT_STARTED, StepReason.READERS_NEED_SNAPSHOTS, StepReason.WRITER_LATE})
+_BLOCKING = frozenset(
+    {
+        StepReason.READER_NOT_STARTED,
+        StepReason.READERS_BEHIND,
+        StepReason.READERS_NEED_SNAPSHOTS,
+        StepReason.WRITER_LATE,
+    }
+)
 
 
 def needs_earlier_runs(run: MaintenanceObservation) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from sluice.ledger.maintenance_runs import MaintenanceStep
+from sluice.maintenance.pin_plan import Hold, HoldReason
 from sluice.tables.table_observation import ReferenceObservation
 
 SECONDS_OF_A_FILE, SECONDS_OF_A_MEBIBYTE = 0.01, 0.1
@@ -29,6 +30,11 @@ class StepReason(StrEnum):
 
     NOT_DECLARED = "not_declared"
     NO_SNAPSHOT = "no_snapshot"
+    OLD_ROWS = "old_rows"
+    NO_OLD_ROWS = "no_old_rows"
+    READERS_BEHIND = "readers_behind"
+    READER_STOPS = "reader_stops"
+    FORMAT_VERSION = "format_version"
     SMALL_FILES = "small_files"
     FEW_SMALL_FILES = "few_small_files"
     DELETED_ROWS = "deleted_rows"
@@ -94,6 +100,23 @@ class StepDecision:
     gain: int = 0
     cost_seconds: float = 0.0
     cost_bytes: int = 0
+
+
+def held(step: MaintenanceStep, holds: Sequence[Hold]) -> StepDecision:
+    """A step waits while a reader has not started, and is refused when the position of a reader is unknown.
+
+    Parameters
+    ----------
+    holds: at least one.
+    """
+    worst = next((hold for hold in holds if hold.reason is not HoldReason.READER_NOT_STARTED), holds[0])
+    waits = worst.reason is HoldReason.READER_NOT_STARTED
+    return StepDecision(
+        step=step,
+        action=StepAction.SKIP if waits else StepAction.REFUSE,
+        reason=StepReason(worst.reason),
+        explanation=worst.explanation,
+    )
 
 
 def skipped(step: MaintenanceStep, reason: StepReason, explanation: str) -> StepDecision:

@@ -7,7 +7,7 @@ without a recorded batch continues from the first offset in its checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 
 from sluice.checkpoints.checkpoint_files import CheckpointFiles, open_checkpoint_files
 from sluice.declarations.loaded_declarations import Declarations
@@ -19,7 +19,7 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import find_generation
 from sluice.maintenance.pin_plan import Knowledge, ReaderObservation
 from sluice.settings import ObjectStoreSettings
-from sluice.sources.iceberg_positions import BEGINNING, first_offsets, snapshot_of
+from sluice.sources.iceberg_positions import BEGINNING, StreamOffset, first_offsets, stream_offset_of
 
 
 def observe_readers(
@@ -93,34 +93,38 @@ def _observe_reader(
     if not started:
         return ReaderObservation(stream=stream.stream, input=name, knowledge=Knowledge.NOT_STARTED)
     recorded = _recorded_offset(batch, name, is_committed=is_committed)
-    position = first if recorded is None else recorded
-    if position is None:
+    offset = first if recorded is None else recorded
+    if offset is None:
         return _unknown(stream, name, f"neither the ledger nor the checkpoint {generation.checkpoint} has its offset")
-    return ReaderObservation(stream=stream.stream, input=name, knowledge=Knowledge.KNOWN, position=position)
+    return ReaderObservation(
+        stream=stream.stream, input=name, knowledge=Knowledge.KNOWN, position=offset.snapshot_id, offset=offset
+    )
 
 
-def _recorded_offset(batch: BatchObservation | None, name: str, *, is_committed: bool) -> int | None:
+def _recorded_offset(batch: BatchObservation | None, name: str, *, is_committed: bool) -> StreamOffset | None:
     """Where the newest recorded batch ends once the checkpoint has committed it, and where it starts before that.
 
     Unset for an uncommitted first batch, which starts at the first offset.
     """
     if batch is None:
         return None
-    return snapshot_of((batch.end_offsets if is_committed else batch.start_offsets).get(name))
+    return stream_offset_of((batch.end_offsets if is_committed else batch.start_offsets).get(name))
 
 
-def _first_offset(checkpoint: CheckpointFiles, stream: StreamDeclaration, listed: Collection[int]) -> int | None:
+def _first_offset(
+    checkpoint: CheckpointFiles, stream: StreamDeclaration, listed: Collection[int]
+) -> StreamOffset | None:
     """The first offset of the input; unset when several inputs may have it.
 
     With one Iceberg input it is the only one. Among several inputs, those of this table have a snapshot that it lists.
     """
-    firsts: Mapping[int, int] = {number: offset.snapshot_id for number, offset in first_offsets(checkpoint).items()}
+    firsts = tuple(first_offsets(checkpoint).values())
     if len(list(streamed_tables(stream))) == 1:
-        return next(iter(firsts.values()), None)
-    own = [snapshot_id for snapshot_id in firsts.values() if snapshot_id in listed]
+        return next(iter(firsts), None)
+    own = [offset for offset in firsts if offset.snapshot_id in listed]
     if own:
-        return min(own, key=list(listed).index)
-    return BEGINNING if firsts and all(snapshot_id == BEGINNING for snapshot_id in firsts.values()) else None
+        return min(own, key=lambda offset: list(listed).index(offset.snapshot_id))
+    return firsts[0] if firsts and all(offset.snapshot_id == BEGINNING for offset in firsts) else None
 
 
 def _unknown(stream: StreamDeclaration, name: str, problem: str) -> ReaderObservation:

@@ -22,6 +22,7 @@ from sluice.pages.bounded_looks import BoundedLooks
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import load_table
+from sluice.tables.removed_rows import removed_rows
 
 KEPT_SECONDS = 60.0
 """How old a look may be before another one is made."""
@@ -179,12 +180,14 @@ def _fresh_at(table: Table, newest: Snapshot | None) -> datetime | None:
 
 
 def _changes_rows(snapshot: Snapshot) -> bool:
-    """Not so a compaction, a batch of which no row was good, or the commit with which a stream opens its output. What
-    does not say how many files it has changed may have changed rows."""
+    """Not so a compaction, a removal of old rows, a batch of which no row was good, or the commit with which a stream
+    opens its output. What does not say how many files it has changed may have changed rows."""
     summary = snapshot.summary
     if summary is None or summary.operation is Operation.REPLACE:
         return summary is None
     counts = summary.additional_properties
+    if removed_rows(counts) is not None:
+        return False
     return "total-data-files" not in counts or any(_count(counts, name) for name in _CHANGED_FILES)
 
 

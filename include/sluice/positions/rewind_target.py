@@ -20,6 +20,7 @@ from sluice.publication.chain import MarkPosition
 from sluice.publication.marks import Mark, entries_of, history_of_main, position_in_history, read_mark
 from sluice.publication.rolled_back_marks import RolledBackMark, rolled_back_marks
 from sluice.publication.staged_batch import StagedOutput, read_summary
+from sluice.tables.removed_rows import removed_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,9 +135,11 @@ def _is_beyond(then: Table, mark: Mark, output: StagedOutput) -> bool:
 
 
 def _is_own(table: Table, commit: HiddenCommit, outputs: Sequence[StagedOutput]) -> bool:
-    """Whether a commit may be hidden: a batch of the stream, or nothing that anybody counts on."""
+    """Whether a commit may be hidden: a batch of the stream, or nothing that anybody counts on. Old rows that come back
+    go again with the next maintenance."""
     snapshot = table.snapshot_by_id(commit.snapshot_id)
-    summary = None if snapshot is None else read_summary(entries_of(snapshot))
+    entries = {} if snapshot is None else entries_of(snapshot)
+    summary = read_summary(entries)
     if summary is None:
-        return not commit.rows
+        return not commit.rows or removed_rows(entries) is not None
     return any((summary.key.stream, summary.output) == (one.stream, one.output) for one in outputs)

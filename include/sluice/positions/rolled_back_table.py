@@ -16,6 +16,7 @@ from sluice.publication.marks import batch_of, entries_of, history_of_main
 from sluice.publication.rolled_back_marks import RolledBackMark, rolled_back_marks
 from sluice.publication.staged_batch import read_summary
 from sluice.stored_keys import PUBLICATION_KEY
+from sluice.tables.removed_rows import removed_rows
 
 _REMOVED = ("deleted-records", "added-position-deletes", "added-equality-deletes")
 """The entries of a summary that count rows which a commit took out of the table."""
@@ -128,7 +129,7 @@ def _hidden(snapshot: Snapshot) -> HiddenCommit:
         operation=operation.value,
         added=0 if operation == Operation.REPLACE else int(entries.get("added-records", 0)),
         removed=0 if operation == Operation.REPLACE else sum(int(entries.get(one, 0)) for one in _REMOVED),
-        by=entries.get(PUBLICATION_KEY, "of another writer"),
+        by=entries.get(PUBLICATION_KEY) or ("of another writer" if removed_rows(entries) is None else "of old rows"),
     )
 
 

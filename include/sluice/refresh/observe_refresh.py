@@ -179,7 +179,7 @@ def _input(
 
 
 def _iceberg_input(name: str, source: IcebergSource, start: ObservedStart) -> InputToRead:
-    problem = start.refusal or start.problem
+    problem = start.refusal or start.problem or (f"of {source.table}, {start.missing}" if start.missing else "")
     if source.starting == "latest":
         problem = "it is declared to begin with what comes (`starting: latest`)"
     rows = start.amount.rows if start.amount is not None else None

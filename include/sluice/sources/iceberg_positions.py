@@ -15,6 +15,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from sluice.checkpoints.checkpoint_files import CheckpointFiles
+from sluice.stored_keys import REMOVED_BEFORE
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -64,7 +65,8 @@ class TableStep:
     """One snapshot in the history of a table, as a reader of appended rows needs it.
 
     appended_rows, appended_files: what the snapshot appended; both zero when it only rewrote or removed files.
-    changed_rows: the rows that it added or removed in another way; such a reader does not receive them.
+    changed_rows: the rows that it added or removed in another way; such a reader does not receive them. None are those
+        that the table keeps no longer: they were removed after every reader had read them.
     committed_at_ms: milliseconds since 1970. parent_id: none for the first one. operation: in Iceberg's words.
     appended_bytes: of the appended files.
     total_rows, total_files, total_bytes: of the whole table at the snapshot; none where its summary does not say.
@@ -141,7 +143,7 @@ def step_of(snapshot: Snapshot) -> TableStep:
     operation = summary.operation.value if summary is not None else "unknown"
     counts: Mapping[str, Any] = summary.additional_properties if summary is not None else {}
     appended = counts if operation == _APPEND else {}
-    changed = counts if operation in _CHANGES else {}
+    changed = counts if operation in _CHANGES and REMOVED_BEFORE not in counts else {}
     return TableStep(
         snapshot_id=snapshot.snapshot_id,
         appended_rows=int(appended.get("added-records", 0)),

@@ -12,6 +12,7 @@ from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import SluiceError
 from sluice.settings import Settings
 from sluice.sources.table_starts import StartAmount, Unreachable, amount_of
+from sluice.tables.removed_rows import RemovedRows, removed_rows
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -20,11 +21,12 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedStart:
     """What an input would read. amount: none when it is unknown. refusal, problem: why it would not begin, or why that
-    is unknown; empty otherwise."""
+    is unknown; empty otherwise. missing: the rows that the table has removed as too old; unset for none."""
 
     amount: StartAmount | None = None
     refusal: str = ""
     problem: str = ""
+    missing: RemovedRows | None = None
 
 
 def observe_starts(declaration: StreamDeclaration, settings: Settings, *, now: datetime) -> Mapping[str, ObservedStart]:
@@ -60,4 +62,7 @@ def _observe(catalog: Catalog, source: IcebergSource, now: datetime) -> Observed
         return ObservedStart(amount=StartAmount(rows=0, data_bytes=0))
     if isinstance(found, Unreachable):
         return ObservedStart(refusal=found.reason)
-    return ObservedStart(amount=amount_of(found, tuple(history_of(table)), is_whole=source.starting == "table"))
+    return ObservedStart(
+        amount=amount_of(found, tuple(history_of(table)), is_whole=source.starting == "table"),
+        missing=removed_rows(table.properties),
+    )

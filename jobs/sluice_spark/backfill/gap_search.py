@@ -30,12 +30,13 @@ from sluice.backfill.observe_backfill import (
     settled_plan,
 )
 from sluice.backfill.reach import final_end
-from sluice.backfill.read_bounds import TopicBound
+from sluice.backfill.read_bounds import TableBound, TopicBound
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.ledger.connection import Ledger, database_time
 from sluice.operations import RefusalReason
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
+from sluice.tables.removed_rows import removed_rows
 from sluice_spark.backfill.interval_rows import compute_interval, exact_reach, require_exact
 from sluice_spark.backfill.table_rows import HeldRows
 from sluice_spark.session.columns import quoted
@@ -76,7 +77,7 @@ class GapSearch:
 
         def look() -> PlannedOn:
             everything = Interval(start=self.start or EARLIEST, end=self.end or now.astimezone(UTC))
-            searched = self._searched(self._observe(catalog, everything)[0], now)
+            searched = self._searched(*self._observe(catalog, everything), now)
             seen, target = self._observe(catalog, searched)
             return PlannedOn(plan=_without_publishing(plan_backfill(seen)), target=target)
 
@@ -106,11 +107,12 @@ class GapSearch:
     def _observe(self, catalog: Catalog, interval: Interval) -> tuple[BackfillObservation, Table]:
         return observe_backfill(catalog, self.ledger, self.declarations, self.stream, interval, settings=self.settings)
 
-    def _searched(self, seen: BackfillObservation, now: datetime) -> Interval:
+    def _searched(self, seen: BackfillObservation, target: Table, now: datetime) -> Interval:
         length = backfill_of(self.stream).interval
         closed = last_closed(margin=seen.margin, length=length, now=now.astimezone(UTC))
-        topics = (one.complete_after for one in seen.sources if isinstance(one, TopicBound))
-        known = [time for time in topics if time is not None]
+        sources = (one.complete_after for one in seen.sources if isinstance(one, (TopicBound, TableBound)))
+        gone = removed_rows(target.properties)
+        known = [time for time in (*sources, None if gone is None else gone.before) if time is not None]
         start = self.start or first_complete(known, margin=seen.margin, length=length)
         return searched_interval(start, self.end, closed_until=closed, length=length)
 

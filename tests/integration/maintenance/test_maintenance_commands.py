@@ -121,8 +121,10 @@ def test_a_dry_run_shows_the_plan_and_changes_nothing(
     assert said["dry_run"] is True
     (planned,) = said["plans"]
     decisions = planned["evidence"]["decisions"]
-    assert planned["steps"][0]["sentence"].startswith("Rewrite data files would run: ")
+    assert planned["steps"][0]["sentence"] == "Remove old rows skipped: the table declares no retention of rows"
+    assert planned["steps"][1]["sentence"].startswith("Rewrite data files would run: ")
     assert [(step["step"], step["action"]) for step in decisions] == [
+        ("remove_old_rows", "skip"),
         ("rewrite_data_files", "run"),
         ("rewrite_manifests", "skip"),
         ("pin_snapshots", "skip"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -11,9 +12,12 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadataV2
 
-from sluice.backfill.observe_inputs import bound_of_table, changed_table
+from sluice.backfill.intervals import Interval
+from sluice.backfill.observe_inputs import bound_of_table, changed_table, without_old_rows
+from sluice.tables.removed_rows import RemovedRows
 
 UPDATED = {"added-records": "10", "added-position-deletes": "10"}
+REMOVED = RemovedRows(column="at", before=datetime(2026, 8, 22, 12, tzinfo=UTC))
 COMPACTED = {"added-records": "100", "deleted-records": "110", "removed-position-deletes": "10"}
 
 
@@ -204,3 +208,41 @@ def test_a_table_says_that_what_it_has_lost_before_is_unknown(first: int, *, is_
     bound = bound_of_table(offset(3, 2), table, input_name="records", column="at")
 
     assert (bound.has_expired_history, bound.has_lost_rows) == (is_expired, False)
+
+
+@pytest.mark.parametrize(("hours", "is_gone"), [(-1, True), (0, False), (1, False)])
+def test_of_an_interval_before_what_was_removed_rows_are_missing(hours: int, *, is_gone: bool) -> None:
+    table = table_of("append")
+    table.metadata.properties.update(REMOVED.entries())
+    start = REMOVED.before + timedelta(hours=hours)
+    bound = bound_of_table(offset(1, 2), table, input_name="records", column="at")
+
+    found = without_old_rows(bound, table, wide=Interval(start=start, end=start + timedelta(days=1)))
+
+    assert (found.is_gone, bool(found.problem), found.complete_after) == (is_gone, is_gone, REMOVED.before)
+    assert found.has_lost_rows
+    if is_gone:
+        assert found.problem == (
+            "of bronze.flights, rows whose at is before 2026-08-22 12:00:00 UTC were removed as too old."
+        )
+        assert found.way_out.endswith("after 2026-08-22 12:00:00 UTC.")
+
+
+def test_a_table_that_removes_nothing_is_as_it_was() -> None:
+    table = table_of("append")
+    bound = bound_of_table(offset(1, 2), table, input_name="records", column="at")
+    start = datetime(1970, 1, 1, tzinfo=UTC)
+    assert without_old_rows(bound, table, wide=Interval(start=start, end=start + timedelta(days=1))) == bound
+
+
+def test_a_removal_of_old_rows_corrects_nothing() -> None:
+    """It may come between a plan and its end, and behind rows that the stream has not read yet."""
+    table = table_of("append", "append", "delete")
+    planned = bound_of_table(offset(1, 2), table_of("append"), input_name="records", column=None)
+    assert changed_table(planned, offset(1, 2), table) is not None
+    removal = table.metadata.snapshots[-1].summary
+    assert removal is not None
+    removal.additional_properties.update(REMOVED.entries())
+
+    assert changed_table(planned, offset(1, 2), table) is None
+    assert bound_of_table(offset(2, 2), table, input_name="records", column=None).snapshot_id == 3

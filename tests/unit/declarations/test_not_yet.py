@@ -164,6 +164,7 @@ _WORKS_BELOW = {
     "quality.": ("on_publication",),
     "quality.expectations.*.": ("type", "kwargs"),
     "maintenance.": ("content_check_bytes",),
+    "maintenance.retention.": ("column", "older_than"),
     "maintenance.compaction.": (
         "target_file_bytes",
         "min_input_files",

@@ -17,6 +17,7 @@ from sluice.declarations.maintenance_declaration import (
     MaintenanceWindow,
     ManifestRewriteDeclaration,
     OrphanRemovalDeclaration,
+    RetentionDeclaration,
 )
 from sluice.ledger.maintenance_runs import MaintenanceStep
 from sluice.maintenance.compaction_plan import small_file_bytes
@@ -26,6 +27,7 @@ from sluice.maintenance.maintenance_plan import (
     put_off,
 )
 from sluice.maintenance.pin_plan import Hold, HoldReason, Pin, PinKind, PinPlan
+from sluice.maintenance.row_retention import OldFiles, RowRetention
 from sluice.maintenance.step_decision import StepAction, StepDecision, StepReason
 from sluice.tables.table_observation import (
     PartitionObservation,
@@ -38,11 +40,13 @@ from sluice.tables.table_observation import (
 MIB = 1024**2
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 POLICY = MaintenanceDeclaration(
+    retention=RetentionDeclaration(column="at", older_than=timedelta(days=90)),
     compaction=CompactionDeclaration(target_file_bytes=ByteSize(64 * MIB), min_input_files=5),
     manifest_rewrite=ManifestRewriteDeclaration(min_manifests=20),
     expiry=ExpiryDeclaration(older_than=timedelta(minutes=10), retain_last=2),
     orphan_removal=OrphanRemovalDeclaration(),
 )
+OLD_ROWS = RowRetention(old=OldFiles(column="at", before=NOON, files=1))
 NO_PINS = PinPlan(pins=(), to_set=(), to_remove=(), holds=(), keep_since=None)
 
 
@@ -317,7 +321,7 @@ SORTED = CompactionDeclaration(target_file_bytes=ByteSize(64 * MIB), min_input_f
 )
 def test_rows_are_sorted_by_spark_where_pyarrow_writes_several_files(seen: TableObservation, because: str) -> None:
     policy = POLICY.model_copy(update={"compaction": SORTED})
-    (decision, *_) = plan_maintenance(policy=policy, seen=seen, pins=NO_PINS, now=NOON).steps
+    (_, decision, *_) = plan_maintenance(policy=policy, seen=seen, pins=NO_PINS, now=NOON).steps
 
     assert (decision.action, decision.is_for_spark) == (StepAction.RUN, bool(because))
     assert decision.is_sorted is bool(because)
@@ -348,13 +352,13 @@ def test_outside_its_window_a_table_is_left_alone_but_for_its_pins(declared: Mai
     policy = POLICY.model_copy(update={"window": declared})
     moved = pins(pins=(PIN_2,), to_set=(PIN_2,))
     seen, long_ago = table(partition(9), manifests=30), NOON - timedelta(days=7)
-    plan = plan_maintenance(policy=policy, seen=seen, pins=moved, now=NOON, looked_at=long_ago)
+    plan = plan_maintenance(policy=policy, seen=seen, pins=moved, now=NOON, looked_at=long_ago, retention=OLD_ROWS)
 
     due = {decision.step for decision in plan.due}
     assert due == (set(MaintenanceStep) if is_open else {MaintenanceStep.PIN_SNAPSHOTS})
     if not is_open:
-        assert plan.steps[0].reason is StepReason.OUTSIDE_WINDOW
-        assert plan.steps[0].explanation == f"put off until its window, {declared}"
+        assert plan.steps[1].reason is StepReason.OUTSIDE_WINDOW
+        assert plan.steps[1].explanation == f"put off until its window, {declared}"
 
 
 def test_expirable_snapshots_follow_icebergs_rules() -> None:
@@ -374,7 +378,9 @@ def test_a_late_writer_puts_off_what_takes_commits_and_machine_from_it_and_no_pi
         keep_since=None,
     )
     seen = table(partition(9), ages=(90, 80, 70, 1), manifests=30)
-    planned = plan_maintenance(policy=POLICY, seen=seen, pins=moved, now=NOON, looked_at=NOON - timedelta(days=7))
+    planned = plan_maintenance(
+        policy=POLICY, seen=seen, pins=moved, now=NOON, looked_at=NOON - timedelta(days=7), retention=OLD_ROWS
+    )
     due = {decision.step for decision in planned.steps if decision.action is StepAction.RUN}
     assert due == set(MaintenanceStep)
     assert put_off(planned, late_writers=()) is planned

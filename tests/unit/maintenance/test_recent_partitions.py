@@ -43,7 +43,7 @@ def carried_out(place: Place, plan: MaintenancePlan) -> int:
     done = rewrite_small_files(
         PyIcebergCommitter(place.catalog),
         NAME,
-        partitions=plan.steps[0].partitions,
+        partitions=plan.steps[1].partitions,
         small_file_bytes=SMALL,
         compared_bytes=10**9,
         now=plan.seen.observed_at,
@@ -58,17 +58,17 @@ def test_a_recent_partition_is_left_until_it_rests_and_then_nothing_is_due(place
     assert day_1 is not None
     assert day_2 is not None
     assert day_2 < day_1
-    assert planned(place, day_2 + HOUR - timedelta(milliseconds=1)).steps[0].reason is StepReason.RECENTLY_WRITTEN
+    assert planned(place, day_2 + HOUR - timedelta(milliseconds=1)).steps[1].reason is StepReason.RECENTLY_WRITTEN
 
     first = planned(place, day_2 + HOUR)
-    assert first.steps[0].partitions == DAYS[1:]
-    assert "1 more are left alone as recently written" in first.steps[0].explanation
+    assert first.steps[1].partitions == DAYS[1:]
+    assert "1 more are left alone as recently written" in first.steps[1].explanation
     before = place.rows()
     assert carried_out(place, first) == 6
     assert planned(place, day_2 + HOUR).due == (), "right after a run nothing is due"
 
     later = planned(place, day_1 + HOUR)
-    assert later.steps[0].partitions == DAYS[:1]
+    assert later.steps[1].partitions == DAYS[:1]
     assert carried_out(place, later) == 7
     assert planned(place, day_1 + HOUR).due == ()
     assert planned(place, day_1 + 100 * HOUR).due == (), "a rewrite is no write"

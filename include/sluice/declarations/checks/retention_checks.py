@@ -1,0 +1,84 @@
+"""Checks a table's retention of rows against the streams that write and read the table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from sluice.declarations.error_messages import key_text
+from sluice.declarations.iceberg_output import IcebergOutput
+from sluice.declarations.loaded_declarations import LoadedStream, LoadedTable
+from sluice.declarations.maintenance_policy import LoadedPolicy, PolicyOrigin
+from sluice.declarations.source_declarations import IcebergSource
+from sluice.declarations.yaml_document import KeyPath
+from sluice.errors import DeclarationError
+
+_AT: KeyPath = ("maintenance", "retention")
+
+
+def retention_problems(
+    streams: Sequence[LoadedStream], tables: Iterable[LoadedTable], policy: LoadedPolicy
+) -> Iterator[DeclarationError]:
+    """What is wrong with the retention of tables, in the file that declares it.
+
+    Parameters
+    ----------
+    streams, tables: the well-formed declarations, tables with what they inherit. policy: of the deployment.
+    """
+    for table in tables:
+        retention = table.declaration.maintenance.retention
+        if retention is None:
+            continue
+        if retention.is_whole:
+            for problem, way_out in (*_writers(streams, table), *_readers(streams, table)):
+                yield _problem(table, policy, f"the rows of {table.name} cannot go: {problem}.", way_out)
+        elif table.own.declared.retention is not None:
+            key = "older_than" if retention.older_than is None else "column"
+            yield _problem(table, policy, f"{key} is needed: neither the table nor maintenance.yaml declares it.", "")
+
+
+def _readers(streams: Iterable[LoadedStream], table: LoadedTable) -> Iterator[tuple[str, str]]:
+    """The streams that would stop where rows go."""
+    for stream in streams:
+        for name, declared in stream.declaration.inputs.items():
+            source = declared.declared_source.source
+            if not declared.is_stream or not isinstance(source, IcebergSource) or source.table != table.name:
+                continue
+            if source.on_delete == "fail":
+                yield (
+                    f"{stream.name} (input {name}) reads it as a stream, and stops where rows are deleted",
+                    f"Declare `on_delete: skip` for that input, or turn the retention of {table.name} off.",
+                )
+
+
+def _writers(streams: Iterable[LoadedStream], table: LoadedTable) -> Iterator[tuple[str, str]]:
+    """The streams that would bring back what went."""
+    for stream in streams:
+        for declared in stream.declaration.outputs.values():
+            output = declared.iceberg
+            if output is None or output.table != table.name:
+                continue
+            if output.mode == "complete":
+                problem = f"each batch of {stream.name} replaces all rows, and brings them back"
+                yield problem, "Leave old rows out in the transformation, or turn the retention off."
+            elif (column := _newer_by(output, table)) is not None:
+                yield (
+                    f"{stream.name} knows a newer row by {column}, so that an older one of the same keys could take "
+                    "the place of one that went",
+                    f"Declare `column: {column}`, or turn the retention of {table.name} off.",
+                )
+
+
+def _newer_by(output: IcebergOutput, table: LoadedTable) -> str | None:
+    """The column that says which row of a merge is newer, when it is another one than the retention's."""
+    retention = table.declaration.maintenance.retention
+    first = next(iter(output.ordering), None)
+    return first if retention is not None and first not in (None, retention.column) else None
+
+
+def _problem(table: LoadedTable, policy: LoadedPolicy, problem: str, way_out: str) -> DeclarationError:
+    """A problem at the place that declares the retention: of one that is inherited, in `maintenance.yaml`."""
+    values = [one for one in policy.values_of(table.own) if one.key.startswith("retention.") and one.place is not None]
+    is_own = any(one.origin is PolicyOrigin.TABLE for one in values)
+    shared = next((one.place for one in values if one.place is not None), None)
+    location = table.location(_AT) if is_own or shared is None else shared
+    return DeclarationError(f"`{key_text(_AT)}`: {problem}", location=location, next_step=way_out)

@@ -1,0 +1,80 @@
+"""Observes what decides about the old rows of a table: the files, the streams that read them, and their refreshes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from datetime import UTC, datetime
+
+from pyiceberg.table import Table
+
+from sluice.declarations.loaded_declarations import Declarations
+from sluice.declarations.maintenance_declaration import RetentionDeclaration
+from sluice.ledger.connection import Ledger
+from sluice.ledger.refreshes import OPEN_STATES, newest_refresh
+from sluice.maintenance.old_files import find_old_files
+from sluice.maintenance.pin_plan import ReaderObservation
+from sluice.maintenance.row_retention import NO_RETENTION, RowRetention, read_up_to, stands_at
+from sluice.maintenance.table_readers import streamed_tables
+from sluice.sources.iceberg_positions import history_of
+from sluice.stored_keys import is_shadow_name
+from sluice.tables.table_observation import TableObservation
+
+
+def observe_retention(
+    ledger: Ledger,
+    declarations: Declarations,
+    table: Table,
+    *,
+    policy: RetentionDeclaration | None,
+    seen: TableObservation,
+    readers: Sequence[ReaderObservation],
+    kept_streams: Collection[str],
+    now: datetime,
+) -> RowRetention:
+    """Observe a table that declares a retention of rows; of another one nothing is read.
+
+    Parameters
+    ----------
+    table: freshly loaded, after its readers were observed. seen: the same, observed.
+    kept_streams: streams whose declaration cannot be read now, or that run without one, and the shadows of refreshes.
+    now: by the clock of the ledger. Where that of this process is behind it, that one counts.
+
+    Raises
+    ------
+    LedgerError, LakehouseError: when the ledger or the table cannot be read.
+    """
+    if policy is None or policy.column is None or policy.older_than is None:
+        return NO_RETENTION
+    others = tuple(stands_at(seen.references, kept_streams))
+    bound = read_up_to(
+        readers,
+        history=tuple(history_of(table)),
+        numbers={one.snapshot_id: one.sequence_number or 0 for one in table.snapshots()},
+        kept=[reference.snapshot_id for _, reference in others],
+    )
+    now = min(now.astimezone(UTC), datetime.now(UTC))  # no row goes because one clock is ahead
+    unknown = sorted({stream for stream, _ in others if not is_shadow_name(stream)})
+    return RowRetention(
+        old=find_old_files(table, column=policy.column, before=now - policy.older_than, read_up_to=bound).seen,
+        stopping=(
+            *_stopping(declarations, seen.table),
+            *(f"{stream}, whose declaration is not known," for stream in unknown),
+        ),
+        waits_for="; ".join(_refreshes(ledger, readers)),
+        format_version=table.metadata.format_version,
+    )
+
+
+def _stopping(declarations: Declarations, table: str) -> Iterator[str]:
+    for loaded in declarations.streams.values():
+        for name, source in streamed_tables(loaded.declaration):
+            if source.table == table and source.on_delete == "fail":
+                yield f"{loaded.name} (input {name})"
+
+
+def _refreshes(ledger: Ledger, readers: Sequence[ReaderObservation]) -> Iterator[str]:
+    """The refreshes that read the table again, of streams that read it."""
+    for stream in dict.fromkeys(reader.stream for reader in readers):
+        newest = newest_refresh(ledger, stream)
+        if newest is not None and newest.state in OPEN_STATES:
+            yield f"refresh {newest.number} of {stream} reads the table"

@@ -1,0 +1,215 @@
+"""Finds the data files whose rows are all old, by a table's manifests, and removes them in one commit.
+
+The commit is a `delete` snapshot of metadata alone. What it removes is found on exactly the metadata that it changes,
+so that a file which somebody has rewritten meanwhile is judged again, and one that is gone is not missed. Streams that
+read the table pass the snapshot by `on_delete: skip`, and do not count its rows as skipped: it names itself as a
+removal of old rows (`sluice.tables.removed_rows`). Marks are properties of the table, and stay.
+
+Delete files that hid rows of a removed file hide nothing any more, and bring nothing back.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pyiceberg.conversions import from_bytes
+from pyiceberg.expressions import LessThan
+from pyiceberg.expressions.visitors import inclusive_projection, manifest_evaluator
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestFile
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.types import DateType, NestedField, PrimitiveType, TimestampType, TimestamptzType
+
+from sluice.errors import StarvedError
+from sluice.maintenance.file_rewrite import CommitConflictError
+from sluice.maintenance.row_retention import OldFiles
+from sluice.publication.checked_commit import (
+    Landed,
+    NothingToCommit,
+    RacePolicy,
+    TableChange,
+    TableCommitter,
+    commit_checked,
+)
+from sluice.publication.crash_points import Reached, unnoticed
+from sluice.publication.marks import refuse_unpublishable
+from sluice.tables.catalog import catalog_refusals
+from sluice.tables.manifest_reading import each_manifest
+from sluice.tables.removed_rows import RemovedRows, removed_rows
+
+MOST_FILES = 10_000
+"""How many files one run removes at most: their entries are held in memory. The next run removes the rest."""
+
+_RACES = RacePolicy(attempts=20)
+"""How often the commit is sent again while writers commit; then the whole step is repeated."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundFiles:
+    """Some old files, at most `MOST_FILES`, and what is seen of them and of the others."""
+
+    seen: OldFiles
+    files: tuple[DataFile, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """What one manifest lists. old: files that may go, with their partitions as paths."""
+
+    old: tuple[tuple[str, DataFile], ...]
+    unread: int
+    mixed: int
+
+
+def find_old_files(table: Table, *, column: str, before: datetime, read_up_to: int | None) -> FoundFiles:
+    """Find the files of the newest snapshot whose rows are all old and were read by every stream.
+
+    Only manifests are read that may list such files. A timestamp without a zone is one in UTC. A file without bounds of
+    the column, or with a row that has no time, is not old.
+
+    Parameters
+    ----------
+    table: freshly loaded. before: rows are old whose time is earlier; of a date the whole day has to be.
+    read_up_to: the newest sequence number of files that every stream has read; unset where no stream reads the table.
+
+    Raises
+    ------
+    LakehouseError: when a manifest cannot be read.
+    """
+    parts = tuple(_parts(table, column, before, read_up_to))
+    old = [one for part in parts for one in part.old][:MOST_FILES]
+    files = tuple(file for _, file in old)
+    seen = OldFiles(
+        column=column,
+        before=before,
+        files=len(files),
+        rows=sum(file.record_count for file in files),
+        data_bytes=sum(file.file_size_in_bytes for file in files),
+        partitions=Counter(path for path, _ in old),
+        unread=sum(part.unread for part in parts),
+        mixed=sum(part.mixed for part in parts),
+        read_up_to=read_up_to,
+    )
+    return FoundFiles(seen=seen, files=files)
+
+
+def _parts(table: Table, column: str, before: datetime, read_up_to: int | None) -> Iterator[_Part]:
+    newest = table.current_snapshot()
+    field = next((one for one in table.schema().fields if one.name == column), None)
+    if newest is None or field is None or not isinstance(field.field_type, (DateType, TimestampType, TimestamptzType)):
+        return  # a table that was not changed to its declaration yet
+
+    border = _border(field, before)
+
+    def read(manifest: ManifestFile) -> _Part:
+        spec, old, unread, mixed = table.specs()[manifest.partition_spec_id], [], 0, 0
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+            lowest, highest = _bounds(field, entry.data_file)
+            if highest is None or highest >= border:
+                mixed += lowest is not None and lowest < border
+            elif not _is_read(entry, read_up_to):
+                unread += 1
+            else:
+                old.append((spec.partition_to_path(entry.data_file.partition, table.schema()), entry.data_file))
+        return _Part(old=tuple(old), unread=unread, mixed=mixed)
+
+    with catalog_refusals(f"read the manifests of {'.'.join(table.name())}"):
+        yield from each_manifest(read, _may_be_old(table, newest.manifests(table.io), field, before))
+
+
+def _is_read(entry: ManifestEntry, read_up_to: int | None) -> bool:
+    """Whether every stream has read a file. By its own number: the rows of a rewritten one may have an earlier one."""
+    number = entry.file_sequence_number
+    return read_up_to is None or (number is not None and number <= read_up_to)
+
+
+def _may_be_old(
+    table: Table, manifests: Sequence[ManifestFile], field: NestedField, before: datetime
+) -> list[ManifestFile]:
+    """The manifests of data files that may list old ones, by the bounds of their partitions."""
+    kind, schema, utc = field.field_type, table.schema(), before.astimezone(UTC)
+    border = utc.date() if isinstance(kind, DateType) else utc.replace(tzinfo=None)
+    text = f"{border.isoformat()}+00:00" if isinstance(kind, TimestamptzType) else border.isoformat()
+    is_old = LessThan(term=field.name, value=text)
+    may_hold = {
+        spec_id: manifest_evaluator(spec, schema, inclusive_projection(schema, spec)(is_old))
+        for spec_id, spec in table.specs().items()
+    }
+    return [one for one in manifests if one.content is ManifestContent.DATA and may_hold[one.partition_spec_id](one)]
+
+
+def _border(field: NestedField, before: datetime) -> int:
+    """A time as Iceberg stores such values: days or microseconds since 1970."""
+    unit = timedelta(days=1) if isinstance(field.field_type, DateType) else timedelta(microseconds=1)
+    return (before - _EPOCH) // unit
+
+
+def _bounds(field: NestedField, file: DataFile) -> tuple[int | None, int | None]:
+    """The lowest and the highest time of a file; of one with rows without a time the highest is not known."""
+    kind = field.field_type
+    assert isinstance(kind, PrimitiveType)  # noqa: S101  # a date or a timestamp
+    lowest, highest = ((bounds or {}).get(field.field_id) for bounds in (file.lower_bounds, file.upper_bounds))
+    has_all = (file.null_value_counts or {}).get(field.field_id) == 0
+    return (
+        None if lowest is None else int(from_bytes(kind, lowest)),
+        None if highest is None or not has_all else int(from_bytes(kind, highest)),
+    )
+
+
+def remove_old_files(
+    committer: TableCommitter,
+    name: str,
+    *,
+    column: str,
+    before: datetime,
+    read_up_to: int | None,
+    reached: Reached = unnoticed,
+) -> Mapping[str, Any]:
+    """Remove the files with old rows alone from a table, in one commit.
+
+    Parameters
+    ----------
+    name: `<namespace>.<table>`. The others as `find_old_files` has them.
+
+    Returns
+    -------
+    How many files, rows and bytes were removed; rows that delete files had hidden are among them.
+
+    Raises
+    ------
+    CommitConflictError: when writers won every race of the commit.
+    DeliveryError, LakehouseError: as `commit_checked` raises them.
+    """
+
+    def plan(table: Table) -> TableChange | NothingToCommit:
+        refuse_unpublishable(table)
+        found = find_old_files(table, column=column, before=before, read_up_to=read_up_to)
+        if not found.files:
+            return NothingToCommit(snapshot_id=None)
+        removal, earlier = RemovedRows(column=column, before=before), removed_rows(table.properties)
+        newest = removal if earlier is None or earlier.before < before else earlier
+        return TableChange(
+            operation=Operation.DELETE,
+            removed=found.files,
+            summary=removal.entries(),
+            properties=newest.entries(),
+        )
+
+    try:
+        done = commit_checked(
+            committer, name, plan, what=f"the removal of old rows from {name}", reached=reached, policy=_RACES
+        )
+    except StarvedError as error:
+        raise CommitConflictError(str(error)) from error
+    removed = done.change.removed if isinstance(done, Landed) else ()
+    return {
+        "removed_data_files_count": len(removed),
+        "removed_rows_count": sum(file.record_count for file in removed),
+        "removed_bytes_count": sum(file.file_size_in_bytes for file in removed),
+    }
