@@ -106,6 +106,34 @@ def test_delete_files_that_data_files_share_are_written_away(workshop: Workshop,
     assert outcome(maintain(workshop, table, open_session=unneeded))[0] is StepOutcome.SKIPPED
 
 
+def test_a_rewritten_file_whose_name_is_among_those_of_a_shared_delete_file_is_not_rewritten_again(
+    workshop: Workshop,
+) -> None:
+    """Of such a delete file Iceberg knows the first and the last name, and the delete is the newest commit."""
+    table = workshop.declare_table(
+        "rows",
+        {"id": "long"},
+        properties={"write.delete.mode": "merge-on-read", "write.delete.granularity": "partition"},
+        maintenance=COMPACTION,
+    )
+    opened = workshop.table(table)
+    paths = [f"{opened.location()}/data/{name}.parquet" for name in ("0", "z")]
+    for place, path in enumerate(paths):
+        content = pa.BufferOutputStream()
+        pq.write_table(pa.table({"id": range(10 * place, 10 * place + 10)}), content)
+        with opened.io.new_output(path).create() as file:
+            file.write(content.getvalue().to_pybytes())
+    opened.add_files(paths)
+    delete(workshop, table, "id BETWEEN 3 AND 18")
+
+    run = maintain(workshop, table)
+
+    assert outcome(run) == (StepOutcome.DONE, "deleted_rows")
+    assert [row["id"] for row in workshop.rows(table)] == [0, 1, 2, 19]
+    assert run.after.delete_files == 0
+    assert outcome(maintain(workshop, table, open_session=unneeded))[0] is StepOutcome.SKIPPED
+
+
 def test_shared_delete_files_that_hide_nothing_go_once(workshop: Workshop) -> None:
     """A data file that they are of is gone, and the other one stays, for which Iceberg keeps them."""
     table = of_words(workshop)

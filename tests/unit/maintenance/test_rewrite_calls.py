@@ -161,6 +161,8 @@ def test_partitions_with_one_path_are_named_together() -> None:
         "right": {"type": "is-null", "term": "day"},
     }
     assert filter_of((replace(column, kind=None),), [Record("null")]) is None
+    of_days = (replace(column, kind=DateType),)
+    assert filter_of(of_days, [Record(None), Record(10**7)]) is None, "one that cannot be named, beside one that can"
 
 
 def columns_of(kind: IcebergType, transform: str) -> tuple[PartitionColumn, ...]:
