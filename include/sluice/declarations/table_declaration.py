@@ -220,7 +220,9 @@ class TableDeclaration(Declared):
         for index, name in enumerate((compaction.z_order if compaction is not None else None) or ()):
             at = ("maintenance", "compaction", "z_order", index)
             self._require_column(name, *at)
-            if (problem := self._z_order_problem(name)) is not None:
+            if self._has_z_column:
+                raise wrong(f"Iceberg z-orders no table with a column {_Z_COLUMN}", *at)
+            if (problem := self._z_order_problem(self.column(name))) is not None:
                 raise wrong(problem, *at)
         return self
 
@@ -281,23 +283,26 @@ class TableDeclaration(Declared):
         if kind in _WITHOUT_ORDER:
             raise wrong(f"rows cannot be sorted by a column of type {kind}", "sort_order", index, "column")
 
-    def _z_order_problem(self, name: str) -> str | None:
-        """Why Iceberg cannot z-order rows by a column. Source: org.apache.iceberg.spark.actions.SparkZOrderUDF and
-        SparkZOrderFileRewriteRunner, whose own column has a name that no other one may have."""
-        column = self.column(name)
+    def _z_order_problem(self, column: TableColumn | None) -> str | None:
+        """Why Iceberg cannot z-order rows by a column. Source: org.apache.iceberg.spark.actions.SparkZOrderUDF."""
         kind = kind_of(column.column_type) if column is not None else ""
         if kind in _WITHOUT_Z_ORDER:
             return f"rows cannot be z-ordered by a column of type {kind}"
+        name = column.name if column is not None else ""
         if any(part.column == name and part.transform == "identity" for part in self.partitioning):
             return f"{name} has one value in each partition; name columns that vary within them"
-        if any(one.name.lower() == _Z_COLUMN for one in self.columns):
-            return f"Iceberg z-orders no table with a column {_Z_COLUMN}"
         return None
+
+    @property
+    def _has_z_column(self) -> bool:
+        """Whether it has the column of SparkZOrderFileRewriteRunner, which no other one may have the name of."""
+        return any(one.name.lower() == _Z_COLUMN for one in self.columns)
 
     @property
     def z_orderable(self) -> frozenset[str]:
         """The columns by which its rows can be z-ordered."""
-        return frozenset(one.name for one in self.columns if self._z_order_problem(one.name) is None)
+        fit = (one.name for one in self.columns if self._z_order_problem(one) is None)
+        return frozenset() if self._has_z_column else frozenset(fit)
 
     @property
     def partition_times(self) -> frozenset[str]:
