@@ -76,7 +76,7 @@ class CompactionDeclaration(Declared):
     def _z_order_has_columns(self) -> Self:
         columns = self.z_order or ()
         if self.strategy != "z_order":
-            if columns:
+            if "z_order" in self.model_fields_set:  # a null, too: it would take the columns from an inherited strategy
                 raise wrong("is only for `strategy: z_order`", "z_order")
         elif len(columns) < 2:
             raise wrong("two columns or more; rows are sorted by one with `strategy: sort`", "z_order")

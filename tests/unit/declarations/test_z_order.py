@@ -43,6 +43,8 @@ def problems(folder: Folder, compaction: str) -> list[str]:
         ("z_order", ".z_order`: two columns or more"),
         ("sort, z_order: [id, city]", ".z_order`: is only for `strategy: z_order`"),
         ("binpack, z_order: [id, city]", ".z_order`: is only for `strategy: z_order`"),
+        ("binpack, z_order: []", ".z_order`: is only for `strategy: z_order`"),
+        ("binpack, z_order: null", ".z_order`: is only for `strategy: z_order`"),
         ("z_order, z_order: [id, city, id]", ".z_order`: the column id is named twice"),
         ("z_order, z_order: [id, town]", ".z_order[1]`: the table has no column town; it has id, day, price, tags"),
         ("z_order, z_order: [id, price]", ".z_order[1]`: rows cannot be z-ordered by a column of type decimal"),
@@ -94,3 +96,19 @@ def test_the_nearest_strategy_brings_its_columns(valid: Folder, nearer: str) -> 
     assert (held.strategy, held.z_order) == (("binpack", None) if nearer == "binpack" else ("z_order", ("id", "city")))
     origin = [str(one) for one in valid.load().policy_of("gold.places") if one.key == "compaction.z_order"]
     assert len(origin) == (nearer != "binpack")
+
+
+@pytest.mark.parametrize("place", ["namespaces", "table"])
+@pytest.mark.parametrize("nothing", ["null", "[]"])
+def test_columns_are_not_taken_from_an_inherited_z_order(valid: Folder, place: str, nothing: str) -> None:
+    """The strategy would stay without them."""
+    own = f"  compaction: {{z_order: {nothing}}}\n"
+    policy = "all_tables:\n  compaction: {strategy: z_order, z_order: [city, id]}\n"
+    policy += f"namespaces:\n  gold:\n  {own}" if place == "namespaces" else ""
+    valid.write("maintenance.yaml", policy)
+    table = (TABLE % "x").partition("maintenance:")[0]
+    valid.write("gold.places.table.yaml", table + (f"maintenance:\n{own}" if place == "table" else ""))
+
+    (problem,) = valid.problems()
+    where = "maintenance.compaction" if place == "table" else "namespaces.gold.compaction"
+    assert f"{where}.z_order`: is only for `strategy: z_order`" in problem
