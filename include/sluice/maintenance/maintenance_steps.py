@@ -104,12 +104,13 @@ class _SetbackError(Exception):
 class _Progress:
     """What the attempts of a compaction by Spark have done. Each call is a commit by itself: one that was made stays.
 
-    left: the calls that no attempt has made yet.
+    left: the calls that no attempt has made yet. kept_deletes: why delete files that hide nothing stay, for a sentence.
     """
 
     left: list[RewriteCall]
     figures: Counter[str] = field(default_factory=Counter)
     made: int = 0
+    kept_deletes: str = ""
 
     @property
     def share(self) -> str:
@@ -223,7 +224,8 @@ class TableMaintainer:
         except LakehouseError as error:
             explanation, failed = f"{error}{progress.share}", Setback.PROCEDURE_FAILED
             return _observation(decision, StepOutcome.FAILED, failed, explanation, attempts=attempts)
-        return _observation(decision, StepOutcome.DONE, attempts=attempts, result=result)
+        explanation = f"{decision.explanation}{progress.kept_deletes}"
+        return _observation(decision, StepOutcome.DONE, explanation=explanation, attempts=attempts, result=result)
 
     def _remove_old_rows(self, decision: StepDecision, _: MaintenancePlan, __: int | None) -> Mapping[str, Any]:
         return remove_old_files(
@@ -246,7 +248,7 @@ class TableMaintainer:
         try:
             conflict = self._rewrite_by_spark(progress, decision)
             if decision.reason is StepReason.DELETED_ROWS:
-                removed = {"removed_dangling_delete_files": self._removed_dangling_deletes()}
+                removed = {"removed_dangling_delete_files": self._removed_dangling_deletes(progress)}
         finally:  # what was committed is compared with its parent, whatever comes of the rest
             proof = self._verified(plan, since)
         if conflict is not None:
@@ -271,12 +273,15 @@ class TableMaintainer:
             progress.figures.update(figures)
         return conflict
 
-    def _removed_dangling_deletes(self) -> int:
+    def _removed_dangling_deletes(self, progress: _Progress) -> int:
         """How many are gone: none where writers committed first each time. The rewrite was made and stays."""
         tries = Retrying(stop=stop_after_attempt(ATTEMPTS), retry=retry_if_exception_type(CommitConflictError))
         try:
             return tries(self._engine.remove_dangling_deletes)
-        except RetryError:
+        except RetryError as error:
+            progress.kept_deletes = (
+                f"; delete files that hide nothing stay, because writers committed first: {_cause(error)}"
+            )
             return 0
 
     def _rewrite_without_spark(self, decision: StepDecision, plan: MaintenancePlan) -> Mapping[str, Any]:

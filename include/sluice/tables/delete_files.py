@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent, ManifestFile
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.typedef import Record
 
@@ -22,20 +22,25 @@ class PartitionDeletes:
     """The live delete files of one partition.
 
     vector_rows: how many rows its deletion vectors list, each those of one data file.
-    shared_rows: how many rows those list that are of several data files, and equality deletes. How many they hide, no
-        manifest says: one equality delete may hide several rows, or none.
+    shared_rows: how many rows those list that are of several data files, and equality deletes, by the largest sequence
+        number of the data files to which they apply. How many they hide, no manifest says: one equality delete may hide
+        several rows, or none.
     written_ms: when the newest was committed, but by a rewrite.
     """
 
     vector_rows: int = 0
-    shared_rows: int = 0
+    shared_rows: Counter[int] = field(default_factory=Counter)
     written_ms: int = 0
 
     def add(self, other: PartitionDeletes) -> None:
         """Count others, too."""
         self.vector_rows += other.vector_rows
-        self.shared_rows += other.shared_rows
+        self.shared_rows.update(other.shared_rows)
         self.written_ms = max(self.written_ms, other.written_ms)
+
+    def shared_from(self, sequence_number: int) -> int:
+        """How many rows those list that may apply to a data file with this sequence number or a larger one."""
+        return sum(rows for largest, rows in self.shared_rows.items() if largest >= sequence_number)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,7 +92,7 @@ def delete_files_of(table: Table, manifests: Iterable[ManifestFile], written_ms:
             elif file.file_format is FileFormat.PUFFIN:
                 counted.vector_rows = file.record_count
             else:
-                counted.shared_rows = file.record_count
+                counted.shared_rows[_largest_number(entry)] = file.record_count
             by_record[file.partition].add(counted)
         for partition, deletes in by_record.items():
             found.by_partition.setdefault(spec.partition_to_path(partition, schema), PartitionDeletes()).add(deletes)
@@ -124,6 +129,15 @@ def _path_of(file: DataFile) -> str | None:
     lowest, highest = ((bounds or {}).get(_PATH_ID) for bounds in (file.lower_bounds, file.upper_bounds))
     is_one = file.content is DataFileContent.POSITION_DELETES and lowest is not None and lowest == highest
     return lowest.decode() if is_one and lowest is not None else None
+
+
+def _largest_number(entry: ManifestEntry) -> int:
+    """The largest sequence number of data files to which a delete file applies; equality deletes are of earlier ones.
+
+    Source: https://iceberg.apache.org/spec/#scan-planning
+    """
+    own = entry.sequence_number or 0
+    return own - 1 if entry.data_file.content == DataFileContent.EQUALITY_DELETES else own
 
 
 def _limits_of(deletes: DataFile) -> set[str]:

@@ -14,6 +14,7 @@ from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.typedef import Record
 
+from sluice.declarations.scalar_types import LARGEST_LONG
 from sluice.stored_keys import PUBLICATION_KEY
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.delete_files import DeleteFiles, delete_files_of
@@ -80,7 +81,7 @@ def observe_table(
 
 @dataclass(slots=True)
 class _Sizes:
-    """What is counted of the data files of a partition."""
+    """What is counted of the data files of a partition. first_number: their smallest sequence number."""
 
     rows: int = 0
     deleted_rows: int = 0
@@ -89,6 +90,7 @@ class _Sizes:
     small_files: int = 0
     small_bytes: int = 0
     written_ms: int = 0
+    first_number: int = LARGEST_LONG
     shared_deletes: int = 0
     values: set[Record] = field(default_factory=set)
 
@@ -100,6 +102,7 @@ class _Sizes:
         self.small_files += other.small_files
         self.small_bytes += other.small_bytes
         self.written_ms = max(self.written_ms, other.written_ms)
+        self.first_number = min(self.first_number, other.first_number)
         self.values |= other.values
 
 
@@ -150,6 +153,7 @@ def _live_files(
                 found.limits.add("small files that are not Parquet")
             sizes.deleted_rows = deletes.rows_of[file.file_path]
             sizes.written_ms = written_ms.get(entry.snapshot_id or 0, 0)
+            sizes.first_number = entry.sequence_number or 0
             by_record[file.partition].add(sizes)
             found.by_size[bisect_right(FILE_SIZE_EDGES, file.file_size_in_bytes)] += 1
         spec = specs[manifest.partition_spec_id]
@@ -186,7 +190,7 @@ def _partitions(
         if (sizes := files.by_partition.get(partition)) is not None:
             sizes.written_ms = max(sizes.written_ms, found.written_ms)
             sizes.deleted_rows += found.vector_rows
-            sizes.shared_deletes = found.shared_rows
+            sizes.shared_deletes = found.shared_from(sizes.first_number)
     return tuple(
         PartitionObservation(
             partition=partition,

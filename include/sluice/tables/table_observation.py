@@ -51,7 +51,7 @@ class PartitionObservation:
     partition: `column=value` pairs joined by `/`; empty for an unpartitioned table.
     rows: as its data files have them. deleted_rows: those that delete files of single data files list, at most.
     shared_deletes: the rows that its other delete files list, which are of several data files, equality deletes among
-        them; how many these hide, nothing says.
+        them, as far as they may apply to one of its data files; how many these hide, nothing says.
     small_files, small_bytes: the number of files below `TableObservation.small_file_bytes`, and their bytes.
     written_at: the newest commit of one of its live files, delete files among them, that was no rewrite; unset when
         that snapshot is expired.

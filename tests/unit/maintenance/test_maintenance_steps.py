@@ -163,6 +163,8 @@ def test_writers_go_first_three_times_before_delete_files_go(
 
     assert (done.outcome, done.result["removed_dangling_delete_files"]) == (StepOutcome.DONE, removed)
     assert procedures.asked.count("remove_dangling_deletes") == tries
+    kept = "; delete files that hide nothing stay, because writers committed first: the table has changed"
+    assert done.explanation == "it is due" + kept * (removed == 0)
 
 
 def test_a_rewrite_is_compared_also_where_what_follows_it_fails(run: Run) -> None:
