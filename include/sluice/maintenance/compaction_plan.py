@@ -98,7 +98,7 @@ def _rewrite(
         reason=StepReason.DELETED_ROWS if hiding else StepReason.SMALL_FILES,
         explanation=(
             f"{files} small files{_hidden(hiding, ' and what delete files hide, ')} ({rewritten_bytes} bytes) in "
-            f"{len(work)} of {len(seen.partitions)} partitions{by}{left}"
+            f"{len({one.partition.partition for one in work})} of {len(seen.partitions)} partitions{by}{left}"
         ),
         options=_compaction_options(policy),
         calls=calls,
@@ -122,25 +122,35 @@ def _work(
     due: Sequence[PartitionObservation],
     hiding: Sequence[PartitionObservation],
 ) -> Sequence[PartitionWork]:
-    """The small files of the partitions that are due, and any file of those of which delete files hide much."""
-    saved = {one.partition: _saved_files(one, policy) for one in due}
-    work = {
+    """The small files of the partitions that are due, and any file of those of which delete files hide much. Where
+    shared ones do, its small files are put together by themselves, because that loses against fewer writers."""
+    small = {
         one.partition: PartitionWork(
-            partition=one, files=one.small_files, bytes=one.small_bytes, gain=saved[one.partition]
+            partition=one, files=one.small_files, bytes=one.small_bytes, gain=_saved_files(one, policy)
         )
         for one in due
     }
-    work |= {
-        one.partition: PartitionWork(
-            partition=one,
-            files=one.data_files,
-            bytes=one.data_bytes,
-            gain=saved.get(one.partition, 0) + 1,
-            is_freed=_shares_much(one, policy),
-        )
-        for one in hiding
-    }
-    return tuple(work.values())
+    freed = [_freed(one, small.get(one.partition)) for one in hiding if _shares_much(one, policy)]
+    others = [_all_files(one, small.pop(one.partition, None)) for one in hiding if not _shares_much(one, policy)]
+    return (*small.values(), *others, *freed)
+
+
+def _all_files(partition: PartitionObservation, small: PartitionWork | None) -> PartitionWork:
+    """One call of Spark finds both the small files and those of which delete files of their own hide much."""
+    gain = 1 + (small.gain if small else 0)
+    return PartitionWork(partition=partition, files=partition.data_files, bytes=partition.data_bytes, gain=gain)
+
+
+def _freed(partition: PartitionObservation, small: PartitionWork | None) -> PartitionWork:
+    """What is left to write after its small files were put together, if they are."""
+    files, size = (small.files, small.bytes) if small else (0, 0)
+    return PartitionWork(
+        partition=partition,
+        files=max(1, partition.data_files - files),
+        bytes=partition.data_bytes - size,
+        gain=1,
+        is_freed=True,
+    )
 
 
 def _is_due(partition: PartitionObservation, policy: CompactionDeclaration) -> bool:

@@ -25,6 +25,7 @@ from sluice.maintenance.file_rewrite import CommitConflictError, rewrite_small_f
 from sluice.maintenance.maintenance_plan import MaintenancePlan
 from sluice.maintenance.old_files import remove_old_files
 from sluice.maintenance.pin_commit import commit_pins, remove_references
+from sluice.maintenance.rewrite_calls import after_conflict
 from sluice.maintenance.row_retention import BEFORE, COLUMN, READ_UP_TO
 from sluice.maintenance.step_decision import RewriteCall, StepAction, StepDecision, StepReason
 from sluice.publication.crash_points import Reached, unnoticed
@@ -267,6 +268,7 @@ class TableMaintainer:
                 _require_all_replaced(figures)
             except CommitConflictError as error:
                 conflict = error
+                progress.left[progress.left.index(call)] = after_conflict(call)
                 continue
             progress.left.remove(call)
             progress.made += 1

@@ -8,7 +8,7 @@ a compaction has left undone.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from sluice.maintenance.step_decision import RewriteCall
@@ -30,10 +30,13 @@ a run compacts 2,000 partitions, those first that gain most, and the next run th
 
 MOST_FILES = "max-files-to-rewrite"
 
-_WITHOUT_DELETES: Mapping[str, str] = {"delete-file-threshold": "1", "use-starting-sequence-number": "false"}
-"""Every file to which a delete file applies is written again, and gets a new sequence number, so that no earlier delete
-file applies to it, and those that apply to no file can go. With the number that they had, a delete file of several data
-files would seem to apply. Deletes that are committed meanwhile, equality deletes among them, are a conflict then."""
+_WITHOUT_DELETES: Mapping[str, str] = {"delete-file-threshold": "1"}
+"""Every file to which a delete file applies is written again with the sequence number of the snapshot that was read. No
+earlier delete file applies to it then, those that apply to none can go, and equality deletes of meanwhile do apply."""
+
+NEW_NUMBER = "use-starting-sequence-number"
+"""Position deletes of the very snapshot that was read would seem to apply, and ask for a larger number. Equality
+deletes that are committed meanwhile are a conflict then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +57,12 @@ class PartitionWork:
         """How many commits it fills."""
         return max(self.bytes / COMMIT_BYTES, self.files / LARGEST_CALL_FILES)
 
+    @property
+    def options(self) -> Mapping[str, str]:
+        """Of the call that rewrites it."""
+        new_number = {NEW_NUMBER: "false"} if self.partition.has_newest_deletes else {}
+        return {**_WITHOUT_DELETES, **new_number} if self.is_freed else {}
+
 
 def unnamed_because(seen: TableObservation, partitions: Sequence[PartitionObservation]) -> str:
     """Why no filter selects exactly these partitions of a table; empty when one does. For a sentence with `it has`."""
@@ -67,7 +76,8 @@ def unnamed_because(seen: TableObservation, partitions: Sequence[PartitionObserv
 def rewrite_calls(seen: TableObservation, work: Sequence[PartitionWork]) -> tuple[tuple[RewriteCall, ...], int]:
     """The calls that rewrite some partitions, and how many of these are left to the next run.
 
-    Where the partitions cannot be named, every call is of the whole table, and rewrites what Iceberg finds in it.
+    Where the partitions cannot be named, every call is of the whole table, and rewrites what Iceberg finds in it. Small
+    files are put together first: a call that writes away deletes is more likely to lose against a writer.
     """
     if unnamed_because(seen, [one.partition for one in work]):
         return tuple(_repeated("", work, _commits_for_one(work), {})), 0
@@ -76,11 +86,16 @@ def rewrite_calls(seen: TableObservation, work: Sequence[PartitionWork]) -> tupl
     commits = _commits_for_one(chosen)
     calls = [
         call
-        for options in ({}, _WITHOUT_DELETES)
-        for group in _groups([one for one in chosen if one.is_freed == bool(options)], commits)
+        for options in ({}, _WITHOUT_DELETES, {**_WITHOUT_DELETES, NEW_NUMBER: "false"})
+        for group in _groups([one for one in chosen if one.options == options], commits)
         for call in _repeated(any_of([one.partition.filter or "" for one in group]), group, commits, options)
     ]
     return tuple(calls), len(work) - len(chosen)
+
+
+def after_conflict(call: RewriteCall) -> RewriteCall:
+    """The call that is made when a writer came before one: deletes that were the newest are so no more."""
+    return replace(call, options={name: value for name, value in call.options.items() if name != NEW_NUMBER})
 
 
 def _commits_for_one(work: Sequence[PartitionWork]) -> float:

@@ -64,7 +64,9 @@ def observe_table(
         committed_at=_time(newest.timestamp_ms) if newest else None,
         rows=counted.rows if counted else files.rows,
         small_file_bytes=small_file_bytes,
-        partitions=_partitions(files, deletes, partition_columns(table.metadata)),
+        partitions=_partitions(
+            files, deletes, partition_columns(table.metadata), newest.sequence_number if newest else None
+        ),
         has_earlier_spec=files.has_earlier_spec,
         delete_files=counted.delete_files if counted else deletes.files,
         manifests=counted.manifests if counted else len(manifests),
@@ -92,6 +94,7 @@ class _Sizes:
     written_ms: int = 0
     first_number: int = LARGEST_LONG
     shared_deletes: int = 0
+    has_newest_deletes: bool = False
     values: set[Record] = field(default_factory=set)
 
     def add(self, other: _Sizes) -> None:
@@ -184,19 +187,21 @@ def _sizes_of(file: DataFile, small_file_bytes: int) -> _Sizes:
 
 
 def _partitions(
-    files: _Files, deletes: DeleteFiles, columns: Sequence[PartitionColumn]
+    files: _Files, deletes: DeleteFiles, columns: Sequence[PartitionColumn], newest_number: int | None
 ) -> tuple[PartitionObservation, ...]:
     for partition, found in deletes.by_partition.items():
         if (sizes := files.by_partition.get(partition)) is not None:
             sizes.written_ms = max(sizes.written_ms, found.written_ms)
             sizes.deleted_rows += found.vector_rows
             sizes.shared_deletes = found.shared_from(sizes.first_number)
+            sizes.has_newest_deletes = newest_number in found.shared_rows
     return tuple(
         PartitionObservation(
             partition=partition,
             rows=sizes.rows,
             deleted_rows=sizes.deleted_rows,
             shared_deletes=sizes.shared_deletes,
+            has_newest_deletes=sizes.has_newest_deletes,
             data_files=sizes.data_files,
             data_bytes=sizes.data_bytes,
             small_files=sizes.small_files,

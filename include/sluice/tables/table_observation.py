@@ -52,6 +52,7 @@ class PartitionObservation:
     rows: as its data files have them. deleted_rows: those that delete files of single data files list, at most.
     shared_deletes: the rows that its other delete files list, which are of several data files, equality deletes among
         them, as far as they may apply to one of its data files; how many these hide, nothing says.
+    has_newest_deletes: whether such a file is of the newest snapshot and may apply to data files with its number.
     small_files, small_bytes: the number of files below `TableObservation.small_file_bytes`, and their bytes.
     written_at: the newest commit of one of its live files, delete files among them, that was no rewrite; unset when
         that snapshot is expired.
@@ -67,6 +68,7 @@ class PartitionObservation:
     rows: int = 0
     deleted_rows: int = 0
     shared_deletes: int = 0
+    has_newest_deletes: bool = False
     written_at: datetime | None = None
     filter: str | None = None
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,12 +17,15 @@ from pyiceberg.table import StaticTable
 from pyiceberg.transforms import IdentityTransform
 from tests.fixtures.upkeep import maintain
 from tests.fixtures.workshop import Workshop
+from tests.spark.maintenance.test_chosen_partitions import carried_out
 from tests.spark.maintenance.test_deleted_rows import delete, outcome
 from tests.spark.maintenance.test_maintenance import NO_EXPIRY, unneeded
 
-from sluice.declarations.maintenance_declaration import CompactionDeclaration
+from sluice.declarations.maintenance_declaration import CompactionDeclaration, MaintenanceDeclaration
 from sluice.ledger.maintenance_runs import StepOutcome
 from sluice.maintenance.compaction_plan import decide_compaction
+from sluice.maintenance.maintenance_plan import MaintenancePlan, plan_maintenance
+from sluice.maintenance.pin_plan import PinPlan
 from sluice.maintenance.step_decision import StepAction, StepDecision, StepReason
 from sluice.tables.inspection import observe_table
 from sluice.tables.table_observation import TableObservation
@@ -234,3 +239,81 @@ def test_equality_deletes_of_all_partitions_stay(workshop: Workshop) -> None:
     assert rows(workshop, table) == left
     assert run.after.delete_files == 1
     assert outcome(maintain(workshop, table, open_session=unneeded))[0] is StepOutcome.SKIPPED
+
+
+def planned(workshop: Workshop, table: str, *, min_input_files: int = 50) -> MaintenancePlan:
+    """What is planned for a table as it is."""
+    policy = MaintenanceDeclaration(
+        compaction=CompactionDeclaration(min_input_files=min_input_files), manifest_rewrite=None, expiry=None
+    )
+    seen = observe_table(workshop.table(table), name=table, small_file_bytes=96 * 1024**2, now=NOW)
+    no_pins = PinPlan(pins=(), to_set=(), to_remove=(), holds=(), keep_since=None)
+    return plan_maintenance(policy=policy, seen=seen, pins=no_pins, now=NOW)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overtaken(SparkProcedures):
+    """After it has read the table for a rewrite that writes deletes away, somebody else writes."""
+
+    write: Callable[[], None]
+    options: dict[str, str] = field(default_factory=dict)
+
+    def rewrite_data_files(self, options: Mapping[str, str], *, where: str, **order: Any) -> Mapping[str, Any]:
+        """Rewrite, overtaken where every file with deletes is."""
+        self.options.clear()
+        self.options.update(options)
+        return SparkProcedures.rewrite_data_files(self, options, where=where, **order)
+
+    @contextmanager
+    def _action(self) -> Iterator[tuple[Any, Any, Any]]:
+        with SparkProcedures._action(self) as loaded:
+            if self.options.pop("delete-file-threshold", ""):
+                self.write()
+            yield loaded
+
+
+def overtaken(workshop: Workshop, table: str, write: Callable[[], None]) -> Overtaken:
+    """The procedures of a table that is written to meanwhile."""
+    return Overtaken(catalog="lakehouse", table=table, open_session=lambda: workshop.spark, write=write)
+
+
+@pytest.mark.parametrize(("is_newest", "attempts"), [(False, 1), (True, 2)], ids=["equality", "newest positions"])
+def test_equality_deletes_of_meanwhile_hide_their_rows_and_win_no_run(
+    workshop: Workshop, is_newest: bool, attempts: int
+) -> None:
+    """A stream of upserts commits some all the time."""
+    table = of_words(workshop)
+    delete_equal(workshop, table, [1, 2, 5, 11, 12, 500], partition="word=a")
+    if is_newest:
+        delete(workshop, table, "word = 'a' AND id IN (3, 18)")
+    numbers = iter((7, 8, 9))
+    procedures = overtaken(workshop, table, lambda: delete_equal(workshop, table, [next(numbers)], partition="word=a"))
+    before = rows(workshop, table)
+
+    done = carried_out(workshop, table, planned(workshop, table), procedures=procedures)
+
+    assert (done.outcome, done.attempts) == (StepOutcome.DONE, attempts)
+    gone = {(number, "a") for number in (7, 8)[:attempts]}
+    assert rows(workshop, table) == [row for row in before if row not in gone]
+    assert planned(workshop, table).due == ()
+
+
+@pytest.mark.parametrize(
+    ("min_input_files", "outcome", "files"), [(2, StepOutcome.DONE, 1), (50, StepOutcome.YIELDED, 2)]
+)
+def test_position_deletes_of_meanwhile_win_but_small_files_are_put_together(
+    workshop: Workshop, min_input_files: int, outcome: StepOutcome, files: int
+) -> None:
+    table = of_words(workshop)
+    delete_equal(workshop, table, [1, 2, 5, 11, 12, 500], partition="word=a")
+    numbers = iter((7, 8, 9))
+    procedures = overtaken(workshop, table, lambda: delete(workshop, table, f"word = 'a' AND id = {next(numbers)}"))
+    before = rows(workshop, table)
+    plan = planned(workshop, table, min_input_files=min_input_files)
+
+    done = carried_out(workshop, table, plan, procedures=procedures)
+
+    assert (done.outcome, len(data_files(workshop, table, "a"))) == (outcome, files)
+    gone = {(number, "a") for number in (7, 8, 9)} - {(number, "a") for number in numbers}
+    assert rows(workshop, table) == [row for row in before if row not in gone]
+    assert len(gone) == done.attempts

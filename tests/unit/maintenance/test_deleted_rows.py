@@ -10,7 +10,10 @@ import pytest
 from tests.unit.maintenance.test_maintenance_plan import MIB, NOON, POLICY, decide, partition, table
 
 from sluice.ledger.maintenance_runs import MaintenanceStep
+from sluice.maintenance.rewrite_calls import after_conflict
 from sluice.maintenance.step_decision import StepAction, StepDecision, StepReason
+
+EVERY_DELETE = {"delete-file-threshold": "1"}
 
 
 def hiding(deleted_rows: int, *, name: str = "day=1", minutes: int = 600) -> Any:
@@ -108,8 +111,7 @@ def test_every_file_with_deletes_is_written_once_shared_delete_files_list_much(s
     decision = decided(seen)
 
     assert decision.action is action
-    options = {"delete-file-threshold": "1", "use-starting-sequence-number": "false"}
-    assert [dict(call.options) for call in decision.calls] == [options] * (action is StepAction.RUN)
+    assert [dict(call.options) for call in decision.calls] == [EVERY_DELETE] * (action is StepAction.RUN)
 
 
 def test_partitions_with_shared_delete_files_are_calls_of_their_own() -> None:
@@ -117,10 +119,28 @@ def test_partitions_with_shared_delete_files_are_calls_of_their_own() -> None:
     days.append(replace(hiding(40, name="day=3"), filter='{"type": "eq"}'))
     decision = decided(*days)
 
-    assert [len(call.options) for call in decision.calls] == [0, 2]
+    assert [len(call.options) for call in decision.calls] == [0, 1]
     assert [call.where.count('"eq"') for call in decision.calls] == [1, 2]
     assert decision.reason is StepReason.DELETED_ROWS
     assert "what delete files hide, at most 120 of 300 rows" in decision.explanation
+
+
+def test_deletes_of_the_newest_snapshot_need_a_larger_number_until_a_writer_came() -> None:
+    """Such position deletes apply to data files with the number of their own snapshot."""
+    (call,) = decided(sharing(40, has_newest_deletes=True)).calls
+
+    assert call.options == {**EVERY_DELETE, "use-starting-sequence-number": "false"}
+    assert after_conflict(call) == replace(call, options=EVERY_DELETE)
+
+
+def test_small_files_are_put_together_before_shared_deletes_are_written_away() -> None:
+    """A writer that keeps deletes from being written away would keep the small files from it, too."""
+    seen = replace(small(name="", minutes=600), rows=100, data_bytes=100 * MIB, shared_deletes=40, filter="")
+    decision = decided(seen)
+
+    assert [dict(call.options) for call in decision.calls] == [{}, EVERY_DELETE]
+    assert (decision.cost_bytes, decision.gain) == (100 * MIB, 5)
+    assert "in 1 of 1 partitions" in decision.explanation
 
 
 def test_what_cannot_be_named_keeps_shared_delete_files() -> None:

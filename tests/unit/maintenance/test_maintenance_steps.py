@@ -307,6 +307,16 @@ def test_a_part_that_writers_came_before_keeps_no_other_one_and_is_not_done(run:
     assert done.result["rewritten_data_files_count"] == 6
 
 
+def test_a_part_that_writers_came_before_is_made_with_the_number_that_was_read(run: Run) -> None:
+    lost = RewriteCall(where=" two", options={"use-starting-sequence-number": "false"})
+    procedures = FakeProcedures(conflicts=1)
+    (done,) = run(procedures, replace(REWRITE, options={}, calls=(lost,)))
+
+    assert (done.outcome, done.attempts) == (StepOutcome.DONE, 2)
+    rewrites = [one for one in procedures.asked if one.startswith("rewrite")]
+    assert rewrites == ["rewrite_data_files {'use-starting-sequence-number': 'false'} two", "rewrite_data_files {} two"]
+
+
 def test_a_part_that_fails_ends_the_rewrite_and_says_what_was_committed(run: Run) -> None:
     procedures = FakeProcedures(failing_part="two")
     (done,) = run(procedures, in_parts("one", "two", "three"))

@@ -41,8 +41,10 @@ def test_a_delete_file_of_earlier_data_files_alone_is_not_counted(table: Table, 
     """Such a file stays when a writer always commits before its removal; a rewrite for it would find nothing."""
     add_delete_file(table, kind=kind)
     assert observed(table).shared_deletes == 1
+    assert observed(table).has_newest_deletes is (kind is DataFileContent.POSITION_DELETES)
     table.append(ROWS)
     assert observed(table).shared_deletes == 1, "it may apply to the first of two data files"
+    assert not observed(table).has_newest_deletes
 
     table.overwrite(ROWS)
 
