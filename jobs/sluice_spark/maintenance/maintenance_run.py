@@ -25,13 +25,25 @@ from sluice_spark.session.columns import quoted, quoted_table
 from sluice_spark.session.jvm import jvm_of
 from sluice_spark.session.row_content import fingerprint_of, sums_of_rows
 
-_CONFLICTS = frozenset(
-    {
-        "org.apache.iceberg.exceptions.CommitFailedException",
-        "org.apache.iceberg.exceptions.ValidationException",
-    }
+_LOST = "org.apache.iceberg.exceptions.CommitFailedException"
+_INVALID = "org.apache.iceberg.exceptions.ValidationException"
+_BEGINNINGS = (
+    "Missing required files to delete",
+    "Cannot commit, ",
+    "Cannot determine history between starting snapshot",
+    "Found conflicting ",
+    "Found new conflicting ",
+    "Found concurrently added DV",
+    "Deleted manifest ",
+    "Cannot remove dangling deletes: current snapshot changed",
+    "Snapshot ancestry validation failed",
 )
-"""Iceberg's exceptions after a concurrent commit: the table has a new snapshot, or files of the rewrite are gone."""
+"""How Iceberg's messages about a concurrent commit begin: the table has a new snapshot, or files of the rewrite are
+gone. It refuses a table whose metadata is damaged by the same exception.
+
+Source: org.apache.iceberg.MergingSnapshotProducer, ManifestFilterManager, BaseRewriteManifests, SnapshotProducer and
+actions.RemoveDanglingDeleteFilesAction.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +118,7 @@ class SparkProcedures:
             try:
                 row = self.open_session().sql(statement, table=self._qualified, **values).first()
             except Py4JJavaError as error:
-                if _is_conflict(error):
-                    raise CommitConflictError(_first_line(str(error.java_exception))) from error
+                _raise_conflict(error)
                 raise
         return row.asDict() if row is not None else {}
 
@@ -121,8 +132,7 @@ class SparkProcedures:
             try:
                 yield jvm, jvm.org.apache.iceberg.spark.actions.SparkActions.get(java_session), table
             except Py4JJavaError as error:
-                if _is_conflict(error):
-                    raise CommitConflictError(_first_line(str(error.java_exception))) from error
+                _raise_conflict(error)
                 raise
 
     @property
@@ -141,14 +151,19 @@ def _lakehouse_errors() -> Iterator[None]:
         raise LakehouseError(_first_line(str(error) or type(error).__name__)) from error
 
 
-def _is_conflict(error: Py4JJavaError) -> bool:
-    """Whether a commit conflict is among the causes; the procedures wrap it."""
+def _raise_conflict(error: Py4JJavaError) -> None:
+    """Raise the commit conflict among the causes, if there is one. The error around it proposes options of Iceberg."""
     cause = error.java_exception
     while cause is not None:
-        if cause.getClass().getName() in _CONFLICTS:
-            return True
+        name, message = cause.getClass().getName(), cause.getMessage() or ""
+        if is_conflict(name, message):
+            raise CommitConflictError(_first_line(message)) from error
         cause = cause.getCause()
-    return False
+
+
+def is_conflict(name: str, message: str) -> bool:
+    """Whether an exception of Iceberg, by the name of its class, says that another writer committed first."""
+    return name == _LOST or (name == _INVALID and message.startswith(_BEGINNINGS))
 
 
 def _texts(session: SparkSession, values: Sequence[str]) -> Any:

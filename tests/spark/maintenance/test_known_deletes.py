@@ -29,7 +29,7 @@ from sluice.maintenance.pin_plan import PinPlan
 from sluice.maintenance.step_decision import StepAction, StepDecision, StepReason
 from sluice.tables.inspection import observe_table
 from sluice.tables.table_observation import TableObservation
-from sluice_spark.maintenance.maintenance_run import SparkProcedures
+from sluice_spark.maintenance.maintenance_run import SparkProcedures, is_conflict
 from sluice_spark.session.jvm import jvm_of
 
 NOW = datetime(2026, 11, 30, tzinfo=UTC)
@@ -317,3 +317,20 @@ def test_position_deletes_of_meanwhile_win_but_small_files_are_put_together(
     gone = {(number, "a") for number in (7, 8, 9)} - {(number, "a") for number in numbers}
     assert rows(workshop, table) == [row for row in before if row not in gone]
     assert len(gone) == done.attempts
+    cause = "writers committed first, 3 times of 3: Cannot commit, found new position delete for replaced data file: "
+    assert done.outcome is StepOutcome.DONE or done.explanation.startswith(cause)
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "expected"),
+    [
+        ("CommitFailedException", "Requirement failed: branch main has changed", True),
+        ("ValidationException", "Missing required files to delete: s3://lakehouse/a.parquet", True),
+        ("ValidationException", "Cannot remove dangling deletes: current snapshot changed from 1 to 2", True),
+        ("ValidationException", "Cannot find source column for partition field: 1000: p: identity(7)", False),
+        ("ValidationException", "", False),
+        ("CommitStateUnknownException", "Cannot commit, the catalog is away", False),
+    ],
+)
+def test_what_iceberg_finds_wrong_with_a_table_is_no_writer(name: str, message: str, expected: bool) -> None:
+    assert is_conflict(f"org.apache.iceberg.exceptions.{name}", message) is expected
