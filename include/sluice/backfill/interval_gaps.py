@@ -9,7 +9,8 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 from sluice.backfill.intervals import Interval, IntervalLength, floor_time, rounded_outwards
-from sluice.errors import UnhealthyError
+from sluice.errors import UnhealthyError, UnpublishableError
+from sluice.tables.removed_rows import RemovedRows
 
 EARLIEST = datetime(1900, 1, 1, tzinfo=UTC)
 """Where a search begins without a start: before any event time that is not a mistake."""
@@ -146,6 +147,50 @@ def first_complete(complete_after: Sequence[datetime], *, margin: timedelta, len
         return None
     oldest = max(complete_after) + margin
     return rounded_outwards(Interval(start=oldest, end=oldest + timedelta(microseconds=1)), length).end
+
+
+def complete_target(removed: RemovedRows | None, *, table: str, column: str) -> datetime | None:
+    """Since when a table has all rows that it ever had; unset where it has removed none.
+
+    Parameters
+    ----------
+    removed: what the table says of rows that it has removed. column: by which its intervals are compared.
+
+    Raises
+    ------
+    UnpublishableError: when it removes them by another time: of no interval is known then whether it is whole.
+    """
+    if removed is None:
+        return None
+    if removed.column != column:
+        raise UnpublishableError(
+            f"Refused: a search for gaps in {table}. There, {removed}, and its intervals are those of {column}: what "
+            "was removed would seem to be missing.",
+            next_step=f"Declare the retention of {table} by {column}, or `backfill.column: {removed.column}`; until "
+            "then, compare by hand.",
+        )
+    return removed.before
+
+
+def search_start(
+    asked: datetime | None,
+    *,
+    topics: Sequence[datetime],
+    tables: Sequence[datetime],
+    margin: timedelta,
+    length: IntervalLength,
+) -> datetime | None:
+    """Where a search begins; unset for the earliest row.
+
+    Tables lose old rows all the time, and a search each night asks for the same number of days: it begins behind what
+    they have removed, where that is later. What a topic has lost of what was asked for, a person has to know.
+
+    Parameters
+    ----------
+    asked: the start that was asked for. topics, tables: as `first_complete` has them.
+    """
+    complete = first_complete(tables if asked else (*topics, *tables), margin=margin, length=length)
+    return max((time for time in (asked, complete) if time is not None), default=None)
 
 
 def last_closed(*, margin: timedelta, length: IntervalLength, now: datetime) -> datetime:

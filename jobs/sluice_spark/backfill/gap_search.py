@@ -16,9 +16,10 @@ from sluice.backfill.interval_gaps import (
     EARLIEST,
     Fingerprint,
     GapReport,
+    complete_target,
     find_gaps,
-    first_complete,
     last_closed,
+    search_start,
     searched_interval,
 )
 from sluice.backfill.intervals import Interval, IntervalLength, rounded_outwards
@@ -110,10 +111,18 @@ class GapSearch:
     def _searched(self, seen: BackfillObservation, target: Table, now: datetime) -> Interval:
         length = backfill_of(self.stream).interval
         closed = last_closed(margin=seen.margin, length=length, now=now.astimezone(UTC))
-        sources = (one.complete_after for one in seen.sources if isinstance(one, (TopicBound, TableBound)))
-        gone = removed_rows(target.properties)
-        known = [time for time in (*sources, None if gone is None else gone.before) if time is not None]
-        start = self.start or first_complete(known, margin=seen.margin, length=length)
+        topics = [one.complete_after for one in seen.sources if isinstance(one, TopicBound)]
+        tables = [one.complete_after for one in seen.sources if isinstance(one, TableBound)]
+        if seen.published is not None:
+            column, name = backfill_of(self.stream).column, seen.output.target
+            tables.append(complete_target(removed_rows(target.properties), table=name, column=column))
+        start = search_start(
+            self.start,
+            topics=[one for one in topics if one is not None],
+            tables=[one for one in tables if one is not None],
+            margin=seen.margin,
+            length=length,
+        )
         return searched_interval(start, self.end, closed_until=closed, length=length)
 
     def _compare(self, spark: SparkSession, seen: BackfillObservation, target: Table) -> GapReport:

@@ -12,14 +12,17 @@ from sluice.backfill.interval_gaps import (
     Gap,
     GapKind,
     GapReport,
+    complete_target,
     find_gaps,
     joined,
     last_closed,
     require_no_gaps,
+    search_start,
     searched_interval,
 )
 from sluice.backfill.intervals import Interval, divide, parse_interval
-from sluice.errors import UnhealthyError
+from sluice.errors import UnhealthyError, UnpublishableError
+from sluice.tables.removed_rows import RemovedRows
 
 DAYS = divide(parse_interval("2013-01-01", "2013-01-07"), "day")
 
@@ -91,3 +94,42 @@ def test_a_search_looks_at_whole_closed_intervals(start: datetime | None, end: d
     closed = datetime(2013, 1, 5, tzinfo=UTC)
 
     assert str(searched_interval(start, end, closed_until=closed, length="day")) == expected
+
+
+NIGHT, REMOVAL = datetime(2013, 1, 9, tzinfo=UTC), datetime(2013, 1, 10, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("asked", "topics", "tables", "expected"),
+    [
+        (None, (), (), None),
+        (NIGHT, (), (), NIGHT),
+        (NIGHT, (), (REMOVAL,), datetime(2013, 1, 11, tzinfo=UTC)),
+        (NIGHT + timedelta(days=5), (), (REMOVAL,), NIGHT + timedelta(days=5)),
+        (NIGHT, (REMOVAL,), (), NIGHT),
+        (None, (REMOVAL,), (NIGHT,), datetime(2013, 1, 11, tzinfo=UTC)),
+    ],
+    ids=[
+        "all",
+        "asked",
+        "behind what tables have removed",
+        "already behind",
+        "a topic's loss is not hidden",
+        "the later",
+    ],
+)
+def test_a_search_begins_behind_what_tables_have_removed(
+    asked: datetime | None, topics: tuple[datetime, ...], tables: tuple[datetime, ...], expected: datetime | None
+) -> None:
+    """A search each night asks for the last eight days, whatever the tables still have."""
+    start = search_start(asked, topics=topics, tables=tables, margin=timedelta(0), length="day")
+    assert start == expected
+
+
+def test_a_table_that_removes_rows_by_another_time_is_not_searched() -> None:
+    removed = RemovedRows(column="at", before=REMOVAL)
+    assert complete_target(None, table="silver.flights", column="at") is None
+    assert complete_target(removed, table="silver.flights", column="at") == REMOVAL
+    with pytest.raises(UnpublishableError, match="its intervals are those of arrived_at") as refused:
+        complete_target(removed, table="silver.flights", column="arrived_at")
+    assert "retention of silver.flights by arrived_at" in str(refused.value.next_step)

@@ -228,6 +228,21 @@ def test_of_an_interval_before_what_was_removed_rows_are_missing(hours: int, *, 
         assert found.way_out.endswith("after 2026-08-22 12:00:00 UTC.")
 
 
+@pytest.mark.parametrize("column", ["delivered_at", None], ids=["another time", "read whole"])
+def test_by_another_time_no_interval_is_known_to_be_whole(column: str | None) -> None:
+    """A row that is old by the time of the retention may be of an interval of today."""
+    table = table_of("append")
+    table.metadata.properties.update(REMOVED.entries())
+    start = REMOVED.before + timedelta(days=50)
+    bound = bound_of_table(offset(1, 2), table, input_name="records", column=column)
+
+    found = without_old_rows(bound, table, wide=Interval(start=start, end=start + timedelta(days=1)))
+
+    assert (found.is_gone, found.complete_after, found.has_lost_rows) == (True, None, True)
+    assert "reads: {records: at}" in found.way_out
+    assert ("read by delivered_at" if column else "read whole") in found.problem
+
+
 def test_a_table_that_removes_nothing_is_as_it_was() -> None:
     table = table_of("append")
     bound = bound_of_table(offset(1, 2), table, input_name="records", column="at")
