@@ -159,7 +159,8 @@ def plan_table_maintenance(
         policy=policy.retention,
         seen=seen,
         readers=readers,
-        kept_streams=kept_streams - frozenset(declarations.streams),
+        kept_streams=kept_streams,
+        unreadable=unreadable_streams(declarations),
         now=now,
     )
     plan = plan_maintenance(

@@ -11,6 +11,7 @@ from sluice.declarations.loaded_declarations import Declarations
 from sluice.declarations.maintenance_declaration import RetentionDeclaration
 from sluice.ledger.connection import Ledger
 from sluice.ledger.refreshes import OPEN_STATES, newest_refresh
+from sluice.ledger.runs import live_run
 from sluice.maintenance.old_files import find_old_files
 from sluice.maintenance.pin_plan import ReaderObservation
 from sluice.maintenance.row_retention import NO_RETENTION, RowRetention, read_up_to, stands_at
@@ -29,6 +30,7 @@ def observe_retention(
     seen: TableObservation,
     readers: Sequence[ReaderObservation],
     kept_streams: Collection[str],
+    unreadable: Collection[str],
     now: datetime,
 ) -> RowRetention:
     """Observe a table that declares a retention of rows; of another one nothing is read.
@@ -36,7 +38,8 @@ def observe_retention(
     Parameters
     ----------
     table: freshly loaded, after its readers were observed. seen: the same, observed.
-    kept_streams: streams whose declaration cannot be read now, or that run without one, and the shadows of refreshes.
+    kept_streams: streams whose declaration cannot be read now, or that run, and the shadows of refreshes.
+    unreadable: those of them whose declaration cannot be read now.
     now: by the clock of the ledger. Where that of this process is behind it, that one counts.
 
     Raises
@@ -45,7 +48,11 @@ def observe_retention(
     """
     if policy is None or policy.column is None or policy.older_than is None:
         return NO_RETENTION
-    others = tuple(stands_at(seen.references, kept_streams))
+    observed = {(reader.stream, reader.input) for reader in readers}
+    outdated = _outdated(ledger, declarations, {stream for stream, _ in observed} | set(kept_streams))
+    respected = set(kept_streams) - (set(declarations.streams) - outdated)
+    others = tuple(stands_at(seen.references, respected, besides=observed))
+    standing = {stream for stream, _ in others}
     bound = read_up_to(
         readers,
         history=tuple(history_of(table)),
@@ -53,15 +60,43 @@ def observe_retention(
         kept=[reference.snapshot_id for _, reference in others],
     )
     now = min(now.astimezone(UTC), datetime.now(UTC))  # no row goes because one clock is ahead
-    unknown = sorted({stream for stream, _ in others if not is_shadow_name(stream)})
+    unknown = sorted(one for one in standing - outdated if not is_shadow_name(one))
+    waits = (
+        *_refreshes(ledger, readers),
+        *map(_of_an_earlier_one, sorted(outdated & (standing | {stream for stream, _ in observed}))),
+        *map(_of_a_broken_file, sorted(set(unreadable) - standing)),
+    )
     return RowRetention(
         old=find_old_files(table, column=policy.column, before=now - policy.older_than, read_up_to=bound).seen,
         stopping=(
             *_stopping(declarations, seen.table),
             *(f"{stream}, whose declaration is not known," for stream in unknown),
         ),
-        waits_for="; ".join(_refreshes(ledger, readers)),
+        waits_for="; ".join(waits),
         format_version=table.metadata.format_version,
+    )
+
+
+def _outdated(ledger: Ledger, declarations: Declarations, streams: Collection[str]) -> frozenset[str]:
+    """Those of some streams with a run that carries out another declaration than the one that is loaded."""
+    with ledger.transaction() as connection:
+        runs = {one: live_run(connection, one) for one in sorted(streams) if one in declarations.streams}
+    return frozenset(
+        name for name, run in runs.items() if run and run.declaration_digest != declarations.streams[name].digest
+    )
+
+
+def _of_an_earlier_one(stream: str) -> str:
+    return (
+        f"the run of {stream} carries out an earlier declaration, by which it may stop where rows are deleted, or read "
+        f"from elsewhere: `sluice stream restart {stream}`"
+    )
+
+
+def _of_a_broken_file(stream: str) -> str:
+    return (
+        f"the declaration of {stream} cannot be read, and {stream} may read this table from its beginning: repair it, "
+        "`sluice validate` shows what is wrong"
     )
 
 

@@ -113,17 +113,19 @@ def _read_by(offset: StreamOffset, history: Sequence[TableStep], numbers: Mappin
 
 
 def stands_at(
-    references: Iterable[ReferenceObservation], streams: Collection[str]
+    references: Iterable[ReferenceObservation], streams: Collection[str], *, besides: Collection[tuple[str, str]] = ()
 ) -> Iterator[tuple[str, ReferenceObservation]]:
     """Where streams stand in a table by their own tags, with the name of each.
 
     Parameters
     ----------
-    streams: those whose tags are respected, although their declarations do not say that they read the table.
+    streams: those whose tags are respected. besides: streams and inputs whose positions are known otherwise.
     """
     for one in references:
         parts = one.name.removeprefix(PIN_PREFIX).split("__")
-        if one.name.startswith(PIN_PREFIX) and len(parts) == 3 and parts[2] == PinKind.POSITION and parts[0] in streams:
+        if not one.name.startswith(PIN_PREFIX) or len(parts) != 3 or parts[2] != PinKind.POSITION:
+            continue
+        if parts[0] in streams and (parts[0], parts[1]) not in besides:
             yield parts[0], one
 
 

@@ -25,7 +25,8 @@ from sluice.ledger.events import Actor, Event, EventAction, EventSubject, recent
 from sluice.ledger.generations import current_generation
 from sluice.ledger.maintenance_runs import MaintenanceStep, recent_maintenance
 from sluice.ledger.refreshes import abandon_refresh, begin_refresh
-from sluice.ledger.runs import admit_run
+from sluice.ledger.run_values import RunState
+from sluice.ledger.runs import admit_run, record_end
 from sluice.maintenance.maintained_tables import plan_table_maintenance
 from sluice.maintenance.maintenance_plan import MaintenancePlan
 from sluice.maintenance.step_decision import StepAction, StepDecision, StepReason
@@ -138,7 +139,7 @@ class Place:
 def place(services_environment: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     """The table with its policy, and one for copies."""
     namespace = f"n{uuid4().hex[:12]}"
-    for name in ("rows", "copies"):
+    for name in ("rows", "copies", "elsewhere"):
         declared: dict[str, Any] = {
             "table": f"{namespace}.{name}",
             "description": name,
@@ -270,6 +271,45 @@ def test_a_stream_that_runs_without_a_declaration_is_refused(place: Place) -> No
     found = place.decision()
     assert (found.action, found.reason) == (StepAction.REFUSE, StepReason.READER_STOPS)
     assert f"{place.stream}, whose declaration is not known, would stop" in found.explanation
+
+
+def test_a_stream_whose_file_cannot_be_read_may_read_the_table(place: Place) -> None:
+    """It has never run, and so it has no pin; repaired, it begins with all rows of the table."""
+    place.append((1, OLD))
+    place.declare(on_delete="skip")
+    (place.folder / f"{place.stream}.stream.yaml").write_text("stream: [")
+    found = place.decision()
+    assert (found.action, found.reason) == (StepAction.SKIP, StepReason.READERS_BEHIND)
+    assert f"the declaration of {place.stream} cannot be read" in found.explanation
+
+
+@pytest.mark.parametrize("was", ["the same input", "another input"])
+def test_a_run_by_an_earlier_declaration_holds(place: Place, was: str) -> None:
+    """It may have declared `on_delete: fail`, or read the table by another input than the file does now."""
+    place.declare()
+    first = place.append((1, OLD))
+    place.append((2, YOUNG))
+    if was == "the same input":
+        place.read(first, files=1)
+    else:
+        file = place.folder / f"{place.stream}.stream.yaml"
+        file.write_text(file.read_text().replace(place.name, f"{place.namespace}.elsewhere"))
+        tag = f"sluice_pin__{place.stream}__before__position"
+        place.table().manage_snapshots().create_tag(first, tag).commit()
+    assert place.decision().action is StepAction.RUN
+    loaded = load_declarations(place.folder).streams[place.stream]
+    run = admit_run(
+        place.ledger, stream=place.stream, mode="continuous", declaration_digest="earlier", launched_by="a test"
+    )
+    found = place.decision()
+    assert (found.action, found.reason) == (StepAction.SKIP, StepReason.READERS_BEHIND)
+    assert f"`sluice stream restart {place.stream}`" in found.explanation
+
+    record_end(place.ledger, run.run_id, state=RunState.FINISHED, exit_code=0, reason="done")
+    admit_run(
+        place.ledger, stream=place.stream, mode="continuous", declaration_digest=loaded.digest, launched_by="a test"
+    )
+    assert place.decision().action is StepAction.RUN
 
 
 def test_nothing_goes_while_a_refresh_reads_the_table(place: Place) -> None:

@@ -155,3 +155,6 @@ def test_where_others_stand_by_their_tags() -> None:
     )
     references = [ReferenceObservation(name=name, kind=ReferenceKind.TAG, snapshot_id=7) for name in tags]
     assert [(stream, one.name) for stream, one in stands_at(references, ("left",))] == [("left", tags[0])]
+    assert list(stands_at(references, ("left", "known"), besides={("left", "rows"), ("known", "other")})) == [
+        ("known", references[2])
+    ]
