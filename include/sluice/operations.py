@@ -52,8 +52,8 @@ class OperationVerb(StrEnum):
 
 
 class Stake(StrEnum):
-    """What is at stake. ROWS: rows of a table are replaced, discarded or made visible. CHECKPOINT: a checkpoint is
-    left. Whoever carries such a plan out asks for consent first."""
+    """What is at stake. ROWS: rows of a table are replaced, removed, discarded or made visible. CHECKPOINT: a
+    checkpoint is left. Whoever carries such a plan out asks for consent first."""
 
     NOTHING = "nothing"
     ROWS = "rows"

@@ -95,7 +95,7 @@ START_OF = "sluice.start-of"
 
 REMOVED_BEFORE = "sluice.removed-before"
 """The entry of a snapshot that removed rows which a table keeps no longer, and the property of the table since: as
-JSON, their column and the time before which it lies."""
+JSON, their column, the time before which it lies, and the age to which a person has agreed."""
 
 PIN_PREFIX = "sluice_pin__"
 """Tags with this prefix keep what readers need. They belong to Sluice, which moves and removes them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -11,10 +12,12 @@ from rich.table import Table
 
 from sluice.cli.cli_context import open_cli_context, person
 from sluice.cli.event_verbs import table_command
-from sluice.cli.operation import show_plans
-from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, AsJson, DryRun, TableName, console, print_json
+from sluice.cli.operation import may_act
+from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, AsJson, DryRun, TableName, Yes, console, print_json
 from sluice.cli.work_requests import have_done
 from sluice.declarations.load_declarations import load_declarations
+from sluice.declarations.loaded_declarations import Declarations
+from sluice.declarations.maintenance_declaration import RetentionDeclaration
 from sluice.declarations.quarantine_table import all_tables
 from sluice.launching.job_output import json_value
 from sluice.ledger.connection import database_time, open_ledger
@@ -25,6 +28,7 @@ from sluice.maintenance.maintained_tables import find_declaration, plan_table_ma
 from sluice.maintenance.maintenance_plan import MaintenancePlan
 from sluice.maintenance.maintenance_records import maintenance_operation, plan_sentences, run_sentences, table_sentences
 from sluice.maintenance.run_maintenance import open_maintenance, require_no_problems
+from sluice.operations import OperationPlan, Stake
 from sluice.settings import Settings, load_settings
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import require_table
@@ -34,7 +38,7 @@ from sluice.work.requests import MaintainTable
 def status(name: TableName, as_json: AsJson = False) -> None:
     """Show a table's files, manifests and snapshots, what maintenance would do now, and what it did last."""
     settings = load_settings()
-    plan = _plan(settings, name)
+    plan = _plan(settings, name, load_declarations(settings.pipelines))
     with open_ledger(settings.ledger_url) as ledger:
         newest = newest_maintenance(ledger, name)
     if as_json:
@@ -101,17 +105,27 @@ def show_plan(
         raise typer.Exit(UNHEALTHY_EXIT_CODE)
 
 
-def maintain(name: TableName, dry_run: DryRun = False, as_json: AsJson = False) -> None:
-    """Compact a table, rewrite its manifests, pin what readers need and expire the rest, where that is due."""
+def maintain(name: TableName, dry_run: DryRun = False, as_json: AsJson = False, yes: Yes = False) -> None:
+    """Remove the old rows of a table, compact it, rewrite its manifests, pin what readers need and expire the rest,
+    where that is declared and due. Where rows go, it asks first; the hourly maintenance then removes old rows by the
+    same policy without a question."""
     settings = load_settings()
-    if dry_run:
-        show_plans([maintenance_operation(_plan(settings, name))], as_json=as_json)
+    declarations = load_declarations(settings.pipelines)
+    policy = find_declaration(declarations, name).maintenance.retention
+    shown: list[OperationPlan[MaintenancePlan]] = []
+
+    def planned() -> Sequence[OperationPlan[MaintenancePlan]]:
+        shown.append(maintenance_operation(_plan(settings, name, declarations, agreed=policy)))
+        return shown
+
+    if not may_act(planned, dry_run=dry_run, yes=yes, as_json=as_json):
         return
+    is_agreed = yes or any(one.at_stake is not Stake.NOTHING for one in shown)
     with open_cli_context() as ctx:
         find_declaration(ctx.declarations, name)
         record_event(ctx.ledger, table_command(EventAction.MAINTAIN_TABLE, name))
-        maintenance = open_maintenance(ctx.settings, ctx.ledger, ctx.declarations, launched_by=person())
-        run = maintenance.maintain_without_spark(name)
+        opened = open_maintenance(ctx.settings, ctx.ledger, ctx.declarations, launched_by=person())
+        run = replace(opened, agreed=policy if is_agreed else None).maintain_without_spark(name)
         if run is None:
             done = have_done(ctx, MaintainTable(table=name))
             run = TypeAdapter(MaintenanceObservation).validate_python(done)
@@ -124,14 +138,18 @@ def maintain(name: TableName, dry_run: DryRun = False, as_json: AsJson = False) 
             typer.echo(sentence)
 
 
-def _plan(settings: Settings, name: str) -> MaintenancePlan:
-    """The plan of a table's maintenance now: the same that the job would carry out."""
-    declarations = load_declarations(settings.pipelines)
+def _plan(
+    settings: Settings, name: str, declarations: Declarations, *, agreed: RetentionDeclaration | None = None
+) -> MaintenancePlan:
+    """The plan of a table's maintenance now: the same that the job would carry out. agreed: the retention to which a
+    person is about to agree."""
     declaration = find_declaration(declarations, name)
     table = require_table(open_catalog(settings), name)
     with open_ledger(settings.ledger_url) as ledger:
         now = database_time(ledger)
-        return plan_table_maintenance(ledger, declarations, settings, declaration=declaration, table=table, now=now)
+        return plan_table_maintenance(
+            ledger, declarations, settings, declaration=declaration, table=table, now=now, agreed=agreed
+        )
 
 
 def _print_runs(runs: Sequence[MaintenanceObservation]) -> None:

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pyiceberg.table import Table
 
 from sluice.declarations.loaded_declarations import Declarations
+from sluice.declarations.maintenance_declaration import RetentionDeclaration
 from sluice.declarations.quarantine_table import all_tables
 from sluice.declarations.source_declarations import IcebergSource, SnapshotStart
 from sluice.declarations.stream_declaration import StreamDeclaration
@@ -117,6 +118,7 @@ def plan_table_maintenance(
     table: Table,
     now: datetime,
     earlier: MaintenanceObservation | None = None,
+    agreed: RetentionDeclaration | None = None,
 ) -> MaintenancePlan:
     """Observe the readers of a table and the table itself, and decide every step of its maintenance.
 
@@ -129,6 +131,7 @@ def plan_table_maintenance(
     table: freshly loaded.
     now: the current time of the database's clock.
     earlier: the newest run of the table, whose counts of files are taken where they still hold; unset: none are.
+    agreed: the retention of rows to which a person agrees now; unset where nobody is there.
 
     Raises
     ------
@@ -162,6 +165,7 @@ def plan_table_maintenance(
         kept_streams=kept_streams,
         unreadable=unreadable_streams(declarations),
         now=now,
+        agreed=agreed,
     )
     plan = plan_maintenance(
         policy=policy,

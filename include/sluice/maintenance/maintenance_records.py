@@ -17,9 +17,10 @@ from sluice.ledger.maintenance_runs import (
 )
 from sluice.maintenance.maintenance_plan import MaintenancePlan
 from sluice.maintenance.reader_costs import ReaderCost
+from sluice.maintenance.row_retention import OLD_ROWS
 from sluice.maintenance.step_decision import StepAction, StepDecision
 from sluice.messages.durations import in_words
-from sluice.operations import OperationPlan, OperationVerb, steps_of
+from sluice.operations import OperationPlan, OperationVerb, Stake, steps_of
 from sluice.tables.table_observation import TableObservation
 
 _PLANNED = {StepAction.RUN: "would run", StepAction.SKIP: "skipped", StepAction.REFUSE: "refused"}
@@ -139,13 +140,16 @@ def plan_sentences(plan: MaintenancePlan) -> Iterator[str]:
 
 def maintenance_operation(plan: MaintenancePlan) -> OperationPlan[MaintenancePlan]:
     """The maintenance of a table as what a person does: no row of its newest snapshot is at stake but the old ones that
-    the table declares to go, and that the hourly maintenance removes without a question."""
+    the table declares to go."""
     table = plan.seen.table
+    removal = next((one for one in plan.due if one.step is MaintenanceStep.REMOVE_OLD_ROWS), None)
     sentences = (sentence.removeprefix(f"{table}: ") for sentence in plan_sentences(plan))
     return OperationPlan(
         verb=OperationVerb.MAINTAIN,
         subject=table,
         seen=plan,
+        at_stake=Stake.NOTHING if removal is None else Stake.ROWS,
+        rows=None if removal is None else removal.options[OLD_ROWS],
         steps=steps_of(*(_spoken(sentence) for sentence in sentences)),
         evidence={"snapshot_id": plan.seen.snapshot_id, "decisions": plan.steps, "notes": plan.notes},
     )

@@ -26,7 +26,7 @@ from sluice.maintenance.maintenance_plan import MaintenancePlan
 from sluice.maintenance.old_files import remove_old_files
 from sluice.maintenance.pin_commit import commit_pins, remove_references
 from sluice.maintenance.rewrite_calls import after_conflict
-from sluice.maintenance.row_retention import BEFORE, COLUMN, READ_UP_TO
+from sluice.maintenance.row_retention import AGREED, BEFORE, COLUMN, READ_UP_TO
 from sluice.maintenance.step_decision import RewriteCall, StepAction, StepDecision, StepReason
 from sluice.publication.crash_points import Reached, unnoticed
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
@@ -235,6 +235,7 @@ class TableMaintainer:
             column=decision.options[COLUMN],
             before=decision.options[BEFORE],
             read_up_to=decision.options[READ_UP_TO],
+            agreed=decision.options[AGREED],
             reached=self.reached,
         )
 

@@ -18,6 +18,7 @@ from sluice.maintenance.row_retention import NO_RETENTION, RowRetention, read_up
 from sluice.maintenance.table_readers import streamed_tables
 from sluice.sources.iceberg_positions import history_of
 from sluice.stored_keys import is_shadow_name
+from sluice.tables.removed_rows import removed_rows
 from sluice.tables.table_observation import TableObservation
 
 
@@ -32,6 +33,7 @@ def observe_retention(
     kept_streams: Collection[str],
     unreadable: Collection[str],
     now: datetime,
+    agreed: RetentionDeclaration | None = None,
 ) -> RowRetention:
     """Observe a table that declares a retention of rows; of another one nothing is read.
 
@@ -41,6 +43,7 @@ def observe_retention(
     kept_streams: streams whose declaration cannot be read now, or that run, and the shadows of refreshes.
     unreadable: those of them whose declaration cannot be read now.
     now: by the clock of the ledger. Where that of this process is behind it, that one counts.
+    agreed: the retention to which a person agrees now; unset where nobody is there.
 
     Raises
     ------
@@ -74,6 +77,9 @@ def observe_retention(
         ),
         waits_for="; ".join(waits),
         format_version=table.metadata.format_version,
+        rows=seen.rows,
+        earlier=removed_rows(table.properties),
+        agreed=agreed,
     )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -169,13 +169,14 @@ def remove_old_files(
     column: str,
     before: datetime,
     read_up_to: int | None,
+    agreed: timedelta | None = None,
     reached: Reached = unnoticed,
 ) -> Mapping[str, Any]:
     """Remove the files with old rows alone from a table, in one commit.
 
     Parameters
     ----------
-    name: `<namespace>.<table>`. The others as `find_old_files` has them.
+    name: `<namespace>.<table>`. agreed: the age to which a person has agreed. The others as `find_old_files` has them.
 
     Returns
     -------
@@ -192,8 +193,8 @@ def remove_old_files(
         found = find_old_files(table, column=column, before=before, read_up_to=read_up_to)
         if not found.files:
             return NothingToCommit(snapshot_id=None)
-        removal, earlier = RemovedRows(column=column, before=before), removed_rows(table.properties)
-        newest = removal if earlier is None or earlier.before < before else earlier
+        removal, earlier = RemovedRows(column=column, before=before, agreed=agreed), removed_rows(table.properties)
+        newest = removal if earlier is None else replace(removal, before=max(before, earlier.before))
         return TableChange(
             operation=Operation.DELETE,
             removed=found.files,

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sluice.declarations.maintenance_declaration import RetentionDeclaration
 from sluice.declarations.scalar_types import duration_words
@@ -30,11 +30,17 @@ from sluice.maintenance.step_decision import (
 )
 from sluice.sources.iceberg_positions import StreamOffset, TableStep, history_read_by
 from sluice.stored_keys import PIN_PREFIX
+from sluice.tables.removed_rows import RemovedRows
 from sluice.tables.table_observation import ReferenceObservation, TableObservation
 
-COLUMN, BEFORE, READ_UP_TO = "column", "before", "read_up_to"
-"""The options of the step: the column, the time before which rows are old, and the newest sequence number of files that
-every reader has read; unset where no stream reads the table."""
+COLUMN, BEFORE, READ_UP_TO, AGREED, OLD_ROWS = "column", "before", "read_up_to", "agreed", "old_rows"
+"""The options of the step: the column, the time before which rows are old, the newest sequence number of files that
+every reader has read (unset where no stream reads the table), the age to which a person has agreed, and how many rows
+go."""
+
+MOST_SHARE = 0.9
+"""Of all rows of a table; a removal of more waits for a person each time: so it looks where a clock is far ahead, where
+a time is written wrongly, or where nothing arrives any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,13 +70,17 @@ class RowRetention:
 
     old: unset where they were not looked for. stopping: the readers, named for a sentence, that would stop where rows
     are removed, or of which that is unknown. waits_for: what has to end before rows may go; empty for nothing.
-    format_version: of the table.
+    format_version: of the table. rows: in all its files. earlier: what it says of rows that it has removed before.
+    agreed: the retention to which a person agrees now, who has seen what goes; unset where nobody is there.
     """
 
     old: OldFiles | None = None
     stopping: tuple[str, ...] = ()
     waits_for: str = ""
     format_version: int = 2
+    rows: int = 0
+    earlier: RemovedRows | None = None
+    agreed: RetentionDeclaration | None = None
 
 
 NO_RETENTION = RowRetention()
@@ -157,6 +167,10 @@ def decide_row_retention(policy: RetentionDeclaration | None, seen: RowRetention
         return skipped(
             step, StepReason.READERS_BEHIND, f"{_count(old.unread)} of old rows are not read by every stream"
         )
+    agreed = _agreed(policy.older_than, old, seen, is_here=seen.agreed == policy)
+    if isinstance(agreed, str):
+        why = f"{_sentence(old)}; {agreed}: see the plan and agree by `sluice table maintain`"
+        return _refused(StepReason.NOT_AGREED, why)
     return StepDecision(
         step=step,
         action=StepAction.RUN,
@@ -166,13 +180,36 @@ def decide_row_retention(policy: RetentionDeclaration | None, seen: RowRetention
             COLUMN: old.column,
             BEFORE: old.before,
             READ_UP_TO: old.read_up_to,
+            AGREED: agreed,
             "old_files": old.files,
-            "old_rows": old.rows,
+            OLD_ROWS: old.rows,
             "old_bytes": old.data_bytes,
         },
         gain=old.files,
         cost_seconds=old.files * SECONDS_OF_A_FILE,
     )
+
+
+def _agreed(older_than: timedelta, old: OldFiles, seen: RowRetention, *, is_here: bool) -> timedelta | str:
+    """The age to which a person has agreed, or what a person has not agreed to yet.
+
+    Parameters
+    ----------
+    is_here: whether a person agrees now.
+    """
+    earlier = seen.earlier
+    if is_here:
+        return older_than
+    if earlier is None or earlier.agreed is None:
+        return "no person has agreed yet that rows of this table go"
+    if earlier.column != old.column:
+        return f"a person has agreed to a retention by {earlier.column}, not by {old.column}"
+    if older_than < earlier.agreed:
+        agreed = duration_words(earlier.agreed)
+        return f"a person has agreed to {agreed}, and {duration_words(older_than)} are declared"
+    if old.rows > MOST_SHARE * seen.rows:
+        return f"these are more than {MOST_SHARE:.0%} of the {seen.rows:,} rows of the table"
+    return earlier.agreed
 
 
 def left_after(seen: TableObservation, decision: StepDecision, retention: RowRetention) -> TableObservation:

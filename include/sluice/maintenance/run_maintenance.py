@@ -23,6 +23,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from sluice.declarations.loaded_declarations import Declarations
+from sluice.declarations.maintenance_declaration import RetentionDeclaration
 from sluice.errors import UnhealthyError
 from sluice.ledger.batches import arrived_since
 from sluice.ledger.connection import Ledger, database_time
@@ -131,6 +132,7 @@ class TableMaintenance:
 
     launched_by: who launched the runs, for people who read them.
     before_step: is called before each step that is due; what it raises ends the run there.
+    agreed: the retention of rows to which a person has agreed, who has seen the plan; unset where nobody has.
     """
 
     settings: Settings
@@ -139,6 +141,7 @@ class TableMaintenance:
     catalog: Catalog
     launched_by: str
     before_step: Callable[[], object] = _unnoticed
+    agreed: RetentionDeclaration | None = None
 
     def maintain(self, name: str, procedures: TableProcedures) -> MaintenanceObservation:
         """Observe a table, plan, carry out the due steps, observe it again, and record the run in the ledger.
@@ -246,6 +249,7 @@ class TableMaintenance:
             table=table,
             now=database_time(self.ledger),
             earlier=earlier,
+            agreed=self.agreed,
         )
 
     def _carry_out(

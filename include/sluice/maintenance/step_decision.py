@@ -32,6 +32,7 @@ class StepReason(StrEnum):
     NO_SNAPSHOT = "no_snapshot"
     OLD_ROWS = "old_rows"
     NO_OLD_ROWS = "no_old_rows"
+    NOT_AGREED = "not_agreed"
     READERS_BEHIND = "readers_behind"
     READER_STOPS = "reader_stops"
     FORMAT_VERSION = "format_version"

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, timedelta
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import AwareDatetime, TypeAdapter, ValidationError
 
 from sluice.stored_keys import REMOVED_BEFORE
 
@@ -21,10 +21,12 @@ class RemovedRows:
     """The rows that were removed: those of files of which every row has an earlier time.
 
     column: the date or time of a row. before: all rows from then on are still there.
+    agreed: how old rows are, by this column, of which a person agreed that they go; unset where nobody has.
     """
 
     column: str
-    before: datetime
+    before: AwareDatetime
+    agreed: timedelta | None = None
 
     def entries(self) -> Mapping[str, str]:
         """The entry of a snapshot's summary, or of the properties of a table."""

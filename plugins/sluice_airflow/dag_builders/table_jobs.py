@@ -213,15 +213,16 @@ def data_quality_dag(declarations: Declarations) -> DAG:
 
 _MAINTENANCE_PAGE = """\
 # table_maintenance
-Compacts small files, rewrites manifests, expires snapshots and moves what dead writers left behind to the trash, as
-each table declares (`maintenance:`) or inherits from `maintenance.yaml`. The first task looks at all tables and does
-what needs no Spark; the tables that it skips are in order. The others have a task each, and those whose steps need
-Spark share one application.
+Removes old rows, compacts small files, rewrites manifests, expires snapshots and moves what dead writers left behind
+to the trash, as each table declares (`maintenance:`) or inherits from `maintenance.yaml`. The first task looks at all
+tables and does what needs no Spark; the tables that it skips are in order. The others have a task each, and those
+whose steps need Spark share one application.
 
 ## How to operate it
 - It runs every hour. **Trigger** it to run now, and choose the tables in the form; none chosen means all.
 - What was done, with the figures before and after: `sluice table status TABLE`.
-- Clearing a task is always safe: maintenance changes the layout of a table, never its rows, and writers go first.
+- Clearing a task is always safe: maintenance changes the layout of a table, and writers go first. Old rows go only
+  by a policy to which a person has agreed with `sluice table maintain TABLE`.
 
 ## What to do when it is red
 The end of the task's log names the step that was not done and why. A step that yields to writers is tried again in

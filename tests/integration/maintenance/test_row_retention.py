@@ -29,6 +29,7 @@ from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import admit_run, record_end
 from sluice.maintenance.maintained_tables import plan_table_maintenance
 from sluice.maintenance.maintenance_plan import MaintenancePlan
+from sluice.maintenance.run_maintenance import open_maintenance, problems_after
 from sluice.maintenance.step_decision import StepAction, StepDecision, StepReason
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
@@ -116,16 +117,18 @@ class Place:
             ),
         )
 
-    def plan(self, *, ahead: timedelta = timedelta(0)) -> MaintenancePlan:
-        """The plan of the table. ahead: of the ledger's clock."""
+    def plan(self, *, ahead: timedelta = timedelta(0), agrees: bool = True) -> MaintenancePlan:
+        """The plan of the table. ahead: of the ledger's clock. agrees: whether a person agrees to it."""
         declarations = load_declarations(self.folder)
+        declaration = declarations.tables[self.name].declaration
         return plan_table_maintenance(
             self.ledger,
             declarations,
             self.settings,
-            declaration=declarations.tables[self.name].declaration,
+            declaration=declaration,
             table=self.table(),
             now=database_time(self.ledger) + ahead,
+            agreed=declaration.maintenance.retention if agrees else None,
         )
 
     def decision(self) -> StepDecision:
@@ -176,11 +179,11 @@ def test_a_person_sees_what_goes_before_and_afterwards(place: Place, capsys: pyt
     assert "Remove old rows would run: 2 files with 3 rows (" in said
     assert ended(["table", "plan", place.name]) == 0
     said = capsys.readouterr().out
-    assert f"{place.name}: remove_old_rows would run: 2 files with 3 rows" in said
+    assert f"{place.name}: remove_old_rows refused: 2 files with 3 rows" in said
     assert f"{place.name}: retention.older_than: 90 days, table" in said
     assert place.table().metadata_location == before
 
-    assert ended(["table", "maintain", place.name]) == 0
+    assert ended(["table", "maintain", place.name, "--yes"]) == 0
     assert f"{place.name}: remove_old_rows done: 2 files with 3 rows" in capsys.readouterr().out
     assert place.ids() == [3]
     (run,) = recent_maintenance(place.ledger, place.name, limit=5)
@@ -194,16 +197,50 @@ def test_a_person_sees_what_goes_before_and_afterwards(place: Place, capsys: pyt
     assert answer(["table", "status", place.name], capsys)["plan"][0]["reason"] == "no_old_rows"
 
 
+def test_no_run_by_itself_removes_rows_before_a_person_has_agreed(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A typing mistake in an age removes nothing; the runs are red until a person looks."""
+    place.append((1, OLD), (2, YOUNG), (3, YOUNG))
+
+    def hourly() -> str | None:
+        declarations = load_declarations(place.folder)
+        maintenance = open_maintenance(place.settings, place.ledger, declarations, launched_by="the DAG")
+        run = maintenance.maintain_without_spark(place.name)
+        assert run is not None
+        return next(iter(problems_after(place.ledger, run)), None)
+
+    assert "no person has agreed yet" in (hourly() or "")
+    assert place.ids() == [1, 2, 3]
+    assert answer(["table", "maintain", place.name, "--dry-run"], capsys)["plans"][0]["at_stake"] == "rows"
+    assert answer(["table", "maintain", place.name, "--dry-run"], capsys)["plans"][0]["rows"] == 1
+    assert ended(["table", "maintain", place.name]) != 0, "there is no terminal to answer on"
+    assert "give `--yes`" in capsys.readouterr().err
+    assert place.ids() == [1, 2, 3]
+
+    assert ended(["table", "maintain", place.name, "--yes"]) == 0
+    assert place.ids() == [2, 3]
+    place.append((4, OLD))
+    assert hourly() is None
+    assert place.ids() == [2, 3], "by the policy to which a person has agreed"
+
+    file = place.folder / f"{place.name}.table.yaml"
+    file.write_text(file.read_text().replace("90 days", "9 days"))
+    place.append((5, NOW - timedelta(days=20)))
+    assert "a person has agreed to 90 days, and 9 days are declared" in (hourly() or "")
+    assert place.ids() == [2, 3, 5]
+
+
 def test_rows_become_old_in_a_table_that_nobody_writes(place: Place) -> None:
     """The counts of an earlier run hold for its files, and not for their age."""
     place.append((1, OLD))
     file = place.folder / f"{place.name}.table.yaml"
     declared = yaml.safe_load(file.read_text())
     file.write_text(yaml.safe_dump({**declared, "maintenance": {"expiry": None}}))
-    assert ended(["table", "maintain", place.name]) == 0
+    assert ended(["table", "maintain", place.name, "--yes"]) == 0
     assert place.ids() == [1]
     file.write_text(yaml.safe_dump(declared))
-    assert ended(["table", "maintain", place.name]) == 0
+    assert ended(["table", "maintain", place.name, "--yes"]) == 0
     assert place.ids() == []
 
 
@@ -219,12 +256,12 @@ def test_rows_that_a_stream_has_not_read_stay(place: Place) -> None:
     assert "1 file with 1 rows" in place.decision().explanation
     assert "1 file more wait" in place.decision().explanation
 
-    assert ended(["table", "maintain", place.name]) == 0
+    assert ended(["table", "maintain", place.name, "--yes"]) == 0
     assert place.ids() == [2, 3]
     assert place.decision().reason is StepReason.READERS_BEHIND
 
     place.read(second, files=2)
-    assert ended(["table", "maintain", place.name]) == 0
+    assert ended(["table", "maintain", place.name, "--yes"]) == 0
     assert place.ids() == [3]
 
 
@@ -255,6 +292,7 @@ def test_a_reader_that_would_stop_is_refused_by_the_step_too(place: Place) -> No
         declaration=loaded.tables[place.name].declaration,
         table=place.table(),
         now=database_time(place.ledger),
+        agreed=loaded.tables[place.name].declaration.maintenance.retention,
     ).steps
     assert (found.action, found.reason) == (StepAction.REFUSE, StepReason.READER_STOPS)
     assert f"{place.stream} (input rows) would stop" in found.explanation

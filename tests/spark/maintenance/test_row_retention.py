@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from tests.fixtures import upkeep
 from tests.fixtures.backfills import ids_by_duckdb, search_gaps
-from tests.fixtures.upkeep import maintain
 from tests.fixtures.workshop import Workshop
 from tests.spark.maintenance.test_maintenance import BY_SPARK, expire_like_anybody, ids, run_stream, step, unneeded
 
@@ -26,6 +27,8 @@ TODAY = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0)
 DAY = timedelta(days=1)
 KEPT: Mapping[str, Any] = {"retention": {"column": "at", "older_than": "90 days"}, "compaction": None}
 NO_EXPIRY: Mapping[str, Any] = {"expiry": None}
+maintain = partial(upkeep.maintain, agrees=True)
+"""Maintain a table with the consent of a person."""
 EXPIRE_ALL: Mapping[str, Any] = {"expiry": {"older_than": "1 millisecond", "retain_last": 1}}
 
 pytestmark = [

@@ -46,7 +46,7 @@ POLICY = MaintenanceDeclaration(
     expiry=ExpiryDeclaration(older_than=timedelta(minutes=10), retain_last=2),
     orphan_removal=OrphanRemovalDeclaration(),
 )
-OLD_ROWS = RowRetention(old=OldFiles(column="at", before=NOON, files=1))
+OLD_ROWS = RowRetention(old=OldFiles(column="at", before=NOON, files=1), agreed=POLICY.retention)
 NO_PINS = PinPlan(pins=(), to_set=(), to_remove=(), holds=(), keep_since=None)
 
 

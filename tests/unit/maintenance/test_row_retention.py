@@ -24,6 +24,7 @@ from sluice.maintenance.row_retention import (
 )
 from sluice.maintenance.step_decision import StepAction, StepDecision, StepReason
 from sluice.sources.iceberg_positions import StreamOffset, TableStep
+from sluice.tables.removed_rows import RemovedRows
 from sluice.tables.table_observation import ReferenceKind, ReferenceObservation
 
 KEPT = RetentionDeclaration(column="at", older_than=timedelta(days=90))
@@ -33,7 +34,7 @@ NUMBERS = {11: 1, 12: 2, 13: 3, 14: 4, 15: 5}
 
 def decided(*, policy: RetentionDeclaration | None = KEPT, pins: PinPlan = NO_PINS, **seen: Any) -> StepDecision:
     """The decision about a table with old rows."""
-    return decide_row_retention(policy, RowRetention(**{"old": OLD, **seen}), pins)
+    return decide_row_retention(policy, RowRetention(**{"old": OLD, "agreed": KEPT, **seen}), pins)
 
 
 def held(reason: HoldReason) -> PinPlan:
@@ -77,13 +78,48 @@ def test_without_a_whole_declaration_no_row_goes() -> None:
     assert decided(policy=RetentionDeclaration(column="at")).reason is StepReason.NOT_DECLARED
 
 
+DAYS = timedelta(days=1)
+BEFORE = RemovedRows(column="at", before=OLD.before - DAYS, agreed=90 * DAYS)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "rows", "said"),
+    [
+        (None, 10_000, "no person has agreed yet"),
+        (replace(BEFORE, agreed=None), 10_000, "no person has agreed yet"),
+        (replace(BEFORE, column="arrived_at"), 10_000, "agreed to a retention by arrived_at, not by at"),
+        (replace(BEFORE, agreed=91 * DAYS), 10_000, "agreed to 91 days, and 90 days are declared"),
+        (BEFORE, 5_500, "more than 90% of the 5,500 rows"),
+        (BEFORE, 10_000, None),
+        (replace(BEFORE, agreed=9 * DAYS), 10_000, None),
+    ],
+    ids=["first", "by an earlier version", "another column", "a shorter time", "nearly all", "usual", "a longer time"],
+)
+def test_what_no_person_has_agreed_to_waits(earlier: RemovedRows | None, rows: int, said: str | None) -> None:
+    """A typing mistake, and a clock that is far ahead, look like any other policy and time."""
+    decision = decided(agreed=None, earlier=earlier, rows=rows)
+    if said is None:
+        assert decision.action is StepAction.RUN
+        assert decision.options["agreed"] == (earlier.agreed if earlier else None)
+    else:
+        assert (decision.action, decision.reason) == (StepAction.REFUSE, StepReason.NOT_AGREED)
+        assert said in decision.explanation
+        assert "`sluice table maintain`" in decision.explanation
+    here = decided(earlier=earlier, rows=rows)
+    assert (here.action, here.options["agreed"]) == (StepAction.RUN, KEPT.older_than)
+    other = RetentionDeclaration(column="at", older_than=9 * DAYS)
+    assert decided(agreed=other, earlier=earlier, rows=rows).action is decision.action, "another policy was shown"
+
+
 def test_a_partition_that_goes_is_not_compacted_before() -> None:
     seen = table(partition(9, name="at_day=2026-01-01"), partition(2, name="at_day=2026-11-20"))
     policy = POLICY.model_copy(update={"retention": KEPT})
     old = replace(OLD, files=9, partitions=Counter({"at_day=2026-01-01": 9}))
 
     def compaction(old: OldFiles) -> StepAction:
-        plan = plan_maintenance(policy=policy, seen=seen, pins=NO_PINS, now=NOON, retention=RowRetention(old=old))
+        plan = plan_maintenance(
+            policy=policy, seen=seen, pins=NO_PINS, now=NOON, retention=RowRetention(old=old, agreed=KEPT)
+        )
         assert plan.steps[0].step is MaintenanceStep.REMOVE_OLD_ROWS
         return next(one.action for one in plan.steps if one.step is MaintenanceStep.REWRITE_DATA_FILES)
 
