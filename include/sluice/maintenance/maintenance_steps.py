@@ -26,7 +26,7 @@ from sluice.maintenance.maintenance_plan import MaintenancePlan
 from sluice.maintenance.old_files import remove_old_files
 from sluice.maintenance.pin_commit import commit_pins, remove_references
 from sluice.maintenance.rewrite_calls import after_conflict
-from sluice.maintenance.row_retention import AGREED, BEFORE, COLUMN, READ_UP_TO
+from sluice.maintenance.row_retention import AGREED, ARRIVED_BEFORE, BEFORE, COLUMN, READ_UP_TO
 from sluice.maintenance.step_decision import RewriteCall, StepAction, StepDecision, StepReason
 from sluice.publication.crash_points import Reached, unnoticed
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
@@ -236,6 +236,7 @@ class TableMaintainer:
             before=decision.options[BEFORE],
             read_up_to=decision.options[READ_UP_TO],
             agreed=decision.options[AGREED],
+            arrived_before=decision.options[ARRIVED_BEFORE],
             reached=self.reached,
         )
 

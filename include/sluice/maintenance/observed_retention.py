@@ -12,6 +12,7 @@ from sluice.declarations.maintenance_declaration import RetentionDeclaration
 from sluice.ledger.connection import Ledger
 from sluice.ledger.refreshes import OPEN_STATES, newest_refresh
 from sluice.ledger.runs import live_run
+from sluice.maintenance import row_retention
 from sluice.maintenance.old_files import find_old_files
 from sluice.maintenance.pin_plan import ReaderObservation
 from sluice.maintenance.row_retention import NO_RETENTION, RowRetention, read_up_to, stands_at
@@ -70,7 +71,13 @@ def observe_retention(
         *map(_of_a_broken_file, sorted(set(unreadable) - standing)),
     )
     return RowRetention(
-        old=find_old_files(table, column=policy.column, before=now - policy.older_than, read_up_to=bound).seen,
+        old=find_old_files(
+            table,
+            column=policy.column,
+            before=now - policy.older_than,
+            read_up_to=bound,
+            arrived_before=now - row_retention.ARRIVAL_GRACE,
+        ).seen,
         stopping=(
             *_stopping(declarations, seen.table),
             *(f"{stream}, whose declaration is not known," for stream in unknown),

@@ -65,9 +65,12 @@ class _Part:
     old: tuple[tuple[str, DataFile], ...]
     unread: int
     mixed: int
+    fresh: int
 
 
-def find_old_files(table: Table, *, column: str, before: datetime, read_up_to: int | None) -> FoundFiles:
+def find_old_files(
+    table: Table, *, column: str, before: datetime, read_up_to: int | None, arrived_before: datetime | None = None
+) -> FoundFiles:
     """Find the files of the newest snapshot whose rows are all old and were read by every stream.
 
     Only manifests are read that may list such files. A timestamp without a zone is one in UTC. A file without bounds of
@@ -77,12 +80,14 @@ def find_old_files(table: Table, *, column: str, before: datetime, read_up_to: i
     ----------
     table: freshly loaded. before: rows are old whose time is earlier; of a date the whole day has to be.
     read_up_to: the newest sequence number of files that every stream has read; unset where no stream reads the table.
+    arrived_before: a file goes only if it was committed before; unset: whenever it was. One whose snapshot is expired
+        counts as older.
 
     Raises
     ------
     LakehouseError: when a manifest cannot be read.
     """
-    parts = tuple(_parts(table, column, before, read_up_to))
+    parts = tuple(_parts(table, column, before, read_up_to, _fresh_snapshots(table, arrived_before)))
     old = [one for part in parts for one in part.old][:MOST_FILES]
     files = tuple(file for _, file in old)
     seen = OldFiles(
@@ -94,12 +99,24 @@ def find_old_files(table: Table, *, column: str, before: datetime, read_up_to: i
         partitions=Counter(path for path, _ in old),
         unread=sum(part.unread for part in parts),
         mixed=sum(part.mixed for part in parts),
+        fresh=sum(part.fresh for part in parts),
         read_up_to=read_up_to,
+        arrived_before=arrived_before,
     )
     return FoundFiles(seen=seen, files=files)
 
 
-def _parts(table: Table, column: str, before: datetime, read_up_to: int | None) -> Iterator[_Part]:
+def _fresh_snapshots(table: Table, arrived_before: datetime | None) -> frozenset[int]:
+    """The snapshots that are no older than a time; none without a time."""
+    if arrived_before is None:
+        return frozenset()
+    limit = arrived_before.timestamp() * 1000
+    return frozenset(one.snapshot_id for one in table.snapshots() if one.timestamp_ms >= limit)
+
+
+def _parts(
+    table: Table, column: str, before: datetime, read_up_to: int | None, fresh_ones: frozenset[int]
+) -> Iterator[_Part]:
     newest = table.current_snapshot()
     field = next((one for one in table.schema().fields if one.name == column), None)
     if newest is None or field is None or not isinstance(field.field_type, (DateType, TimestampType, TimestamptzType)):
@@ -108,16 +125,18 @@ def _parts(table: Table, column: str, before: datetime, read_up_to: int | None) 
     border = _border(field, before)
 
     def read(manifest: ManifestFile) -> _Part:
-        spec, old, unread, mixed = table.specs()[manifest.partition_spec_id], [], 0, 0
+        spec, old, unread, mixed, fresh = table.specs()[manifest.partition_spec_id], [], 0, 0, 0
         for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
             lowest, highest = _bounds(field, entry.data_file)
             if highest is None or highest >= border:
                 mixed += lowest is not None and lowest < border
             elif not _is_read(entry, read_up_to):
                 unread += 1
+            elif entry.snapshot_id in fresh_ones:
+                fresh += 1
             else:
                 old.append((spec.partition_to_path(entry.data_file.partition, table.schema()), entry.data_file))
-        return _Part(old=tuple(old), unread=unread, mixed=mixed)
+        return _Part(old=tuple(old), unread=unread, mixed=mixed, fresh=fresh)
 
     with catalog_refusals(f"read the manifests of {'.'.join(table.name())}"):
         yield from each_manifest(read, _may_be_old(table, newest.manifests(table.io), field, before))
@@ -170,6 +189,7 @@ def remove_old_files(
     before: datetime,
     read_up_to: int | None,
     agreed: timedelta | None = None,
+    arrived_before: datetime | None = None,
     reached: Reached = unnoticed,
 ) -> Mapping[str, Any]:
     """Remove the files with old rows alone from a table, in one commit.
@@ -190,7 +210,9 @@ def remove_old_files(
 
     def plan(table: Table) -> TableChange | NothingToCommit:
         refuse_unpublishable(table)
-        found = find_old_files(table, column=column, before=before, read_up_to=read_up_to)
+        found = find_old_files(
+            table, column=column, before=before, read_up_to=read_up_to, arrived_before=arrived_before
+        )
         if not found.files:
             return NothingToCommit(snapshot_id=None)
         removal, earlier = RemovedRows(column=column, before=before, agreed=agreed), removed_rows(table.properties)

@@ -38,6 +38,13 @@ COLUMN, BEFORE, READ_UP_TO, AGREED, OLD_ROWS = "column", "before", "read_up_to",
 every reader has read (unset where no stream reads the table), the age to which a person has agreed, and how many rows
 go."""
 
+ARRIVED_BEFORE = "arrived_before"
+"""One more: the time before which a file has to be committed."""
+
+ARRIVAL_GRACE = timedelta(days=1)
+"""How long old rows stay after they have arrived. A sender that gives its times in a wrong unit, and a late replay,
+bring rows that are old at once: a person has a day to see them."""
+
 MOST_SHARE = 0.9
 """Of all rows of a table; a removal of more waits for a person each time: so it looks where a clock is far ahead, where
 a time is written wrongly, or where nothing arrives any more."""
@@ -50,7 +57,7 @@ class OldFiles:
     before: rows are old whose time in `column` is earlier.
     files, rows, data_bytes: of the files that go. partitions: the number of these, by their partition as a path.
     unread: the files that would go, and that a reader has not read yet. mixed: those that hold old and other rows.
-    read_up_to: as of `READ_UP_TO`.
+    fresh: those that would go, and that have arrived too lately. read_up_to, arrived_before: as of the options.
     """
 
     column: str
@@ -61,7 +68,9 @@ class OldFiles:
     partitions: Counter[str] = field(default_factory=Counter)
     unread: int = 0
     mixed: int = 0
+    fresh: int = 0
     read_up_to: int | None = None
+    arrived_before: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +190,7 @@ def decide_row_retention(policy: RetentionDeclaration | None, seen: RowRetention
             BEFORE: old.before,
             READ_UP_TO: old.read_up_to,
             AGREED: agreed,
+            ARRIVED_BEFORE: old.arrived_before,
             "old_files": old.files,
             OLD_ROWS: old.rows,
             "old_bytes": old.data_bytes,
@@ -224,7 +234,8 @@ def left_after(seen: TableObservation, decision: StepDecision, retention: RowRet
 def _none(old: OldFiles, policy: RetentionDeclaration) -> StepDecision:
     kept = "" if policy.older_than is None else duration_words(policy.older_than)
     mixed = f"; {_count(old.mixed)} with older rows beside others stay until all are old" if old.mixed else ""
-    why = f"no file holds only rows whose {old.column} is more than {kept} ago{mixed}"
+    no = "no file" if not old.fresh else f"besides {_count(old.fresh)} that arrived less than a day ago, no file"
+    why = f"{no} holds only rows whose {old.column} is more than {kept} ago{mixed}"
     return skipped(MaintenanceStep.REMOVE_OLD_ROWS, StepReason.NO_OLD_ROWS, why)
 
 
@@ -233,6 +244,7 @@ def _sentence(old: OldFiles) -> str:
     what = f"{_count(old.files)} with {old.rows:,} rows ({old.data_bytes:,} bytes)"
     said = [f"{what} hold only rows whose {old.column} is before {before}"]
     said += [f"{_count(old.mixed)} with older rows beside others stay until all are old"] if old.mixed else []
+    said += [f"{_count(old.fresh)} more have arrived less than a day ago, and go after that"] if old.fresh else []
     said += [f"{_count(old.unread)} more wait for streams that have not read them"] if old.unread else []
     return "; ".join(said)
 

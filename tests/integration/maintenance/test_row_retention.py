@@ -27,6 +27,7 @@ from sluice.ledger.maintenance_runs import MaintenanceStep, recent_maintenance
 from sluice.ledger.refreshes import abandon_refresh, begin_refresh
 from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import admit_run, record_end
+from sluice.maintenance import row_retention
 from sluice.maintenance.maintained_tables import plan_table_maintenance
 from sluice.maintenance.maintenance_plan import MaintenancePlan
 from sluice.maintenance.run_maintenance import open_maintenance, problems_after
@@ -138,6 +139,12 @@ class Place:
         return found
 
 
+@pytest.fixture(autouse=True)
+def without_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that arrive now are old enough."""
+    monkeypatch.setattr(row_retention, "ARRIVAL_GRACE", timedelta(days=-1))
+
+
 @pytest.fixture
 def place(services_environment: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     """The table with its policy, and one for copies."""
@@ -229,6 +236,15 @@ def test_no_run_by_itself_removes_rows_before_a_person_has_agreed(
     place.append((5, NOW - timedelta(days=20)))
     assert "a person has agreed to 90 days, and 9 days are declared" in (hourly() or "")
     assert place.ids() == [2, 3, 5]
+
+
+def test_rows_that_arrive_old_stay_for_a_day(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sender that gives seconds for milliseconds writes 1970, and a person has a day to see it."""
+    monkeypatch.setattr(row_retention, "ARRIVAL_GRACE", timedelta(days=1))
+    place.append((1, datetime(1970, 1, 21, tzinfo=UTC)))
+    (found, *_) = place.plan().steps
+    assert found.reason is StepReason.NO_OLD_ROWS
+    assert "1 file that arrived less than a day ago" in found.explanation
 
 
 def test_rows_become_old_in_a_table_that_nobody_writes(place: Place) -> None:

@@ -19,6 +19,7 @@ from sluice.backfill.observe_backfill import observe_backfill
 from sluice.backfill.read_bounds import TableBound
 from sluice.declarations.load_declarations import load_declarations
 from sluice.ledger.maintenance_runs import MaintenanceObservation, MaintenanceStep, StepOutcome
+from sluice.maintenance import row_retention
 from sluice.refresh.observe_refresh import observe_refresh
 from sluice.sources.iceberg_positions import history_of
 from sluice.tables.stored_files import StoredFolder
@@ -37,6 +38,12 @@ pytestmark = [
 ]
 """pyspark fetches the rows of `collect` through a socket that it leaves to the garbage collector. pyiceberg, which
 appends rows here, writes no bloom filters."""
+
+
+@pytest.fixture(autouse=True)
+def without_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that arrive now are old enough."""
+    monkeypatch.setattr(row_retention, "ARRIVAL_GRACE", timedelta(days=-1))
 
 
 def declare(workshop: Workshop, table: str, maintenance: Mapping[str, Any], **parts: Any) -> str:
