@@ -126,7 +126,7 @@ def plan_gap_range(
     if files is None:
         return NotProved(reason=f"snapshot {end.snapshot_id} has delete files, which this read would miss")
     steps = (*gap.missing, *followed_by)
-    if changed := next((step for step in steps if not step.is_append), None):
+    if changed := next((step for step in steps if not step.is_append and not step.removes_old_rows), None):
         return NotProved(reason=f"snapshot {changed.snapshot_id} did not only append: it is `{changed.operation}`")
     if gone := _incomplete(steps, files):
         return NotProved(reason=f"files that snapshot {gone.snapshot_id} appended were rewritten or removed since")

@@ -68,6 +68,7 @@ class TableStep:
     changed_rows: the rows that it added or removed in another way; such a reader does not receive them. None are those
         that the table keeps no longer: they were removed after every reader had read them.
     committed_at_ms: milliseconds since 1970. parent_id: none for the first one. operation: in Iceberg's words.
+    removes_old_rows: whether it removed rows alone that the table keeps no longer.
     appended_bytes: of the appended files.
     total_rows, total_files, total_bytes: of the whole table at the snapshot; none where its summary does not say.
     """
@@ -79,6 +80,7 @@ class TableStep:
     committed_at_ms: int = 0
     parent_id: int | None = None
     operation: str = _APPEND
+    removes_old_rows: bool = False
     appended_bytes: int = 0
     total_rows: int | None = None
     total_files: int | None = None
@@ -152,6 +154,7 @@ def step_of(snapshot: Snapshot) -> TableStep:
         committed_at_ms=snapshot.timestamp_ms,
         parent_id=snapshot.parent_snapshot_id,
         operation=operation,
+        removes_old_rows=operation in _CHANGES and REMOVED_BEFORE in counts,
         appended_bytes=int(appended.get("added-files-size", 0)),
         total_rows=_number(counts, "total-records"),
         total_files=_number(counts, "total-data-files"),

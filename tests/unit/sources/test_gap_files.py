@@ -85,6 +85,17 @@ def test_a_snapshot_that_did_more_than_append_proves_nothing(operation: str) -> 
     )
 
 
+def test_a_removal_of_old_rows_leaves_the_files_of_a_gap() -> None:
+    """It appends nothing, and what it has taken of the gap is missed among the live files."""
+    removal = replace(step(3, "delete"), appended_files=0, appended_rows=0, removes_old_rows=True)
+    gap = replace(GAP, missing=(step(2), removal))
+    found = plan_gap_range(gap, files(4, 2, 1), offset=READ, followed_by=[step(4)])
+    assert isinstance(found, GapRange)
+    assert (found.first, found.end) == (0, 2)
+    lost = plan_gap_range(gap, files(4, 1), offset=READ, followed_by=[step(4)])
+    assert isinstance(lost, NotProved)
+
+
 def test_a_file_that_is_not_live_any_more_proves_nothing() -> None:
     assert "files that snapshot 2 appended" in reason(live=files(4, 3, 1))
     assert "files that snapshot 3 appended" in reason(live=(*files(4), LiveFile(added_by=3, rows=9), *files(2, 1)))
