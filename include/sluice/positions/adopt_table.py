@@ -9,7 +9,7 @@ an adoption that is interrupted is completed by typing it again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -20,6 +20,8 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import (
     AssertRefSnapshotId,
     AssertTableUUID,
+    RemovePropertiesUpdate,
+    SetPropertiesUpdate,
     SetSnapshotRefUpdate,
     TableUpdate,
 )
@@ -35,6 +37,7 @@ from sluice.ledger.generations import find_generation, record_identities
 from sluice.ledger.run_values import RunObservation
 from sluice.positions.adoption import AdoptedOutput, Adoption, AdoptionWay
 from sluice.positions.adoption_plan import AdoptionPlan, plan_adoption
+from sluice.positions.rolled_back_table import removal_shown_at
 from sluice.publication.checked_commit import NothingToCommit, TableChange, commit_checked
 from sluice.publication.command_runs import CommandMode, run_of_command
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
@@ -44,10 +47,11 @@ from sluice.publication.pyiceberg_committer import UNCERTAIN, PyIcebergCommitter
 from sluice.publication.rolled_back_marks import rolled_back_marks
 from sluice.settings import Settings
 from sluice.sources.source_identities import output_table_name
-from sluice.stored_keys import ADOPTION_TAG_PREFIX
+from sluice.stored_keys import ADOPTION_TAG_PREFIX, REMOVED_BEFORE
 from sluice.supervision.supervision_events import command_event
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.declared_tables import require_table
+from sluice.tables.removed_rows import removed_rows
 
 _WEEK_MS = 7 * 24 * 3600 * 1000
 """How long the tag keeps what an undo has hidden, beside the age of its snapshot."""
@@ -163,6 +167,7 @@ def _set_main(catalog: Catalog, adoption: Adoption, goal: int) -> None:
         age_ms = max(0, table.metadata.last_updated_ms - head.timestamp_ms)
         name = f"{ADOPTION_TAG_PREFIX}{head.snapshot_id}"
         updates.insert(0, _reference(name, head.snapshot_id, kind="tag", max_ref_age_ms=age_ms + _WEEK_MS))
+    updates.extend(_removals(table, goal))
     requirements = (
         AssertTableUUID(uuid=table.metadata.table_uuid),
         AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=adoption.head),
@@ -177,6 +182,18 @@ def _set_main(catalog: Catalog, adoption: Adoption, goal: int) -> None:
                 f"answer was lost ({type(error).__name__}).",
                 next_step="Look at the plan again: another writer may have committed.",
             ) from error
+
+
+def _removals(table: Table, goal: int) -> Iterator[TableUpdate]:
+    """What the table says of rows that it has removed follows main: else readers would miss what is there again."""
+    snapshot = table.snapshot_by_id(goal)
+    if snapshot is None:
+        return  # the catalog refuses to set main to it
+    shown = removal_shown_at(table, snapshot)
+    if shown is not None and shown != removed_rows(table.properties):
+        yield SetPropertiesUpdate(updates=dict(shown.entries()))
+    elif shown is None and REMOVED_BEFORE in table.properties:
+        yield RemovePropertiesUpdate(removals=[REMOVED_BEFORE])
 
 
 def _reference(name: str, snapshot_id: int, *, kind: str, max_ref_age_ms: int | None) -> SetSnapshotRefUpdate:

@@ -16,7 +16,7 @@ from sluice.publication.marks import batch_of, entries_of, history_of_main
 from sluice.publication.rolled_back_marks import RolledBackMark, rolled_back_marks
 from sluice.publication.staged_batch import read_summary
 from sluice.stored_keys import PUBLICATION_KEY
-from sluice.tables.removed_rows import removed_rows
+from sluice.tables.removed_rows import RemovedRows, removed_rows
 
 _REMOVED = ("deleted-records", "added-position-deletes", "added-equality-deletes")
 """The entries of a summary that count rows which a commit took out of the table."""
@@ -67,7 +67,8 @@ def hidden_commits(table: Table, goal: Snapshot) -> tuple[HiddenCommit, ...]:
 
 def missing_commits(table: Table) -> tuple[HiddenCommit, ...] | None:
     """What others had committed where the marks of a table stand, and that main does not hold any more, oldest first;
-    none when not all snapshots are listed that lead to the marks."""
+    none when not all snapshots are listed that lead to the marks. Removals of old rows are not among them: what comes
+    back goes again with the next maintenance."""
     marks = [_taken_out(table, one.mark.snapshot_id) for one in rolled_back_marks(table)]
     forks = {one.fork for one in marks}
     if _UNKNOWN in forks:
@@ -75,7 +76,8 @@ def missing_commits(table: Table) -> tuple[HiddenCommit, ...] | None:
     others = (_taken_out(table, entry.snapshot_id) for entry in table.history())
     found = {one.snapshot_id: one for path in (*marks, *others) if path.fork in forks for one in path.snapshots}
     in_order = sorted(found.values(), key=lambda one: one.sequence_number or 0)
-    commits = (_hidden(one) for one in in_order if read_summary(entries_of(one)) is None)
+    entries = ((one, entries_of(one)) for one in in_order)
+    commits = (_hidden(one) for one, said in entries if read_summary(said) is None and removed_rows(said) is None)
     return tuple(one for one in commits if one.rows)
 
 
@@ -131,6 +133,21 @@ def _hidden(snapshot: Snapshot) -> HiddenCommit:
         removed=0 if operation == Operation.REPLACE else sum(int(entries.get(one, 0)) for one in _REMOVED),
         by=entries.get(PUBLICATION_KEY) or ("of another writer" if removed_rows(entries) is None else "of old rows"),
     )
+
+
+def removal_shown_at(table: Table, goal: Snapshot) -> RemovedRows | None:
+    """The newest removal of old rows of which a table has to say that its rows are gone, once main is at a snapshot;
+    what it says now where no removal is hidden or shown again by that, or where that is not known: the history that
+    would show an earlier one has expired."""
+    now = {one.snapshot_id: one for one in history_of_main(table)}
+    then = {one.snapshot_id: one for one in history_of_main(with_main_at(table, goal))}
+    moved = [one for number, one in {**now, **then}.items() if (number in now) != (number in then)]
+    held, shown = removed_rows(table.properties), [removed_rows(entries_of(one)) for one in then.values()]
+    if all(removed_rows(entries_of(one)) is None for one in moved):
+        return held
+    newest = max((one for one in shown if one is not None), key=lambda one: one.before, default=None)
+    is_whole = any(one.parent_snapshot_id is None for one in then.values())
+    return newest if newest is not None or is_whole else held
 
 
 def with_main_at(table: Table, snapshot: Snapshot) -> Table:

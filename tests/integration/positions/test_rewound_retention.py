@@ -9,20 +9,18 @@ import pytest
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 from tests.integration.cli.test_operations import Copier, copier
-from tests.integration.positions.test_rewinds import published, require_rewound, rewound
+from tests.integration.positions.test_rewinds import killed, published, require_rewound, rewound
 
 from sluice.publication.checked_commit import Landed, TableChange, commit_checked
+from sluice.publication.crash_points import CrashPoint
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
-from sluice.tables.removed_rows import RemovedRows
+from sluice.tables.removed_rows import RemovedRows, removed_rows
 
 __all__ = ["copier"]
 
 
-@pytest.mark.parametrize("is_retention", [True, False], ids=["old rows", "a person's delete"])
-def test_a_removal_of_old_rows_is_nothing_that_anybody_counts_on(
-    copier: Copier, capsys: pytest.CaptureFixture[str], is_retention: bool
-) -> None:
-    published(copier)
+def remove_oldest(copier: Copier, *, is_retention: bool) -> None:
+    """Remove a file as retention does, or as a person."""
     removal = RemovedRows(column="at", before=datetime(2026, 8, 22, tzinfo=UTC))
 
     def plan(table: Table) -> TableChange:
@@ -33,6 +31,14 @@ def test_a_removal_of_old_rows_is_nothing_that_anybody_counts_on(
     committer = PyIcebergCommitter(copier.bench.catalog)
     assert isinstance(commit_checked(committer, copier.bench.output.target, plan, what="a removal"), Landed)
 
+
+@pytest.mark.parametrize("is_retention", [True, False], ids=["old rows", "a person's delete"])
+def test_a_removal_of_old_rows_is_nothing_that_anybody_counts_on(
+    copier: Copier, capsys: pytest.CaptureFixture[str], is_retention: bool
+) -> None:
+    published(copier)
+    remove_oldest(copier, is_retention=is_retention)
+
     code, shown, errors = rewound(copier, capsys, "--dry-run", "--json")
 
     (found,) = json.loads(shown)["plans"]
@@ -40,3 +46,16 @@ def test_a_removal_of_old_rows_is_nothing_that_anybody_counts_on(
     if is_retention:
         assert rewound(copier, capsys, "--yes")[0] == 0
         require_rewound(copier)
+        table = copier.bench.catalog.load_table(copier.bench.output.target)
+        assert removed_rows(table.properties) is None, "its rows are there again"
+
+
+def test_a_rewind_behind_a_removal_is_completed_where_it_was_killed(
+    copier: Copier, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Main is back, and the marks stand where the removal was."""
+    published(copier)
+    remove_oldest(copier, is_retention=True)
+    killed(copier, CrashPoint.COMMITTED, 1)
+    assert rewound(copier, capsys, "--yes")[0] == 0
+    require_rewound(copier)
