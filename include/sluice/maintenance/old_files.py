@@ -60,12 +60,11 @@ class FoundFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """What one manifest lists. old: files that may go, with their partitions as paths."""
+    """What one manifest lists. old: files that may go, with their partitions as paths, at most `MOST_FILES`.
+    counts: the files of each kind, by the names that `OldFiles` has for them."""
 
     old: tuple[tuple[str, DataFile], ...]
-    unread: int
-    mixed: int
-    fresh: int
+    counts: Counter[str]
 
 
 def find_old_files(
@@ -87,8 +86,13 @@ def find_old_files(
     ------
     LakehouseError: when a manifest cannot be read.
     """
-    parts = tuple(_parts(table, column, before, read_up_to, _fresh_snapshots(table, arrived_before)))
-    old = [one for part in parts for one in part.old][:MOST_FILES]
+    old: list[tuple[str, DataFile]] = []
+    counts: Counter[str] = Counter()
+    for part in _parts(table, column, before, read_up_to, _fresh_snapshots(table, arrived_before)):
+        taken = part.old[: MOST_FILES - len(old)]
+        old.extend(taken)
+        counts.update(part.counts)
+        counts["more"] += len(part.old) - len(taken)
     files = tuple(file for _, file in old)
     seen = OldFiles(
         column=column,
@@ -97,11 +101,9 @@ def find_old_files(
         rows=sum(file.record_count for file in files),
         data_bytes=sum(file.file_size_in_bytes for file in files),
         partitions=Counter(path for path, _ in old),
-        unread=sum(part.unread for part in parts),
-        mixed=sum(part.mixed for part in parts),
-        fresh=sum(part.fresh for part in parts),
         read_up_to=read_up_to,
         arrived_before=arrived_before,
+        **counts,
     )
     return FoundFiles(seen=seen, files=files)
 
@@ -125,21 +127,30 @@ def _parts(
     border = _border(field, before)
 
     def read(manifest: ManifestFile) -> _Part:
-        spec, old, unread, mixed, fresh = table.specs()[manifest.partition_spec_id], [], 0, 0, 0
+        spec, counts = table.specs()[manifest.partition_spec_id], Counter[str]()
+        old: list[tuple[str, DataFile]] = []
         for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
             lowest, highest = _bounds(field, entry.data_file)
             if highest is None or highest >= border:
-                mixed += lowest is not None and lowest < border
+                counts["mixed"] += lowest is not None and lowest < border
+                counts["unbounded"] += lowest is None and not _has_no_time(field, entry.data_file)
             elif not _is_read(entry, read_up_to):
-                unread += 1
+                counts["unread"] += 1
             elif entry.snapshot_id in fresh_ones:
-                fresh += 1
+                counts["fresh"] += 1
+            elif len(old) == MOST_FILES:
+                counts["more"] += 1
             else:
                 old.append((spec.partition_to_path(entry.data_file.partition, table.schema()), entry.data_file))
-        return _Part(old=tuple(old), unread=unread, mixed=mixed, fresh=fresh)
+        return _Part(old=tuple(old), counts=counts)
 
     with catalog_refusals(f"read the manifests of {'.'.join(table.name())}"):
         yield from each_manifest(read, _may_be_old(table, newest.manifests(table.io), field, before))
+
+
+def _has_no_time(field: NestedField, file: DataFile) -> bool:
+    """Whether no row of a file has a time: such a file has no bounds either."""
+    return (file.null_value_counts or {}).get(field.field_id) == file.record_count
 
 
 def _is_read(entry: ManifestEntry, read_up_to: int | None) -> bool:

@@ -57,6 +57,8 @@ class OldFiles:
     before: rows are old whose time in `column` is earlier.
     files, rows, data_bytes: of the files that go. partitions: the number of these, by their partition as a path.
     unread: the files that would go, and that a reader has not read yet. mixed: those that hold old and other rows.
+    more: old ones beyond the most that one run removes. unbounded: those without bounds of the column, of which it is
+        not known whether they are old.
     fresh: those that would go, and that have arrived too lately. read_up_to, arrived_before: as of the options.
     """
 
@@ -69,6 +71,8 @@ class OldFiles:
     unread: int = 0
     mixed: int = 0
     fresh: int = 0
+    more: int = 0
+    unbounded: int = 0
     read_up_to: int | None = None
     arrived_before: datetime | None = None
 
@@ -112,7 +116,12 @@ def read_up_to(
     """
     bounds = [_read_by(reader.offset or _whole_of(reader.position), history, numbers) for reader in readers]
     bounds += [numbers.get(snapshot_id, 0) - 1 for snapshot_id in kept]
-    return min(bounds, default=None)
+    newest = min(bounds, default=None)
+    return _NOTHING if newest == 0 else newest  # all files of format version 1 have 0, whoever has read them
+
+
+_NOTHING = -1
+"""Before the sequence number of any file."""
 
 
 def _whole_of(position: int | None) -> StreamOffset:
@@ -235,7 +244,7 @@ def _none(old: OldFiles, policy: RetentionDeclaration) -> StepDecision:
     kept = "" if policy.older_than is None else duration_words(policy.older_than)
     mixed = f"; {_count(old.mixed)} with older rows beside others stay until all are old" if old.mixed else ""
     no = "no file" if not old.fresh else f"besides {_count(old.fresh)} that arrived less than a day ago, no file"
-    why = f"{no} holds only rows whose {old.column} is more than {kept} ago{mixed}"
+    why = f"{no} holds only rows whose {old.column} is more than {kept} ago{mixed}{_unbounded(old)}"
     return skipped(MaintenanceStep.REMOVE_OLD_ROWS, StepReason.NO_OLD_ROWS, why)
 
 
@@ -246,7 +255,18 @@ def _sentence(old: OldFiles) -> str:
     said += [f"{_count(old.mixed)} with older rows beside others stay until all are old"] if old.mixed else []
     said += [f"{_count(old.fresh)} more have arrived less than a day ago, and go after that"] if old.fresh else []
     said += [f"{_count(old.unread)} more wait for streams that have not read them"] if old.unread else []
-    return "; ".join(said)
+    said += [f"{_count(old.more)} more go with the next runs"] if old.more else []
+    return "; ".join(said) + _unbounded(old)
+
+
+def _unbounded(old: OldFiles) -> str:
+    """What keeps files for good: their writer counts no metrics of the column, or counts alone."""
+    if not old.unbounded:
+        return ""
+    return (
+        f"; {_count(old.unbounded)} have no bounds of {old.column} and stay: give the table the property "
+        f"`write.metadata.metrics.column.{old.column}: full`, and rewrite them"
+    )
 
 
 def _count(files: int) -> str:

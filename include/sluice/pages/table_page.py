@@ -124,8 +124,9 @@ def outlooks_of(run: MaintenanceObservation, policy: MaintenanceDeclaration, *, 
 def _outlook(step: MaintenanceStep, run: MaintenanceObservation, policy: MaintenanceDeclaration, now: datetime) -> str:
     if any(one.step is step for one in run.unfinished):
         return "the next run tries it again"
-    if step is MaintenanceStep.REMOVE_OLD_ROWS and policy.retention is not None and policy.retention.older_than:
-        return f"due once all rows of a file are {duration_words(policy.retention.older_than)} old"
+    kept = policy.retention
+    if step is MaintenanceStep.REMOVE_OLD_ROWS and kept is not None and kept.is_whole and kept.older_than is not None:
+        return f"due once all rows of a file are {duration_words(kept.older_than)} old"
     if step is MaintenanceStep.REWRITE_DATA_FILES and policy.compaction is not None:
         few, share = policy.compaction.min_input_files, policy.compaction.max_deleted_share
         return f"due once a partition has {few} small files, or delete files hide {share:.0%} of its rows"

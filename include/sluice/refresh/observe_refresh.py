@@ -179,7 +179,8 @@ def _input(
 
 
 def _iceberg_input(name: str, source: IcebergSource, start: ObservedStart) -> InputToRead:
-    problem = start.refusal or start.problem or (f"of {source.table}, {start.missing}" if start.missing else "")
+    is_missing = start.missing is not None and source.starting == "table"
+    problem = start.refusal or start.problem or (f"of {source.table}, {start.missing}" if is_missing else "")
     if source.starting == "latest":
         problem = "it is declared to begin with what comes (`starting: latest`)"
     rows = start.amount.rows if start.amount is not None else None

@@ -156,10 +156,10 @@ def reader(snapshot_id: int, position: int | None = None, *, scans: bool = False
         ((reader(13),), (), 2),
         ((reader(15, 1),), (), 5),
         ((reader(13, 4, scans=True),), (), 4),
-        ((reader(13, 3, scans=True),), (), 0),
+        ((reader(13, 3, scans=True),), (), -1),
         ((reader(15, 1), reader(12, 1)), (), 2),
         ((reader(15, 1),), (13,), 2),
-        ((reader(99, 1),), (), 0),
+        ((reader(99, 1),), (), -1),
         ((), (12,), 1),
     ],
     ids=[
@@ -194,3 +194,15 @@ def test_where_others_stand_by_their_tags() -> None:
     assert list(stands_at(references, ("left", "known"), besides={("left", "rows"), ("known", "other")})) == [
         ("known", references[2])
     ]
+
+
+def test_files_without_bounds_and_those_of_later_runs_are_named() -> None:
+    decision = decided(old=replace(OLD, unbounded=2, more=3))
+    assert "3 files more go with the next runs; 2 files have no bounds of at and stay" in decision.explanation
+    none = decided(old=replace(OLD, files=0, unbounded=1))
+    assert "1 file have no bounds of at" in none.explanation
+
+
+def test_of_a_table_of_format_version_1_nothing_counts_as_read() -> None:
+    """All its files have the sequence number 0."""
+    assert read_up_to((reader(13, 2),), history=HISTORY, numbers=dict.fromkeys(NUMBERS, 0)) == -1
