@@ -20,6 +20,7 @@ from sluice.declarations.quarantine_table import all_tables
 from sluice.declarations.source_declarations import IcebergSource, SnapshotStart
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.declarations.table_declaration import TableDeclaration
+from sluice.declarations.table_lookups import lookups_of
 from sluice.ledger.connection import Ledger
 from sluice.ledger.maintenance_runs import MaintenanceObservation, MaintenanceStep, newest_done
 from sluice.ledger.refreshes import kept_shadows
@@ -38,6 +39,7 @@ from sluice.maintenance.retention_plan import (
     plan_retention,
     short_retentions,
 )
+from sluice.maintenance.row_retention import removal_notes
 from sluice.maintenance.table_readers import observe_readers
 from sluice.settings import Settings
 from sluice.supervision.progress_watch import writers_that_defer
@@ -177,6 +179,7 @@ def plan_table_maintenance(
         retention=retention,
     )
     plan = _with_readers(plan, declaration, table, readers=len(readers))
+    plan = replace(plan, notes=(*plan.notes, *removal_notes(plan.steps, lookups_of(declarations, name))))
     return put_off(plan, late_writers=writers_that_defer(ledger, declarations, name))
 
 

@@ -231,6 +231,17 @@ def _agreed(older_than: timedelta, old: OldFiles, seen: RowRetention, *, is_here
     return earlier.agreed
 
 
+def removal_notes(steps: Iterable[StepDecision], lookups: Iterable[str]) -> Iterator[str]:
+    """What a person should know before old rows go.
+
+    Parameters
+    ----------
+    lookups: the streams that look the table up as it is at each batch.
+    """
+    if any(one.reason in (StepReason.OLD_ROWS, StepReason.NOT_AGREED) for one in steps):
+        yield from (f"{stream} looks the table up, and finds no match any more for old rows" for stream in lookups)
+
+
 def left_after(seen: TableObservation, decision: StepDecision, retention: RowRetention) -> TableObservation:
     """The table without the partitions of which every file goes: nothing else is to be done for those."""
     old = retention.old

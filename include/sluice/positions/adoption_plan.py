@@ -17,6 +17,7 @@ from pyiceberg.table import Table
 
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.declarations.source_declarations import IcebergSource
+from sluice.declarations.table_lookups import lookups_of
 from sluice.errors import UsageError
 from sluice.ledger.batches import BatchObservation, recent_batches
 from sluice.ledger.connection import Ledger, database_time
@@ -25,7 +26,6 @@ from sluice.operations import OperationPlan, OperationVerb, Refusal, RefusalReas
 from sluice.positions.adoption import AdoptedOutput, Adoption, AdoptionWay, name_of, sentences_of, stake_of
 from sluice.positions.judge_position import disagreeing, judge_position
 from sluice.positions.observe_position import KNOWN_BATCHES, observe_position
-from sluice.positions.passed_readers import lookups_of
 from sluice.positions.repair_decision import decide_repair, refusal_of_unmarked
 from sluice.positions.repair_stream import under_refresh
 from sluice.positions.restore_copy import decide_write

@@ -61,15 +61,6 @@ def readers_of(declarations: Declarations, tables: Sequence[str], *, but: Collec
             yield stream
 
 
-def lookups_of(declarations: Declarations, table: str) -> Iterator[str]:
-    """The declared streams that look a table up as it is at each batch. Not those that look up a fixed state of it."""
-    for name, stream in sorted(declarations.streams.items()):
-        looked_up = [one.declared_source.source for one in stream.declaration.inputs.values() if not one.is_stream]
-        tables = [one for one in looked_up if isinstance(one, IcebergSource) and one.table == table]
-        if any(one.snapshot_id is None and one.tag is None and one.as_of is None for one in tables):
-            yield name
-
-
 def reads(stream: LoadedStream, table: str) -> bool:
     """Whether a stream reads a table batch by batch."""
     sources = [one.declared_source.source for one in stream.declaration.inputs.values() if one.is_stream]

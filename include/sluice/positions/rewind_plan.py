@@ -14,12 +14,13 @@ from datetime import datetime
 from pyiceberg.catalog import Catalog
 
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
+from sluice.declarations.table_lookups import lookups_of
 from sluice.errors import UsageError
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.forgotten_batches import count_batches_behind
 from sluice.operations import OperationPlan, OperationVerb, Refusal, RefusalReason, Stake, steps_of
 from sluice.positions.observe_position import observe_position
-from sluice.positions.passed_readers import PassedReader, UnknownReader, lookups_of, passed_reader, readers_of, reads
+from sluice.positions.passed_readers import PassedReader, UnknownReader, passed_reader, readers_of, reads
 from sluice.positions.repair_decision import CheckpointRepair, decide_repair
 from sluice.positions.restore_copy import decide_restore
 from sluice.positions.rewind import Rewind, sentences_of

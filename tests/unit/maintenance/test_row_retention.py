@@ -20,6 +20,7 @@ from sluice.maintenance.row_retention import (
     RowRetention,
     decide_row_retention,
     read_up_to,
+    removal_notes,
     stands_at,
 )
 from sluice.maintenance.step_decision import StepAction, StepDecision, StepReason
@@ -206,3 +207,11 @@ def test_files_without_bounds_and_those_of_later_runs_are_named() -> None:
 def test_of_a_table_of_format_version_1_nothing_counts_as_read() -> None:
     """All its files have the sequence number 0."""
     assert read_up_to((reader(13, 2),), history=HISTORY, numbers=dict.fromkeys(NUMBERS, 0)) == -1
+
+
+@pytest.mark.parametrize("agreed", [KEPT, None])
+def test_a_stream_that_looks_the_table_up_is_named_where_rows_go(agreed: RetentionDeclaration | None) -> None:
+    """It never reads the table as a stream, so nothing waits for it."""
+    said = "enriched looks the table up, and finds no match any more for old rows"
+    assert list(removal_notes([decided(agreed=agreed)], ["enriched"])) == [said]
+    assert list(removal_notes([decided(old=replace(OLD, files=0))], ["enriched"])) == []
