@@ -16,6 +16,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from sluice.backfill.backfill_plan import PublishedBatch
 from sluice.backfill.intervals import Interval
+from sluice.backfill.old_input_rows import without_old_rows
 from sluice.backfill.read_bounds import FilesBound, InputBound, TableBound, TopicBound
 from sluice.backfill.rejected_input import without_rejected
 from sluice.backfill.topic_bounds import bound_of_topics
@@ -39,7 +40,7 @@ from sluice.sources.source_identities import (
 )
 from sluice.sources.unread_input import files_read_up_to, present_files, written_again
 from sluice.tables.declared_tables import require_table
-from sluice.tables.removed_rows import RemovedRows, removed_rows
+from sluice.tables.removed_rows import removed_rows
 
 _BEGINNING = -1
 """The snapshot id of an offset before the first snapshot. Source: Iceberg's `StreamingOffset.START_OFFSET`."""
@@ -224,38 +225,6 @@ def bound_of_table(offset: object, table: Table, *, input_name: str, column: str
         has_expired_history=_has_expired_history(table),
         column=column,
         problem=problem,
-    )
-
-
-def without_old_rows(bound: TableBound, table: Table, *, wide: Interval) -> TableBound:
-    """The bound of a table with what is missing in it, where rows were removed because they were too old.
-
-    Parameters
-    ----------
-    wide: the interval with its margin: of one that begins before what was removed, rows are missing.
-    """
-    removed = removed_rows(table.properties)
-    if removed is None:
-        return bound
-    bound = replace(bound, has_lost_rows=True)
-    if bound.column != removed.column:
-        return bound if bound.problem else _of_another_time(bound, removed)
-    bound = replace(bound, complete_after=removed.before)
-    if bound.problem or wide.start >= removed.before:
-        return bound
-    choose = f"Choose an interval that begins, with its margin, after {removed.before:%Y-%m-%d %H:%M:%S} UTC."
-    return replace(bound, problem=f"of {bound.table}, {removed}.", is_gone=True, way_out=choose)
-
-
-def _of_another_time(bound: TableBound, removed: RemovedRows) -> TableBound:
-    """Which rows are gone is known by the column of the retention alone: a row that is old there may be young here."""
-    read = "the input is read whole" if bound.column is None else f"the input is read by {bound.column}"
-    return replace(
-        bound,
-        problem=f"of {bound.table}, {removed}, and {read}.",
-        is_gone=True,
-        way_out=f"Declare `backfill: {{reads: {{{bound.input}: {removed.column}}}}}`, if that time says to which "
-        "interval a row belongs; without such a time the interval cannot be computed again.",
     )
 
 

@@ -8,7 +8,7 @@ once the history has lost it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -30,7 +30,7 @@ from sluice.maintenance.counted_files import basis_of, counted_files
 from sluice.maintenance.direct_writers import observe_direct_writers
 from sluice.maintenance.maintenance_plan import MaintenancePlan, plan_maintenance, put_off
 from sluice.maintenance.observed_retention import observe_retention
-from sluice.maintenance.pin_plan import Pin, PinKind, PinPlan, as_of_label, is_tag_of, plan_pins
+from sluice.maintenance.pin_plan import Pin, PinKind, PinPlan, ReaderObservation, as_of_label, is_tag_of, plan_pins
 from sluice.maintenance.reader_costs import ReaderCost, reader_costs
 from sluice.maintenance.retention_plan import (
     RetentionNeed,
@@ -129,11 +129,9 @@ def plan_table_maintenance(
 
     Parameters
     ----------
-    declaration: the table's policy.
-    table: freshly loaded.
-    now: the current time of the database's clock.
+    declaration: the table's policy. table: freshly loaded. now: the current time of the database's clock.
     earlier: the newest run of the table, whose counts of files are taken where they still hold; unset: none are.
-    agreed: the retention of rows to which a person agrees now; unset where nobody is there.
+    agreed: the retention of rows to which a person agrees now; unset for none.
 
     Raises
     ------
@@ -141,13 +139,7 @@ def plan_table_maintenance(
     LakehouseError: when the table's metadata cannot be read.
     """
     name, policy = declaration.table, declaration.maintenance
-    readers = observe_readers(
-        ledger,
-        declarations,
-        name,
-        listed=tuple(snapshot.snapshot_id for snapshot in table.snapshots()),
-        object_store=settings.object_store,
-    )
+    readers = _readers(ledger, declarations, settings, table, name)
     newest = table.refresh() if readers else table
     seen = _observed(newest, declaration, now=now, earlier=earlier)
     live, store = live_streams(ledger), settings.object_store
@@ -156,7 +148,6 @@ def plan_table_maintenance(
     named = named_pins(declarations, seen)
     pins = plan_pins(seen=seen, readers=readers, writers=writers, named=named, kept_streams=kept_streams)
     pins = _with_retention(pins, seen, declaration, table)
-    searched = None if policy.orphan_removal is None else newest_done(ledger, name, MaintenanceStep.REMOVE_ORPHANS)
     retention = observe_retention(
         ledger,
         declarations,
@@ -174,21 +165,27 @@ def plan_table_maintenance(
         seen=seen,
         pins=pins,
         now=now,
-        looked_at=searched,
+        looked_at=None if policy.orphan_removal is None else newest_done(ledger, name, MaintenanceStep.REMOVE_ORPHANS),
         named_tags=named_tags(declarations, name),
         retention=retention,
     )
-    plan = _with_readers(plan, declaration, table, readers=len(readers))
-    plan = replace(plan, notes=(*plan.notes, *removal_notes(plan.steps, lookups_of(declarations, name))))
+    plan = _with_readers(plan, declaration, table, readers=len(readers), lookups=lookups_of(declarations, name))
     return put_off(plan, late_writers=writers_that_defer(ledger, declarations, name))
 
 
+def _readers(
+    ledger: Ledger, declarations: Declarations, settings: Settings, table: Table, name: str
+) -> tuple[ReaderObservation, ...]:
+    listed = tuple(snapshot.snapshot_id for snapshot in table.snapshots())
+    return observe_readers(ledger, declarations, name, listed=listed, object_store=settings.object_store)
+
+
 def _with_readers(
-    plan: MaintenancePlan, declaration: TableDeclaration, table: Table, *, readers: int
+    plan: MaintenancePlan, declaration: TableDeclaration, table: Table, *, readers: int, lookups: Iterable[str]
 ) -> MaintenancePlan:
     """The plan with what its readers hold back, in figures and in sentences."""
     plan = replace(plan, costs=_costs(plan, declaration), readers=readers)
-    return replace(plan, notes=tuple(_notes(plan, declaration, table)))
+    return replace(plan, notes=(*_notes(plan, declaration, table), *removal_notes(plan.steps, lookups)))
 
 
 def _observed(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from pyiceberg.table import Table
 
@@ -15,7 +15,7 @@ from sluice.ledger.runs import live_run
 from sluice.maintenance import row_retention
 from sluice.maintenance.old_files import find_old_files
 from sluice.maintenance.pin_plan import ReaderObservation
-from sluice.maintenance.row_retention import NO_RETENTION, RowRetention, read_up_to, stands_at
+from sluice.maintenance.row_retention import NO_RETENTION, OldFiles, RowRetention, read_up_to, stands_at
 from sluice.maintenance.table_readers import streamed_tables
 from sluice.sources.iceberg_positions import history_of
 from sluice.stored_keys import is_shadow_name
@@ -44,7 +44,7 @@ def observe_retention(
     kept_streams: streams whose declaration cannot be read now, or that run, and the shadows of refreshes.
     unreadable: those of them whose declaration cannot be read now.
     now: by the clock of the ledger. Where that of this process is behind it, that one counts.
-    agreed: the retention to which a person agrees now; unset where nobody is there.
+    agreed: the retention to which a person agrees now; unset for none.
 
     Raises
     ------
@@ -56,28 +56,21 @@ def observe_retention(
     outdated = _outdated(ledger, declarations, {stream for stream, _ in observed} | set(kept_streams))
     respected = set(kept_streams) - (set(declarations.streams) - outdated)
     others = tuple(stands_at(seen.references, respected, besides=observed))
-    standing = {stream for stream, _ in others}
+    pinned = {stream for stream, _ in others}
     bound = read_up_to(
         readers,
         history=tuple(history_of(table)),
         numbers={one.snapshot_id: one.sequence_number or 0 for one in table.snapshots()},
         kept=[reference.snapshot_id for _, reference in others],
     )
-    now = min(now.astimezone(UTC), datetime.now(UTC))  # no row goes because one clock is ahead
-    unknown = sorted(one for one in standing - outdated if not is_shadow_name(one))
+    unknown = sorted(one for one in pinned - outdated if not is_shadow_name(one))
     waits = (
         *_refreshes(ledger, readers),
-        *map(_of_an_earlier_one, sorted(outdated & (standing | {stream for stream, _ in observed}))),
-        *map(_of_a_broken_file, sorted(set(unreadable) - standing)),
+        *map(_of_an_earlier_one, sorted(outdated & (pinned | {stream for stream, _ in observed}))),
+        *map(_of_a_broken_file, sorted(set(unreadable) - pinned)),
     )
     return RowRetention(
-        old=find_old_files(
-            table,
-            column=policy.column,
-            before=now - policy.older_than,
-            read_up_to=bound,
-            arrived_before=now - row_retention.ARRIVAL_GRACE,
-        ).seen,
+        old=_old_files(table, policy.column, policy.older_than, bound, now=now),
         stopping=(
             *_stopping(declarations, seen.table),
             *(f"{stream}, whose declaration is not known," for stream in unknown),
@@ -88,6 +81,12 @@ def observe_retention(
         earlier=removed_rows(table.properties),
         agreed=agreed,
     )
+
+
+def _old_files(table: Table, column: str, older_than: timedelta, bound: int | None, *, now: datetime) -> OldFiles:
+    now = min(now.astimezone(UTC), datetime.now(UTC))  # no row goes because one clock is ahead
+    arrived = now - row_retention.ARRIVAL_GRACE
+    return find_old_files(table, column=column, before=now - older_than, read_up_to=bound, arrived_before=arrived).seen
 
 
 def _outdated(ledger: Ledger, declarations: Declarations, streams: Collection[str]) -> frozenset[str]:

@@ -84,7 +84,7 @@ class RowRetention:
     old: unset where they were not looked for. stopping: the readers, named for a sentence, that would stop where rows
     are removed, or of which that is unknown. waits_for: what has to end before rows may go; empty for nothing.
     format_version: of the table. rows: in all its files. earlier: what it says of rows that it has removed before.
-    agreed: the retention to which a person agrees now, who has seen what goes; unset where nobody is there.
+    agreed: the retention to which a person agrees now, who has seen what goes; unset for none.
     """
 
     old: OldFiles | None = None

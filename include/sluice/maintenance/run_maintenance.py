@@ -132,7 +132,7 @@ class TableMaintenance:
 
     launched_by: who launched the runs, for people who read them.
     before_step: is called before each step that is due; what it raises ends the run there.
-    agreed: the retention of rows to which a person has agreed, who has seen the plan; unset where nobody has.
+    agreed: the retention of rows to which a person has agreed, who has seen the plan; unset for none.
     """
 
     settings: Settings

@@ -21,7 +21,7 @@ class RemovedRows:
     """The rows that were removed: those of files of which every row has an earlier time.
 
     column: the date or time of a row. before: all rows from then on are still there.
-    agreed: how old rows are, by this column, of which a person agreed that they go; unset where nobody has.
+    agreed: how old rows are, by this column, of which a person agreed that they go; unset for none.
     """
 
     column: str

@@ -13,7 +13,8 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadataV2
 
 from sluice.backfill.intervals import Interval
-from sluice.backfill.observe_inputs import bound_of_table, changed_table, without_old_rows
+from sluice.backfill.observe_inputs import bound_of_table, changed_table
+from sluice.backfill.old_input_rows import without_old_rows
 from sluice.tables.removed_rows import RemovedRows
 
 UPDATED = {"added-records": "10", "added-position-deletes": "10"}
