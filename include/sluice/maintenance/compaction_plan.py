@@ -15,6 +15,7 @@ from sluice.maintenance.rewrite_calls import (
     PartitionWork,
     rewrite_calls,
     unnamed_because,
+    work_of_a_run,
 )
 from sluice.maintenance.step_decision import (
     SECONDS_OF_A_FILE,
@@ -85,9 +86,13 @@ def _rewrite(
     recent: Collection[str],
     why_spark: str,
 ) -> StepDecision:
-    work = _work(policy, due, hiding)
-    calls, later = rewrite_calls(seen, work) if why_spark else ((), 0)
-    rewritten_bytes, files = sum(one.bytes for one in work), sum(one.small_files for one in due)
+    found = _work(policy, due, hiding)
+    work = work_of_a_run(found) if why_spark else found
+    done = {one.partition.partition for one in work}
+    later = len({one.partition.partition for one in set(found).difference(work)})
+    hiding = [one.partition for one in work if one.is_hiding]
+    rewritten_bytes = sum(one.bytes for one in work)
+    files = min(sum(one.small_files for one in due if one.partition in done), sum(one.files for one in work))
     by = f", by Spark because of {why_spark}" if why_spark else ""
     left = f", {len(recent)} more are left alone as recently written" if recent else ""
     left += f", {later} more are left to the next run" if later else ""
@@ -98,10 +103,10 @@ def _rewrite(
         reason=StepReason.DELETED_ROWS if hiding else StepReason.SMALL_FILES,
         explanation=(
             f"{files} small files{_hidden(hiding, ' and what delete files hide, ')} ({rewritten_bytes} bytes) in "
-            f"{len({one.partition.partition for one in work})} of {len(seen.partitions)} partitions{by}{left}"
+            f"{len(done)} of {len(seen.partitions)} partitions{by}{left}"
         ),
         options=_compaction_options(policy),
-        calls=calls,
+        calls=rewrite_calls(seen, work) if why_spark else (),
         is_for_spark=bool(why_spark),
         is_sorted=bool(why_spark) and policy.strategy == "sort",
         z_order=policy.z_order or (),
@@ -138,7 +143,9 @@ def _work(
 def _all_files(partition: PartitionObservation, small: PartitionWork | None) -> PartitionWork:
     """One call of Spark finds both the small files and those of which delete files of their own hide much."""
     gain = 1 + (small.gain if small else 0)
-    return PartitionWork(partition=partition, files=partition.data_files, bytes=partition.data_bytes, gain=gain)
+    return PartitionWork(
+        partition=partition, files=partition.data_files, bytes=partition.data_bytes, gain=gain, is_hiding=True
+    )
 
 
 def _freed(partition: PartitionObservation, small: PartitionWork | None) -> PartitionWork:
@@ -149,6 +156,7 @@ def _freed(partition: PartitionObservation, small: PartitionWork | None) -> Part
         files=max(1, partition.data_files - files),
         bytes=partition.data_bytes - size,
         gain=1,
+        is_hiding=True,
         is_freed=True,
     )
 

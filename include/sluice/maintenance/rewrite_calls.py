@@ -28,6 +28,12 @@ MOST_PARTITIONS = 200
 """How many partitions one call names at most: Iceberg compares each file with each of them. With as many in each commit
 a run compacts 2,000 partitions, those first that gain most, and the next run the others."""
 
+MOST_FILES_OF_A_RUN = MOST_COMMITS * LARGEST_CALL_FILES
+"""How many files one compaction rewrites at most."""
+
+HIDING_SHARE = 0.25
+"""How much of a run is for partitions of which delete files hide much, before those that gain more."""
+
 MOST_FILES = "max-files-to-rewrite"
 
 _WITHOUT_DELETES: Mapping[str, str] = {"delete-file-threshold": "1"}
@@ -43,6 +49,7 @@ deletes that are committed meanwhile are a conflict then."""
 class PartitionWork:
     """A partition to rewrite, with the number of files that are, their bytes, and how many there are fewer of then.
 
+    is_hiding: whether delete files hide much of it.
     is_freed: whether every file of it to which a delete file applies is among them.
     """
 
@@ -50,7 +57,13 @@ class PartitionWork:
     files: int
     bytes: int
     gain: int
+    is_hiding: bool = False
     is_freed: bool = False
+
+    @property
+    def key(self) -> tuple[str, bool]:
+        """What no other work of the table has."""
+        return self.partition.partition, self.is_freed
 
     @property
     def commits(self) -> float:
@@ -73,24 +86,50 @@ def unnamed_because(seen: TableObservation, partitions: Sequence[PartitionObserv
     return ""
 
 
-def rewrite_calls(seen: TableObservation, work: Sequence[PartitionWork]) -> tuple[tuple[RewriteCall, ...], int]:
-    """The calls that rewrite some partitions, and how many of these are left to the next run.
+def work_of_a_run(work: Sequence[PartitionWork]) -> tuple[PartitionWork, ...]:
+    """The work that one run does by Spark: first a share of that which writes deletes away, then what gains most. Of
+    the last partition it does a part, where there are more files than a run rewrites."""
+    ranked = sorted(work, key=lambda one: one.gain, reverse=True)
+    most = MOST_PARTITIONS * MOST_COMMITS
+    hiding = [one for one in ranked if one.is_hiding]
+    first = _fitting(hiding, int(HIDING_SHARE * most), int(HIDING_SHARE * MOST_FILES_OF_A_RUN))
+    taken = {one.key for one in first}
+    others = [one for one in ranked if one.key not in taken]
+    files = MOST_FILES_OF_A_RUN - sum(one.files for one in first)
+    return tuple(sorted((*first, *_fitting(others, most - len(first), files)), key=lambda one: one.gain, reverse=True))
+
+
+def _fitting(work: Sequence[PartitionWork], partitions: int, files: int) -> list[PartitionWork]:
+    """The first ones, of which the last one may be a part, that together have at most so many files."""
+    found: list[PartitionWork] = []
+    for one in work[:partitions]:
+        if one.files > files:
+            return [*found, _part_of(one, files)] if files > 1 else found
+        found.append(one)
+        files -= one.files
+    return found
+
+
+def _part_of(work: PartitionWork, files: int) -> PartitionWork:
+    share = files / work.files
+    return replace(work, files=files, bytes=int(share * work.bytes), gain=max(1, int(share * work.gain)))
+
+
+def rewrite_calls(seen: TableObservation, work: Sequence[PartitionWork]) -> tuple[RewriteCall, ...]:
+    """The calls that rewrite some partitions.
 
     Where the partitions cannot be named, every call is of the whole table, and rewrites what Iceberg finds in it. Small
     files are put together first: a call that writes away deletes is more likely to lose against a writer.
     """
     if unnamed_because(seen, [one.partition for one in work]):
-        return tuple(_repeated("", work, _commits_for_one(work), {})), 0
-    most = MOST_PARTITIONS * MOST_COMMITS
-    chosen = sorted(work, key=lambda one: one.gain, reverse=True)[:most]
-    commits = _commits_for_one(chosen)
-    calls = [
+        return tuple(_repeated("", work, _commits_for_one(work), {}))
+    commits = _commits_for_one(work)
+    return tuple(
         call
         for options in ({}, _WITHOUT_DELETES, {**_WITHOUT_DELETES, NEW_NUMBER: "false"})
-        for group in _groups([one for one in chosen if one.options == options], commits)
+        for group in _groups([one for one in work if one.options == options], commits)
         for call in _repeated(any_of([one.partition.filter or "" for one in group]), group, commits, options)
-    ]
-    return tuple(calls), len(work) - len(chosen)
+    )
 
 
 def after_conflict(call: RewriteCall) -> RewriteCall:
@@ -119,7 +158,8 @@ def _repeated(
     where: str, work: Sequence[PartitionWork], commits: float, options: Mapping[str, str]
 ) -> Iterator[RewriteCall]:
     """Several equal calls where one would replace too much: each one finds what the calls before it have left."""
-    times = max(1, int(sum(one.commits for one in work) / commits))
-    files = max(2, min(LARGEST_CALL_FILES, ceil(sum(one.files for one in work) / times)))
+    found = sum(one.files for one in work)
+    times = max(1, int(sum(one.commits for one in work) / commits), ceil(found / LARGEST_CALL_FILES))
+    files = max(2, min(LARGEST_CALL_FILES, ceil(found / times)))
     few = {MOST_FILES: str(files)} if times > 1 else {}
     yield from [RewriteCall(where=where, options={**options, **few})] * times

@@ -129,6 +129,29 @@ def test_much_is_committed_in_parts() -> None:
 
     huge = decided(by_spark(*(of_day(day, small_bytes=100 * COMMIT_BYTES, files=5000) for day in range(20))))
     assert len(huge.calls) == MOST_COMMITS
+    assert huge.left == 10
+    assert huge.explanation.startswith("50000 small files (")
+    assert "in 10 of 20 partitions" in huge.explanation
+    assert huge.cost_bytes == 10 * 100 * COMMIT_BYTES
+
+
+def test_of_a_partition_with_more_files_than_a_run_rewrites_a_part_is_left() -> None:
+    decision = decided(by_spark(of_day(1, files=60_000), of_day(2)))
+
+    assert [dict(call.options) for call in decision.calls] == [{"max-files-to-rewrite": "5000"}] * MOST_COMMITS
+    assert decision.explanation.startswith("50000 small files (")
+    assert (decision.left, named(decision)) == (2, [{1}] * MOST_COMMITS)
+
+
+def test_hidden_rows_go_first_where_many_partitions_gain_more() -> None:
+    most = MOST_PARTITIONS * MOST_COMMITS
+    few = [of_day(day) for day in range(most)]
+    hidden = [of_day(most + day, files=0, deleted_rows=40) for day in range(most)]
+    decision = decided(by_spark(*few, *hidden))
+
+    days = set().union(*named(decision))
+    assert (len(days), len([day for day in days if day >= most])) == (most, most // 4)
+    assert (decision.reason, decision.left) == (StepReason.DELETED_ROWS, most)
 
 
 def test_a_large_partition_is_committed_in_parts() -> None:
