@@ -337,13 +337,24 @@ class TableMaintainer:
         return newest.snapshot_id if newest else None
 
     def _verified(self, plan: MaintenancePlan, since: int | None) -> Mapping[str, Any]:
-        """Compare the content of every rewrite after the snapshot `since` with its parent."""
+        """Compare the content of every rewrite after the snapshot `since` with its parent, an unbroken row at once."""
         now = self.observe(small_file_bytes=plan.seen.small_file_bytes, now=plan.seen.observed_at)
         rewrites = now.rewrites_since(since)
-        is_hashed = 2 * len(rewrites) * now.data_bytes <= plan.content_check_bytes
-        if changed := self._engine.changed_content(rewrites, is_hashed=is_hashed):
+        rows = unbroken(rewrites)
+        is_hashed = 2 * len(rows) * now.data_bytes <= plan.content_check_bytes
+        if changed := self._engine.changed_content(rows, is_hashed=is_hashed):
             raise _SetbackError(Setback.CONTENT_CHANGED, changed)
         return {"rewrites_verified": len(rewrites), "rows_hashed": is_hashed}
+
+
+def unbroken(rewrites: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
+    """Rewrites, each as (parent, rewrite), where one that follows another one directly is one with it: no writer came
+    between, so the rows of the first parent are those of the last rewrite."""
+    found: list[tuple[int, int]] = []
+    for parent, rewrite in rewrites:
+        first = found.pop()[0] if found and found[-1][1] == parent else parent
+        found.append((first, rewrite))
+    return found
 
 
 def _observation(

@@ -17,7 +17,7 @@ from sluice.errors import LakehouseError
 from sluice.ledger.maintenance_runs import MaintenanceStep, StepObservation, StepOutcome
 from sluice.maintenance.file_rewrite import CommitConflictError
 from sluice.maintenance.maintenance_plan import MaintenancePlan
-from sluice.maintenance.maintenance_steps import TableMaintainer
+from sluice.maintenance.maintenance_steps import TableMaintainer, unbroken
 from sluice.maintenance.pin_plan import Pin, PinKind, PinPlan
 from sluice.maintenance.step_decision import RewriteCall, StepAction, StepDecision, StepReason
 from sluice.tables.inspection import observe_table
@@ -315,6 +315,12 @@ def test_a_part_that_writers_came_before_is_made_with_the_number_that_was_read(r
     assert (done.outcome, done.attempts) == (StepOutcome.DONE, 2)
     rewrites = [one for one in procedures.asked if one.startswith("rewrite")]
     assert rewrites == ["rewrite_data_files {'use-starting-sequence-number': 'false'} two", "rewrite_data_files {} two"]
+
+
+def test_an_unbroken_row_of_rewrites_is_compared_once() -> None:
+    """Ten parts would cost ten comparisons, for which the bytes that may be read are too few."""
+    assert unbroken([]) == []
+    assert unbroken([(1, 2), (2, 3), (3, 4), (5, 6), (6, 7), (9, 10)]) == [(1, 4), (5, 7), (9, 10)]
 
 
 def test_a_part_that_fails_ends_the_rewrite_and_says_what_was_committed(run: Run) -> None:
