@@ -39,6 +39,7 @@ from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.file_preparation import merge_files, read_files
 from sluice.publication.write_folders import Writer, WriterKind
 from sluice.tables.catalog import catalog_refusals
+from sluice.tables.partition_filters import path_of
 from sluice.tables.rewrite_limits import rewrite_limits
 
 _log = logging.getLogger(__name__)
@@ -160,7 +161,7 @@ def _groups(table: Table, partitions: Collection[str], small_file_bytes: int) ->
             small[task.file.partition].append(task)
     chosen = set(partitions)
     for partition, found in small.items():
-        if spec.partition_to_path(partition, schema) in chosen:
+        if path_of(spec, partition, schema) in chosen:
             yield from (group for group in _packed(found, small_file_bytes) if len(group) > 1)
 
 

@@ -11,6 +11,7 @@ from pyiceberg.table import Table
 from pyiceberg.typedef import Record
 
 from sluice.tables.manifest_reading import each_manifest
+from sluice.tables.partition_filters import path_of
 
 _PATH_ID = 2_147_483_546
 """The id of the column of a position delete file with the paths of data files. Source: Iceberg's specification,
@@ -95,7 +96,7 @@ def delete_files_of(table: Table, manifests: Iterable[ManifestFile], written_ms:
                 counted.shared_rows[_largest_number(entry)] = file.record_count
             by_record[file.partition].add(counted)
         for partition, deletes in by_record.items():
-            found.by_partition.setdefault(spec.partition_to_path(partition, schema), PartitionDeletes()).add(deletes)
+            found.by_partition.setdefault(path_of(spec, partition, schema), PartitionDeletes()).add(deletes)
         return found
 
     every = DeleteFiles()

@@ -19,7 +19,7 @@ from sluice.stored_keys import PUBLICATION_KEY
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.delete_files import DeleteFiles, delete_files_of
 from sluice.tables.manifest_reading import each_manifest
-from sluice.tables.partition_filters import PartitionColumn, filter_of, partition_columns
+from sluice.tables.partition_filters import PartitionColumn, filter_of, partition_columns, path_of
 from sluice.tables.rewrite_limits import rewrite_limits
 from sluice.tables.table_observation import (
     FILE_SIZE_EDGES,
@@ -162,7 +162,7 @@ def _live_files(
         spec = specs[manifest.partition_spec_id]
         for record, sizes in by_record.items():
             sizes.values.add(record)
-            found.by_partition.setdefault(spec.partition_to_path(record, schema), _Sizes()).add(sizes)
+            found.by_partition.setdefault(path_of(spec, record, schema), _Sizes()).add(sizes)
         return found
 
     every = _Files()

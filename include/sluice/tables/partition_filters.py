@@ -16,7 +16,10 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
+from urllib.parse import quote_plus
 
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import (
     BucketTransform,
@@ -116,6 +119,15 @@ def _kind(transform: object, kind: IcebergType) -> type[IcebergType] | None:
     return type(kind) if is_exact else None
 
 
+def path_of(spec: PartitionSpec, partition: Record, schema: Schema) -> str:
+    """The values of a partition as a path. One that pyiceberg cannot spell, such as a day after 9999, is its number."""
+    try:
+        return spec.partition_to_path(partition, schema)
+    except (OverflowError, ValueError):
+        pairs = [(field.name, str(partition[place])) for place, field in enumerate(spec.fields)]
+        return "/".join(f"{quote_plus(name, safe='')}={quote_plus(value, safe='')}" for name, value in pairs)
+
+
 def condition_of(columns: Sequence[PartitionColumn], partition: Record) -> Condition | None:
     """The filter that selects one partition of the present spec; none where no filter can.
 
@@ -135,7 +147,7 @@ def filter_of(columns: Sequence[PartitionColumn], partitions: Collection[Record]
     """The filter, as JSON, that selects the partitions of one path; empty without partition columns, unset where one of
     them cannot be named. A null and the text `null` have the same path."""
     found = [condition_of(columns, one) for one in partitions]
-    named = [json.dumps(one) for one in found if one is not None]
+    named = sorted(json.dumps(one) for one in found if one is not None)
     if not columns:
         return ""
     return any_of(named) if named and len(named) == len(found) else None

@@ -183,6 +183,7 @@ def test_partitions_with_one_path_are_named_together() -> None:
         "left": {"type": "eq", "term": "day", "value": "null"},
         "right": {"type": "is-null", "term": "day"},
     }
+    assert found == filter_of((column,), [Record(None), Record("null")]), "in every process"
     assert filter_of((replace(column, kind=None),), [Record("null")]) is None
     of_days = (replace(column, kind=DateType),)
     assert filter_of(of_days, [Record(None), Record(10**7)]) is None, "one that cannot be named, beside one that can"
