@@ -69,7 +69,7 @@ class CompactionDeclaration(Declared):
     leave_recent: Duration | None = Field(
         None,
         description="partitions that were written within so long are left alone; for all of them Spark waits while "
-        "there are files of an earlier partitioning",
+        "there are files of an earlier partitioning, or partitions to rewrite by a float, a uuid or binary values",
     )
 
     @model_validator(mode="after")

@@ -115,9 +115,9 @@ class _Progress:
 
     @property
     def share(self) -> str:
-        """How much of it was committed, for a sentence; empty for a single call."""
+        """How much of it was made, for a sentence; empty for a single call. One that finds nothing commits nothing."""
         calls = self.made + len(self.left)
-        return f"; {self.made} of {calls} parts were committed" if calls > 1 else ""
+        return f"; {self.made} of {calls} parts were made" if calls > 1 else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,12 +219,14 @@ class TableMaintainer:
             won, done = Setback.WRITERS_WON, dict(progress.figures)
             return _observation(decision, StepOutcome.YIELDED, won, explanation, attempts=attempts, result=done)
         except _SetbackError as error:
-            return _observation(decision, StepOutcome.FAILED, error.setback, str(error), attempts=attempts)
+            made = dict(progress.figures)
+            return _observation(decision, StepOutcome.FAILED, error.setback, str(error), attempts=attempts, result=made)
         except UnpublishableError as error:
             return _observation(decision, StepOutcome.REFUSED, Setback.ORPHANS_NEEDED, str(error), attempts=attempts)
         except LakehouseError as error:
             explanation, failed = f"{error}{progress.share}", Setback.PROCEDURE_FAILED
-            return _observation(decision, StepOutcome.FAILED, failed, explanation, attempts=attempts)
+            made = dict(progress.figures)
+            return _observation(decision, StepOutcome.FAILED, failed, explanation, attempts=attempts, result=made)
         explanation = f"{decision.explanation}{progress.kept_deletes}"
         return _observation(decision, StepOutcome.DONE, explanation=explanation, attempts=attempts, result=result)
 

@@ -253,7 +253,7 @@ def test_parts_that_lost_against_a_writer_are_no_success(workshop: Workshop, mon
     done = carried_out(workshop, table, plan, procedures=beaten)
 
     assert (done.outcome, done.reason, done.attempts) == (StepOutcome.YIELDED, "writers_won", 3)
-    assert done.explanation.endswith("; 1 of 2 parts were committed")
+    assert done.explanation.endswith("; 1 of 2 parts were made")
     assert done.result["rewritten_data_files_count"] == 3
     after = files(workshop, table)
     assert (len(after["word=a"]), len(after["word=b"]) > 1, next(numbers)) == (1, True, 3)

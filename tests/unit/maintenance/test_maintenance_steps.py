@@ -303,7 +303,7 @@ def test_a_part_that_writers_came_before_keeps_no_other_one_and_is_not_done(run:
     rewrites = [one.rpartition(" ")[2] for one in procedures.asked if one.startswith("rewrite")]
     assert rewrites == ["one", "two", "three", "two", "two"], "a part that was made is not made again"
     assert (done.outcome, done.reason, done.attempts) == (StepOutcome.YIELDED, "writers_won", 3)
-    assert done.explanation.endswith(": part two has changed; 2 of 3 parts were committed")
+    assert done.explanation.endswith(": part two has changed; 2 of 3 parts were made")
     assert done.result["rewritten_data_files_count"] == 6
 
 
@@ -324,9 +324,10 @@ def test_an_unbroken_row_of_rewrites_is_compared_once() -> None:
 
 
 def test_a_part_that_fails_ends_the_rewrite_and_says_what_was_committed(run: Run) -> None:
-    procedures = FakeProcedures(failing_part="two")
+    procedures = FakeProcedures(rewritten_files=3, failing_part="two")
     (done,) = run(procedures, in_parts("one", "two", "three"))
 
     assert (done.outcome, done.reason) == (StepOutcome.FAILED, "procedure_failed")
-    assert done.explanation == "the store is away; 1 of 3 parts were committed"
+    assert done.explanation == "the store is away; 1 of 3 parts were made"
+    assert done.result["rewritten_data_files_count"] == 3, "what was committed is recorded"
     assert procedures.asked[-1].startswith("changed_content"), "what was committed is compared"
