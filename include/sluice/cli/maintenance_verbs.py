@@ -118,7 +118,8 @@ def maintain(name: TableName, dry_run: DryRun = False, as_json: AsJson = False, 
         shown.append(maintenance_operation(_plan(settings, name, declarations, agreed=policy)))
         return shown
 
-    if not may_act(planned, dry_run=dry_run, yes=yes, as_json=as_json):
+    no_rows_go = policy is None or not policy.is_whole
+    if not may_act(planned, dry_run=dry_run, yes=yes or no_rows_go, as_json=as_json):
         return
     is_agreed = yes or any(one.at_stake is not Stake.NOTHING for one in shown)
     with open_cli_context() as ctx:

@@ -8,14 +8,14 @@ once the history has lost it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from pyiceberg.table import Table
 
 from sluice.declarations.loaded_declarations import Declarations
-from sluice.declarations.maintenance_declaration import RetentionDeclaration
+from sluice.declarations.maintenance_declaration import ExpiryDeclaration, RetentionDeclaration
 from sluice.declarations.quarantine_table import all_tables
 from sluice.declarations.source_declarations import IcebergSource, SnapshotStart
 from sluice.declarations.stream_declaration import StreamDeclaration
@@ -29,7 +29,7 @@ from sluice.maintenance.compaction_plan import small_file_bytes
 from sluice.maintenance.counted_files import basis_of, counted_files
 from sluice.maintenance.direct_writers import observe_direct_writers
 from sluice.maintenance.maintenance_plan import MaintenancePlan, plan_maintenance, put_off
-from sluice.maintenance.observed_retention import observe_retention
+from sluice.maintenance.observed_retention import observe_retention, outdated_runs
 from sluice.maintenance.pin_plan import Pin, PinKind, PinPlan, ReaderObservation, as_of_label, is_tag_of, plan_pins
 from sluice.maintenance.reader_costs import ReaderCost, reader_costs
 from sluice.maintenance.retention_plan import (
@@ -99,6 +99,21 @@ def named_tags(declarations: Declarations, table: str) -> frozenset[str] | None:
     )
 
 
+def _kept_tags(
+    ledger: Ledger,
+    declarations: Declarations,
+    policy: ExpiryDeclaration | None,
+    table: str,
+    *,
+    live_streams: Collection[str],
+) -> frozenset[str] | None:
+    """The tags of a table that stay because inputs name them; none while a stream may read any: its declaration cannot
+    be read, or its run carries out an earlier one."""
+    if policy is None or (policy.tags is None and policy.branches is None):
+        return frozenset()
+    return None if outdated_runs(ledger, declarations, live_streams) else named_tags(declarations, table)
+
+
 def find_declaration(declarations: Declarations, name: str) -> TableDeclaration:
     """The declaration of a table, its own or the platform's for a quarantine.
 
@@ -166,7 +181,7 @@ def plan_table_maintenance(
         pins=pins,
         now=now,
         looked_at=None if policy.orphan_removal is None else newest_done(ledger, name, MaintenanceStep.REMOVE_ORPHANS),
-        named_tags=named_tags(declarations, name),
+        named_tags=_kept_tags(ledger, declarations, policy.expiry, name, live_streams=live),
         retention=retention,
     )
     plan = _with_readers(plan, declaration, table, readers=len(readers), lookups=lookups_of(declarations, name))

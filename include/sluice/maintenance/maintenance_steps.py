@@ -252,7 +252,7 @@ class TableMaintainer:
         removed: Mapping[str, Any] = {}
         try:
             conflict = self._rewrite_by_spark(progress, decision)
-            if decision.reason is StepReason.DELETED_ROWS:
+            if conflict is None and decision.reason is StepReason.DELETED_ROWS:
                 removed = {"removed_dangling_delete_files": self._removed_dangling_deletes(progress)}
         finally:  # what was committed is compared with its parent, whatever comes of the rest
             proof = self._verified(plan, since)

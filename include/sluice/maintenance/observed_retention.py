@@ -53,7 +53,7 @@ def observe_retention(
     if policy is None or policy.column is None or policy.older_than is None:
         return NO_RETENTION
     observed = {(reader.stream, reader.input) for reader in readers}
-    outdated = _outdated(ledger, declarations, {stream for stream, _ in observed} | set(kept_streams))
+    outdated = outdated_runs(ledger, declarations, {stream for stream, _ in observed} | set(kept_streams))
     respected = set(kept_streams) - (set(declarations.streams) - outdated)
     others = tuple(stands_at(seen.references, respected, besides=observed))
     pinned = {stream for stream, _ in others}
@@ -89,7 +89,7 @@ def _old_files(table: Table, column: str, older_than: timedelta, bound: int | No
     return find_old_files(table, column=column, before=now - older_than, read_up_to=bound, arrived_before=arrived).seen
 
 
-def _outdated(ledger: Ledger, declarations: Declarations, streams: Collection[str]) -> frozenset[str]:
+def outdated_runs(ledger: Ledger, declarations: Declarations, streams: Collection[str]) -> frozenset[str]:
     """Those of some streams with a run that carries out another declaration than the one that is loaded."""
     with ledger.transaction() as connection:
         runs = {one: live_run(connection, one) for one in sorted(streams) if one in declarations.streams}

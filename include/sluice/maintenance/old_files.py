@@ -24,7 +24,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.types import DateType, NestedField, PrimitiveType, TimestampType, TimestamptzType
 
-from sluice.errors import StarvedError
+from sluice.errors import StarvedError, UnpublishableError
 from sluice.maintenance.file_rewrite import CommitConflictError
 from sluice.maintenance.row_retention import OldFiles
 from sluice.publication.checked_commit import (
@@ -39,6 +39,7 @@ from sluice.publication.crash_points import Reached, unnoticed
 from sluice.publication.marks import refuse_unpublishable
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.manifest_reading import each_manifest
+from sluice.tables.partition_filters import path_of
 from sluice.tables.removed_rows import RemovedRows, removed_rows
 
 MOST_FILES = 10_000
@@ -92,7 +93,8 @@ def find_old_files(
         taken = part.old[: MOST_FILES - len(old)]
         old.extend(taken)
         counts.update(part.counts)
-        counts["more"] += len(part.old) - len(taken)
+        left = part.old[len(taken) :]
+        counts.update(more=len(left), more_rows=sum(file.record_count for _, file in left))
     files = tuple(file for _, file in old)
     seen = OldFiles(
         column=column,
@@ -139,9 +141,9 @@ def _parts(
             elif entry.snapshot_id in fresh_ones:
                 counts["fresh"] += 1
             elif len(old) == MOST_FILES:
-                counts["more"] += 1
+                counts.update(more=1, more_rows=entry.data_file.record_count)
             else:
-                old.append((spec.partition_to_path(entry.data_file.partition, table.schema()), entry.data_file))
+                old.append((path_of(spec, entry.data_file.partition, table.schema()), entry.data_file))
         return _Part(old=tuple(old), counts=counts)
 
     with catalog_refusals(f"read the manifests of {'.'.join(table.name())}"):
@@ -216,6 +218,7 @@ def remove_old_files(
     Raises
     ------
     CommitConflictError: when writers won every race of the commit.
+    UnpublishableError: when rows were removed by another column before.
     DeliveryError, LakehouseError: as `commit_checked` raises them.
     """
 
@@ -227,11 +230,15 @@ def remove_old_files(
         if not found.files:
             return NothingToCommit(snapshot_id=None)
         removal, earlier = RemovedRows(column=column, before=before, agreed=agreed), removed_rows(table.properties)
+        if earlier is not None and earlier.column != column:
+            raise UnpublishableError(
+                f"Rows of {name} were removed by {earlier.column}, and these would go by {column}."
+            )
         newest = removal if earlier is None else replace(removal, before=max(before, earlier.before))
         return TableChange(
             operation=Operation.DELETE,
             removed=found.files,
-            summary=removal.entries(),
+            summary=newest.entries(),  # what a rewind behind later removals shows again is known by it
             properties=newest.entries(),
         )
 

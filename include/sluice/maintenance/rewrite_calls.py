@@ -118,17 +118,18 @@ def _part_of(work: PartitionWork, files: int) -> PartitionWork:
 def rewrite_calls(seen: TableObservation, work: Sequence[PartitionWork]) -> tuple[RewriteCall, ...]:
     """The calls that rewrite some partitions.
 
-    Where the partitions cannot be named, every call is of the whole table, and rewrites what Iceberg finds in it. Small
-    files are put together first: a call that writes away deletes is more likely to lose against a writer.
+    Where the partitions cannot be named, one call is of the whole table, and rewrites what Iceberg finds in it: it may
+    find more than is planned here, and find that again in each further call. Small files are put together first: a call
+    that writes away deletes is more likely to lose against a writer.
     """
     if unnamed_because(seen, [one.partition for one in work]):
-        return tuple(_repeated("", work, _commits_for_one(work), {}))
+        return (RewriteCall(),)
     commits = _commits_for_one(work)
     return tuple(
         call
         for options in ({}, _WITHOUT_DELETES, {**_WITHOUT_DELETES, NEW_NUMBER: "false"})
         for group in _groups([one for one in work if one.options == options], commits)
-        for call in _repeated(any_of([one.partition.filter or "" for one in group]), group, commits, options)
+        for call in _repeated(any_of([one.partition.filter or "" for one in group]), group, options)
     )
 
 
@@ -154,12 +155,11 @@ def _groups(work: Sequence[PartitionWork], commits: float) -> Iterator[list[Part
         yield group
 
 
-def _repeated(
-    where: str, work: Sequence[PartitionWork], commits: float, options: Mapping[str, str]
-) -> Iterator[RewriteCall]:
-    """Several equal calls where one would replace too much: each one finds what the calls before it have left."""
+def _repeated(where: str, work: Sequence[PartitionWork], options: Mapping[str, str]) -> Iterator[RewriteCall]:
+    """Several equal calls where there are more files than one may plan: each one finds what the calls before it have
+    left. Not where there are many bytes alone: a call after which files are still small, or have deletes of meanwhile,
+    would leave those to the next one."""
     found = sum(one.files for one in work)
-    times = max(1, int(sum(one.commits for one in work) / commits), ceil(found / LARGEST_CALL_FILES))
-    files = max(2, min(LARGEST_CALL_FILES, ceil(found / times)))
-    few = {MOST_FILES: str(files)} if times > 1 else {}
+    times = max(1, ceil(found / LARGEST_CALL_FILES))
+    few = {MOST_FILES: str(max(2, ceil(found / times)))} if times > 1 else {}
     yield from [RewriteCall(where=where, options={**options, **few})] * times

@@ -57,8 +57,8 @@ class OldFiles:
     before: rows are old whose time in `column` is earlier.
     files, rows, data_bytes: of the files that go. partitions: the number of these, by their partition as a path.
     unread: the files that would go, and that a reader has not read yet. mixed: those that hold old and other rows.
-    more: old ones beyond the most that one run removes. unbounded: those without bounds of the column, of which it is
-        not known whether they are old.
+    more, more_rows: old ones beyond the most that one run removes, and their rows.
+    unbounded: those without bounds of the column, of which it is not known whether they are old.
     fresh: those that would go, and that have arrived too lately. read_up_to, arrived_before: as of the options.
     """
 
@@ -72,6 +72,7 @@ class OldFiles:
     mixed: int = 0
     fresh: int = 0
     more: int = 0
+    more_rows: int = 0
     unbounded: int = 0
     read_up_to: int | None = None
     arrived_before: datetime | None = None
@@ -185,6 +186,10 @@ def decide_row_retention(policy: RetentionDeclaration | None, seen: RowRetention
         return skipped(
             step, StepReason.READERS_BEHIND, f"{_count(old.unread)} of old rows are not read by every stream"
         )
+    if seen.earlier is not None and seen.earlier.column != old.column:
+        first = seen.earlier.column
+        why = f"rows of the table were removed by {first}, and it says of one column alone what has gone"
+        return _refused(StepReason.NOT_AGREED, f"{why}: declare the retention by {first}")
     agreed = _agreed(policy.older_than, old, seen, is_here=seen.agreed == policy)
     if isinstance(agreed, str):
         why = f"{_sentence(old)}; {agreed}: see the plan and agree by `sluice table maintain`"
@@ -221,12 +226,10 @@ def _agreed(older_than: timedelta, old: OldFiles, seen: RowRetention, *, is_here
         return older_than
     if earlier is None or earlier.agreed is None:
         return "no person has agreed yet that rows of this table go"
-    if earlier.column != old.column:
-        return f"a person has agreed to a retention by {earlier.column}, not by {old.column}"
     if older_than < earlier.agreed:
         agreed = duration_words(earlier.agreed)
         return f"a person has agreed to {agreed}, and {duration_words(older_than)} are declared"
-    if old.rows > MOST_SHARE * seen.rows:
+    if old.rows + old.more_rows > MOST_SHARE * seen.rows:
         return f"these are more than {MOST_SHARE:.0%} of the {seen.rows:,} rows of the table"
     return earlier.agreed
 
@@ -266,7 +269,7 @@ def _sentence(old: OldFiles) -> str:
     said += [f"{_count(old.mixed)} with older rows beside others stay until all are old"] if old.mixed else []
     said += [f"{_count(old.fresh)} more have arrived less than a day ago, and go after that"] if old.fresh else []
     said += [f"{_count(old.unread)} more wait for streams that have not read them"] if old.unread else []
-    said += [f"{_count(old.more)} more go with the next runs"] if old.more else []
+    said += [f"{_count(old.more)} more with {old.more_rows:,} rows go with the next runs"] if old.more else []
     return "; ".join(said) + _unbounded(old)
 
 

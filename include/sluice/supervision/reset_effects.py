@@ -53,7 +53,8 @@ def _amount(start: ObservedStart | None) -> str:
         return f"; how many rows they are is unknown{f': {start.problem}' if start.problem else ''}"
     size = "" if start.amount.data_bytes is None else f" in {_size(start.amount.data_bytes)} of files"
     whole = ", all of them in the first batch, whatever the input's limits" if start.amount.in_one_batch else ""
-    return f"; now these are {start.amount.rows:,} rows{size}{whole}"
+    missing = f"; {start.missing}" if start.missing else ""
+    return f"; now these are {start.amount.rows:,} rows{size}{whole}{missing}"
 
 
 def _size(data_bytes: int) -> str:

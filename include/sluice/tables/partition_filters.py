@@ -148,7 +148,7 @@ def filter_of(columns: Sequence[PartitionColumn], partitions: Collection[Record]
     them cannot be named. A null and the text `null` have the same path."""
     found = [condition_of(columns, one) for one in partitions]
     named = sorted(json.dumps(one) for one in found if one is not None)
-    if not columns:
+    if all(one.transform == str(VoidTransform()) for one in columns):
         return ""
     return any_of(named) if named and len(named) == len(found) else None
 

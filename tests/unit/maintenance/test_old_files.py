@@ -165,6 +165,10 @@ def test_the_property_keeps_the_newest_time(place: Place) -> None:
     said = removed_rows(place.table().properties)
     assert said is not None
     assert said.before == BORDER, "rows before that are gone, whatever is declared now"
+    newest = place.table().current_snapshot()
+    assert newest is not None
+    assert newest.summary is not None
+    assert removed_rows(newest.summary.additional_properties) == said, "also where earlier snapshots are expired"
 
 
 def test_what_a_reader_has_not_read_stays(place: Place) -> None:

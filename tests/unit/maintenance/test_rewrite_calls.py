@@ -112,8 +112,8 @@ def test_partitions_that_cannot_be_named_wait_for_the_recent_ones(
     assert (decision.action, decision.reason) == (StepAction.SKIP, StepReason.RECENTLY_WRITTEN)
     assert because in decision.explanation
 
-    of_all = decided(by_spark(first, of_day(2), **change))
-    assert of_all.calls == (RewriteCall(),), "all of them, as none is recent"
+    of_all = decided(by_spark(replace(first, small_files=9_000), of_day(2), **change))
+    assert of_all.calls == (RewriteCall(),), "all of them, as none is recent, and once: Iceberg finds others besides"
     assert of_all.action is StepAction.RUN
 
 
@@ -154,11 +154,18 @@ def test_hidden_rows_go_first_where_many_partitions_gain_more() -> None:
     assert (decision.reason, decision.left) == (StepReason.DELETED_ROWS, most)
 
 
-def test_a_large_partition_is_committed_in_parts() -> None:
-    decision = decided(by_spark(of_day(1, small_bytes=3 * GIBIBYTE, files=400), of_day(2)))
+def test_a_partition_of_many_files_is_committed_in_parts() -> None:
+    decision = decided(by_spark(of_day(1, small_bytes=3 * GIBIBYTE, files=12_000), of_day(2)))
 
     assert named(decision) == [{1}, {1}, {1}, {2}]
-    assert [dict(call.options) for call in decision.calls] == [{"max-files-to-rewrite": "134"}] * 3 + [{}]
+    assert [dict(call.options) for call in decision.calls] == [{"max-files-to-rewrite": "4000"}] * 3 + [{}]
+
+
+def test_many_bytes_alone_are_rewritten_once() -> None:
+    """A further call would find what the one before has written, where that is small or has deletes of meanwhile."""
+    decision = decided(by_spark(of_day(1, small_bytes=9 * GIBIBYTE, files=400), of_day(2)))
+    assert named(decision) == [{1}, {2}]
+    assert {tuple(call.options) for call in decision.calls} == {()}
 
 
 def test_a_run_names_so_many_partitions_at_most_and_the_next_one_the_others() -> None:

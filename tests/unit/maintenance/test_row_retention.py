@@ -88,13 +88,12 @@ BEFORE = RemovedRows(column="at", before=OLD.before - DAYS, agreed=90 * DAYS)
     [
         (None, 10_000, "no person has agreed yet"),
         (replace(BEFORE, agreed=None), 10_000, "no person has agreed yet"),
-        (replace(BEFORE, column="arrived_at"), 10_000, "agreed to a retention by arrived_at, not by at"),
         (replace(BEFORE, agreed=91 * DAYS), 10_000, "agreed to 91 days, and 90 days are declared"),
         (BEFORE, 5_500, "more than 90% of the 5,500 rows"),
         (BEFORE, 10_000, None),
         (replace(BEFORE, agreed=9 * DAYS), 10_000, None),
     ],
-    ids=["first", "by an earlier version", "another column", "a shorter time", "nearly all", "usual", "a longer time"],
+    ids=["first", "by an earlier version", "a shorter time", "nearly all", "usual", "a longer time"],
 )
 def test_what_no_person_has_agreed_to_waits(earlier: RemovedRows | None, rows: int, said: str | None) -> None:
     """A typing mistake, and a clock that is far ahead, look like any other policy and time."""
@@ -197,9 +196,24 @@ def test_where_others_stand_by_their_tags() -> None:
     ]
 
 
+def test_a_person_cannot_agree_to_another_column() -> None:
+    """The table would say no more what has gone by the first one, and a backfill would take less for all."""
+    decision = decided(earlier=replace(BEFORE, column="arrived_at"))
+    assert (decision.action, decision.reason) == (StepAction.REFUSE, StepReason.NOT_AGREED)
+    assert decision.explanation.endswith("declare the retention by arrived_at")
+
+
+def test_rows_of_later_runs_count_for_nearly_all() -> None:
+    """A run removes so many files at most: the first lots of all of them would be few."""
+    decision = decided(agreed=None, earlier=BEFORE, old=replace(OLD, more=7, more_rows=90_000), rows=100_000)
+    assert decision.reason is StepReason.NOT_AGREED
+
+
 def test_files_without_bounds_and_those_of_later_runs_are_named() -> None:
-    decision = decided(old=replace(OLD, unbounded=2, more=3))
-    assert "3 files more go with the next runs; 2 files have no bounds of at and stay" in decision.explanation
+    decision = decided(old=replace(OLD, unbounded=2, more=3, more_rows=4))
+    assert (
+        "3 files more with 4 rows go with the next runs; 2 files have no bounds of at and stay" in decision.explanation
+    )
     none = decided(old=replace(OLD, files=0, unbounded=1))
     assert "1 file have no bounds of at" in none.explanation
 
