@@ -159,8 +159,9 @@ class LiveDisplay:
         self._progress.console.print(text, markup=False, highlight=False)
 
 
-_ANSWER_SECONDS = 5.0
-"""How long a living process may take to give a healthy answer. On a busy machine the first one may come late."""
+_ANSWER_SECONDS = 15.0
+"""How long a living process may take to give a healthy answer. Airflow's API server answers `up`, and then nothing
+until it has built what its first tasks ask for: seven seconds on a slow machine without other work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
