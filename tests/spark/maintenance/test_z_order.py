@@ -82,7 +82,7 @@ def test_ordering_uneven_files_comes_to_an_end(
     before = workshop.rows(table)
 
     runs: list[MaintenanceObservation] = []
-    while not runs or runs[-1].operations[0].outcome is StepOutcome.DONE:
+    while not runs or outcome(runs[-1])[0] is StepOutcome.DONE:
         runs.append(maintain(workshop, table))
         assert len(runs) < 5, [(run.before.files, run.after.files) for run in runs]
 
