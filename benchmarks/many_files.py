@@ -127,7 +127,7 @@ def fill(settings: Any, *, files: int, manifests: int, rows: int) -> int:
         parts = [place % each for place in range(each * rows)]
         columns: list[pa.Array[Any]] = [pa.array(ids), pa.array([f"word {one}" for one in ids]), pa.array(parts)]
         table.append(pa.Table.from_arrays(columns, schema=schema))
-    return table.refresh().current_snapshot().snapshot_id  # type: ignore[union-attr]
+    return table.refresh().metadata.current_snapshot_id or 0
 
 
 def maintain(maintenance: TableMaintenance, procedures: SparkProcedures) -> int:

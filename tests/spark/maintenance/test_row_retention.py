@@ -236,7 +236,7 @@ def test_a_backfill_a_refresh_and_a_search_for_gaps_know_what_is_gone(workshop: 
     assert f"of {source}, rows whose at is before" in gone.problem
     assert seen_of(TODAY - 60 * DAY).problem == ""
     report = search_gaps(workshop, stream)
-    assert (report.gaps, report.compared) == ((), 2), "the target still has the old row, and nobody compares it"
+    assert (report.gaps, report.compared) == ((), 2), "the target still has the old row, which is not compared"
     (read,) = observe_refresh(
         workshop.catalog,
         workshop.ledger,
