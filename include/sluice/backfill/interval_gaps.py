@@ -166,8 +166,7 @@ def complete_target(removed: RemovedRows | None, *, table: str, column: str) -> 
         raise UnpublishableError(
             f"Refused: a search for gaps in {table}. There, {removed}, and its intervals are those of {column}: what "
             "was removed would seem to be missing.",
-            next_step=f"Declare the retention of {table} by {column}, or `backfill.column: {removed.column}`; until "
-            "then, compare by hand.",
+            next_step=f"Declare `backfill.column: {removed.column}`; until then, compare by hand.",
         )
     return removed.before
 

@@ -8,7 +8,7 @@ from pyiceberg.table import Table
 
 from sluice.backfill.intervals import Interval
 from sluice.backfill.read_bounds import TableBound
-from sluice.tables.removed_rows import RemovedRows, removed_rows
+from sluice.tables.removed_rows import RemovedRows, removed_from
 
 
 def without_old_rows(bound: TableBound, table: Table, *, wide: Interval) -> TableBound:
@@ -18,7 +18,7 @@ def without_old_rows(bound: TableBound, table: Table, *, wide: Interval) -> Tabl
     ----------
     wide: the interval with its margin: of one that begins before what was removed, rows are missing.
     """
-    removed = removed_rows(table.properties)
+    removed = removed_from(table)
     if removed is None:
         return bound
     bound = replace(bound, has_lost_rows=True)

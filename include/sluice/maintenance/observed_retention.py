@@ -19,7 +19,7 @@ from sluice.maintenance.row_retention import NO_RETENTION, OldFiles, RowRetentio
 from sluice.maintenance.table_readers import streamed_tables
 from sluice.sources.iceberg_positions import history_of
 from sluice.stored_keys import is_shadow_name
-from sluice.tables.removed_rows import removed_rows
+from sluice.tables.removed_rows import removed_from
 from sluice.tables.table_observation import TableObservation
 
 
@@ -78,7 +78,7 @@ def observe_retention(
         waits_for="; ".join(waits),
         format_version=table.metadata.format_version,
         rows=seen.rows,
-        earlier=removed_rows(table.properties),
+        earlier=removed_from(table),
         agreed=agreed,
     )
 

@@ -40,7 +40,7 @@ from sluice.publication.marks import refuse_unpublishable
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.manifest_reading import each_manifest
 from sluice.tables.partition_filters import path_of
-from sluice.tables.removed_rows import RemovedRows, removed_rows
+from sluice.tables.removed_rows import RemovedRows, removed_from
 
 MOST_FILES = 10_000
 """How many files one run removes at most: their entries are held in memory. The next run removes the rest."""
@@ -229,7 +229,8 @@ def remove_old_files(
         )
         if not found.files:
             return NothingToCommit(snapshot_id=None)
-        removal, earlier = RemovedRows(column=column, before=before, agreed=agreed), removed_rows(table.properties)
+        field_id, earlier = table.schema().find_field(column).field_id, removed_from(table)
+        removal = RemovedRows(column=column, before=before, agreed=agreed, field_id=field_id)
         if earlier is not None and earlier.column != column:
             raise UnpublishableError(
                 f"Rows of {name} were removed by {earlier.column}, and these would go by {column}."

@@ -189,7 +189,7 @@ def decide_row_retention(policy: RetentionDeclaration | None, seen: RowRetention
     if seen.earlier is not None and seen.earlier.column != old.column:
         first = seen.earlier.column
         why = f"rows of the table were removed by {first}, and it says of one column alone what has gone"
-        return _refused(StepReason.NOT_AGREED, f"{why}: declare the retention by {first}")
+        return _refused(StepReason.NOT_AGREED, f"{why}: declare the retention by {first}, or turn it off")
     agreed = _agreed(policy.older_than, old, seen, is_here=seen.agreed == policy)
     if isinstance(agreed, str):
         why = f"{_sentence(old)}; {agreed}: see the plan and agree by `sluice table maintain`"

@@ -12,7 +12,7 @@ from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import SluiceError
 from sluice.settings import Settings
 from sluice.sources.table_starts import StartAmount, Unreachable, amount_of
-from sluice.tables.removed_rows import RemovedRows, removed_rows
+from sluice.tables.removed_rows import RemovedRows, removed_from
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -64,5 +64,5 @@ def _observe(catalog: Catalog, source: IcebergSource, now: datetime) -> Observed
         return ObservedStart(refusal=found.reason)
     return ObservedStart(
         amount=amount_of(found, tuple(history_of(table)), is_whole=source.starting == "table"),
-        missing=removed_rows(table.properties),
+        missing=removed_from(table),
     )

@@ -7,13 +7,16 @@ that snapshot expires.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import AwareDatetime, TypeAdapter, ValidationError
 
 from sluice.stored_keys import REMOVED_BEFORE
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,11 +25,13 @@ class RemovedRows:
 
     column: the date or time of a row. before: all rows from then on are still there.
     agreed: how old rows are, by this column, of which a person agreed that they go; unset for none.
+    field_id: of the column, whatever name it has later; unset in what earlier versions have written.
     """
 
     column: str
     before: AwareDatetime
     agreed: timedelta | None = None
+    field_id: int | None = None
 
     def entries(self) -> Mapping[str, str]:
         """The entry of a snapshot's summary, or of the properties of a table."""
@@ -52,3 +57,13 @@ def removed_rows(entries: Mapping[str, Any]) -> RemovedRows | None:
         return _TEXT.validate_json(text)
     except ValidationError:
         return None
+
+
+def removed_from(table: Table) -> RemovedRows | None:
+    """What a table says of rows that it has removed, by the name that the column has now; none without. The name of one
+    that was dropped is that of no column, also where another column has its name."""
+    said = removed_rows(table.properties)
+    if said is None or said.field_id is None:
+        return said
+    name = table.schema().find_column_name(said.field_id)
+    return replace(said, column=f"{said.column} (dropped)" if name is None else name)

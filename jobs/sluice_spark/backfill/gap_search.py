@@ -37,7 +37,7 @@ from sluice.ledger.connection import Ledger, database_time
 from sluice.operations import RefusalReason
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
-from sluice.tables.removed_rows import removed_rows
+from sluice.tables.removed_rows import removed_from
 from sluice_spark.backfill.interval_rows import compute_interval, exact_reach, require_exact
 from sluice_spark.backfill.table_rows import HeldRows
 from sluice_spark.session.columns import quoted
@@ -115,7 +115,7 @@ class GapSearch:
         tables = [one.complete_after for one in seen.sources if isinstance(one, TableBound)]
         if seen.published is not None:
             column, name = backfill_of(self.stream).column, seen.output.target
-            tables.append(complete_target(removed_rows(target.properties), table=name, column=column))
+            tables.append(complete_target(removed_from(target), table=name, column=column))
         start = search_start(
             self.start,
             topics=[one for one in topics if one is not None],

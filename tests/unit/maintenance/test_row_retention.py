@@ -200,7 +200,7 @@ def test_a_person_cannot_agree_to_another_column() -> None:
     """The table would say no more what has gone by the first one, and a backfill would take less for all."""
     decision = decided(earlier=replace(BEFORE, column="arrived_at"))
     assert (decision.action, decision.reason) == (StepAction.REFUSE, StepReason.NOT_AGREED)
-    assert decision.explanation.endswith("declare the retention by arrived_at")
+    assert decision.explanation.endswith("declare the retention by arrived_at, or turn it off")
 
 
 def test_rows_of_later_runs_count_for_nearly_all() -> None:
