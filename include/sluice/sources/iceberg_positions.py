@@ -15,7 +15,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from sluice.checkpoints.checkpoint_files import CheckpointFiles
-from sluice.stored_keys import REMOVED_BEFORE
+from sluice.tables.removed_rows import removed_rows
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -145,7 +145,8 @@ def step_of(snapshot: Snapshot) -> TableStep:
     operation = summary.operation.value if summary is not None else "unknown"
     counts: Mapping[str, Any] = summary.additional_properties if summary is not None else {}
     appended = counts if operation == _APPEND else {}
-    changed = counts if operation in _CHANGES and REMOVED_BEFORE not in counts else {}
+    removes_old_rows = operation in _CHANGES and removed_rows(counts) is not None
+    changed = counts if operation in _CHANGES and not removes_old_rows else {}
     return TableStep(
         snapshot_id=snapshot.snapshot_id,
         appended_rows=int(appended.get("added-records", 0)),
@@ -154,7 +155,7 @@ def step_of(snapshot: Snapshot) -> TableStep:
         committed_at_ms=snapshot.timestamp_ms,
         parent_id=snapshot.parent_snapshot_id,
         operation=operation,
-        removes_old_rows=operation in _CHANGES and REMOVED_BEFORE in counts,
+        removes_old_rows=removes_old_rows,
         appended_bytes=int(appended.get("added-files-size", 0)),
         total_rows=_number(counts, "total-records"),
         total_files=_number(counts, "total-data-files"),

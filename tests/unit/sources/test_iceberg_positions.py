@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from tests.fakes.checkpoint_files import FakeCheckpointFiles
 
-from sluice.sources.iceberg_positions import BEGINNING, first_offsets, snapshot_of
+from sluice.sources.iceberg_positions import BEGINNING, first_offsets, snapshot_of, step_of
 
 OFFSET = '{"version":1,"snapshot_id":4395228297730365165,"position":0,"scan_all_files":false}'
 
@@ -42,3 +43,13 @@ def test_the_first_offsets_of_a_checkpoint_by_their_source() -> None:
 
     found = first_offsets(checkpoint)
     assert {number: offset.snapshot_id for number, offset in found.items()} == {1: 4395228297730365165, 2: BEGINNING}
+
+
+@pytest.mark.parametrize(
+    ("said", "changed"), [("long ago", 5), ('{"column": "at", "before": "2026-08-22T00:00:00Z"}', 0)]
+)
+def test_only_what_sluice_says_of_removed_rows_hides_them(said: str, changed: int) -> None:
+    """A backfill and a reader judge the same snapshot alike."""
+    summary = Summary(Operation.DELETE, **{"deleted-records": "5", "sluice.removed-before": said})
+    step = step_of(Snapshot(snapshot_id=1, timestamp_ms=1, manifest_list="file:/m", summary=summary))
+    assert (step.changed_rows, step.removes_old_rows) == (changed, not changed)
