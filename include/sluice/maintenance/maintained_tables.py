@@ -8,7 +8,7 @@ once the history has lost it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -32,6 +32,7 @@ from sluice.maintenance.maintenance_plan import MaintenancePlan, plan_maintenanc
 from sluice.maintenance.observed_retention import observe_retention, outdated_runs
 from sluice.maintenance.pin_plan import Pin, PinKind, PinPlan, ReaderObservation, as_of_label, is_tag_of, plan_pins
 from sluice.maintenance.reader_costs import ReaderCost, reader_costs
+from sluice.maintenance.reference_plan import kept_references
 from sluice.maintenance.retention_plan import (
     RetentionNeed,
     SnapshotOnMain,
@@ -84,10 +85,8 @@ def unreadable_streams(declarations: Declarations) -> frozenset[str]:
     return frozenset(declarations.stream_names) - frozenset(declarations.streams)
 
 
-def named_tags(declarations: Declarations, table: str) -> frozenset[str] | None:
-    """The tags of a table that inputs name; none while a declaration cannot be read, which may name any."""
-    if unreadable_streams(declarations):
-        return None
+def named_tags(declarations: Declarations, table: str) -> frozenset[str]:
+    """The tags of a table that inputs name."""
     inputs = (one for loaded in declarations.streams.values() for one in loaded.declaration.inputs.values())
     sources = (one.declared_source.source for one in inputs)
     return frozenset(
@@ -99,19 +98,16 @@ def named_tags(declarations: Declarations, table: str) -> frozenset[str] | None:
     )
 
 
-def _kept_tags(
-    ledger: Ledger,
-    declarations: Declarations,
-    policy: ExpiryDeclaration | None,
-    table: str,
-    *,
-    live_streams: Collection[str],
-) -> frozenset[str] | None:
-    """The tags of a table that stay because inputs name them; none while a stream may read any: its declaration cannot
-    be read, or its run carries out an earlier one."""
+def _of_unknown_inputs(
+    ledger: Ledger, declarations: Declarations, policy: ExpiryDeclaration | None, *, live_streams: Collection[str]
+) -> tuple[str, ...]:
+    """The streams that may read any tag of a table where old ones go: their declaration cannot be read, or their run
+    carries out an earlier one or one that is gone."""
     if policy is None or (policy.tags is None and policy.branches is None):
-        return frozenset()
-    return None if outdated_runs(ledger, declarations, live_streams) else named_tags(declarations, table)
+        return ()
+    undeclared = set(live_streams) - set(declarations.streams)
+    outdated = outdated_runs(ledger, declarations, live_streams)
+    return tuple(sorted(unreadable_streams(declarations) | undeclared | outdated))
 
 
 def find_declaration(declarations: Declarations, name: str) -> TableDeclaration:
@@ -150,8 +146,7 @@ def plan_table_maintenance(
 
     Raises
     ------
-    LedgerError: when the ledger cannot be reached: without it the needs of the readers are unknown.
-    LakehouseError: when the table's metadata cannot be read.
+    LedgerError, LakehouseError: when the ledger, which knows the needs of readers, or the table cannot be read.
     """
     name, policy = declaration.table, declaration.maintenance
     readers = _readers(ledger, declarations, settings, table, name)
@@ -175,16 +170,17 @@ def plan_table_maintenance(
         now=now,
         agreed=agreed,
     )
+    unknown = _of_unknown_inputs(ledger, declarations, policy.expiry, live_streams=live)
     plan = plan_maintenance(
         policy=policy,
         seen=seen,
         pins=pins,
         now=now,
         looked_at=None if policy.orphan_removal is None else newest_done(ledger, name, MaintenanceStep.REMOVE_ORPHANS),
-        named_tags=_kept_tags(ledger, declarations, policy.expiry, name, live_streams=live),
+        named_tags=None if unknown else named_tags(declarations, name),
         retention=retention,
     )
-    plan = _with_readers(plan, declaration, table, readers=len(readers), lookups=lookups_of(declarations, name))
+    plan = _with_readers(plan, declarations, declaration, table, readers=len(readers), unknown=unknown)
     return put_off(plan, late_writers=writers_that_defer(ledger, declarations, name))
 
 
@@ -196,11 +192,20 @@ def _readers(
 
 
 def _with_readers(
-    plan: MaintenancePlan, declaration: TableDeclaration, table: Table, *, readers: int, lookups: Iterable[str]
+    plan: MaintenancePlan,
+    declarations: Declarations,
+    declaration: TableDeclaration,
+    table: Table,
+    *,
+    readers: int,
+    unknown: Sequence[str],
 ) -> MaintenancePlan:
-    """The plan with what its readers hold back, in figures and in sentences."""
+    """The plan with what its readers hold back, in figures and in sentences. unknown: those that may read any tag."""
     plan = replace(plan, costs=_costs(plan, declaration), readers=readers)
-    return replace(plan, notes=(*_notes(plan, declaration, table), *removal_notes(plan.steps, lookups)))
+    policy, now = declaration.maintenance.expiry, plan.seen.observed_at
+    kept = kept_references(policy, plan.seen, unknown=unknown, now=now)
+    removed = removal_notes(plan.steps, lookups_of(declarations, declaration.table))
+    return replace(plan, notes=(*_notes(plan, declaration, table), *removed, *kept))
 
 
 def _observed(

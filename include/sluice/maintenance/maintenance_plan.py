@@ -107,7 +107,7 @@ def plan_maintenance(
 
     Parameters
     ----------
-    named_tags: those that inputs name; unset while a declaration cannot be read.
+    named_tags: those that inputs name; unset while a stream may read any.
     looked_at: when the table was last searched for files that dead writers left behind; unset: never.
     retention: what decides about old rows, where the table declares that they go.
     """

@@ -6,7 +6,7 @@ Iceberg knows no time at which a tag was set: the age of a tag is that of its sn
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -26,7 +26,7 @@ def old_references(
 
     Parameters
     ----------
-    named: the tags that inputs name; unset while a declaration cannot be read. All references stay then.
+    named: the tags that inputs name; unset while a stream may read any. All references stay then.
     """
     if named is None:
         return ()
@@ -39,6 +39,21 @@ def old_references(
         return is_free and age is not None and at is not None and now - at > age
 
     return tuple(reference for reference in seen.references if is_old(reference))
+
+
+def kept_references(
+    policy: ExpiryDeclaration | None, seen: TableObservation, *, unknown: Sequence[str], now: datetime
+) -> Iterator[str]:
+    """Why old references stay, for a person.
+
+    Parameters
+    ----------
+    unknown: the streams that may read any tag.
+    """
+    old = () if policy is None or not unknown else old_references(policy, seen, named=(), now=now)
+    if old:
+        why = f"{' and '.join(unknown)} may read any tag: the declaration cannot be read, or is not the one that runs"
+        yield f"{', '.join(one.name for one in old)}: old enough to go, but kept, because {why}"
 
 
 def without(seen: TableObservation, references: Collection[ReferenceObservation]) -> TableObservation:

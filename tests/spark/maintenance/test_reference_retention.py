@@ -13,6 +13,8 @@ from tests.fixtures.workshop import Workshop
 from tests.spark.maintenance.test_maintenance import NO_COMPACTION, append, declare, ids, step
 
 from sluice.ledger.maintenance_runs import MaintenanceStep, StepOutcome
+from sluice.ledger.run_values import RunState
+from sluice.ledger.runs import live_run, live_streams, record_end
 from sluice.maintenance import maintenance_steps
 from sluice.maintenance.pin_commit import remove_references
 
@@ -22,6 +24,16 @@ EXPIRES: Mapping[str, Any] = {
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 """pyspark fetches the rows of `collect` through a socket that it leaves to the garbage collector."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_else_runs(workshop: Workshop) -> None:
+    """End what other tests have left running: its declaration is not known, so that it may read any tag."""
+    for stream in live_streams(workshop.ledger):
+        with workshop.ledger.transaction() as connection:
+            run = live_run(connection, stream)
+        if run is not None:
+            record_end(workshop.ledger, run.run_id, state=RunState.FINISHED, exit_code=0, reason="its test has ended")
 
 
 def old_table(workshop: Workshop) -> tuple[str, list[int]]:

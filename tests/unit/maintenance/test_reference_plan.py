@@ -13,6 +13,7 @@ from sluice.declarations.maintenance_declaration import ExpiryDeclaration, Maint
 from sluice.ledger.maintenance_runs import MaintenanceStep
 from sluice.maintenance.maintenance_plan import plan_maintenance
 from sluice.maintenance.pin_plan import Hold, HoldReason, PinPlan
+from sluice.maintenance.reference_plan import kept_references
 from sluice.maintenance.step_decision import StepAction, StepDecision
 from sluice.tables.table_observation import ReferenceKind, ReferenceObservation, SnapshotObservation, TableObservation
 
@@ -100,3 +101,11 @@ def test_a_reader_of_unknown_position_keeps_the_references_too() -> None:
     decision = expiry(table(ages=AGES, references=(AUDIT,)), pins=replace(NO_PINS, holds=(hold,)))
     assert decision.action is StepAction.REFUSE
     assert decision.references == ()
+
+
+def test_what_stays_because_of_streams_that_may_read_any_tag_is_named() -> None:
+    seen = table(ages=AGES, references=(AUDIT, FRESH, BRANCH))
+    (said,) = kept_references(POLICY, seen, unknown=("gone", "silver"), now=NOON)
+    assert said.startswith("audit, try: old enough to go, but kept, because gone and silver may read any tag")
+    assert list(kept_references(POLICY, seen, unknown=(), now=NOON)) == []
+    assert list(kept_references(POLICY, table(ages=AGES, references=(FRESH,)), unknown=("gone",), now=NOON)) == []
