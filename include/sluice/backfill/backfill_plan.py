@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from sluice.backfill.intervals import Interval
-from sluice.backfill.read_bounds import InputBound
+from sluice.backfill.read_bounds import InputBound, ShortenedLookup
 from sluice.operations import NO_FEWER, OperationPlan, OperationVerb, Refusal, RefusalReason, Stake, steps_of
 from sluice.publication.chain import MarkPosition
 from sluice.publication.staged_batch import StagedOutput
@@ -62,6 +62,7 @@ class BackfillObservation:
     behind: the inputs of which the open generation has read less than the one before.
     other_writers: the other streams that write into the target, or have written.
     published: the newest published batch; unset when its offsets are not known.
+    lookups: the static inputs whose tables have removed old rows.
     """
 
     output: StagedOutput
@@ -74,6 +75,7 @@ class BackfillObservation:
     behind: tuple[str, ...] = ()
     readers: tuple[TargetReader, ...] = ()
     other_writers: tuple[str, ...] = ()
+    lookups: tuple[ShortenedLookup, ...] = ()
 
     @property
     def upto(self) -> tuple[int, int] | None:
@@ -110,6 +112,9 @@ def _sentences(seen: BackfillObservation) -> Iterator[str]:
         if not source.problem:
             part = f"where {source.column} is in the interval" if source.column is not None else "whole"
             yield f"Read input {source.input}: {source.what}, {part}."
+    for lookup in seen.lookups:
+        if not _is_missed(lookup, seen):
+            yield f"Look rows up as they are now: {lookup}."
     closes_at, watermark = seen.interval.end + seen.margin, seen.published.watermark if seen.published else None
     if watermark is not None and watermark < closes_at:
         yield (
@@ -139,6 +144,7 @@ def _refusals(seen: BackfillObservation) -> Iterator[Refusal]:
         )
     else:
         yield from _unreadable_sources(seen)
+        yield from _missed_lookups(seen)
         yield from _reset_generation(seen, seen.position.generation)
     if seen.other_writers:
         yield Refusal(
@@ -157,6 +163,24 @@ def _unreadable_sources(seen: BackfillObservation) -> Iterator[Refusal]:
                 reason=RefusalReason.SOURCE_GONE if source.is_gone else RefusalReason.SOURCE_UNREADABLE,
                 sentence=f"Input {source.input}: {source.problem}",
                 next_step=source.way_out or "Try again after the next batch of the stream.",
+            )
+
+
+def _is_missed(lookup: ShortenedLookup, seen: BackfillObservation) -> bool:
+    """Whether rows as old as those of the interval are gone from a table that it looks up."""
+    return seen.interval.start - seen.margin < lookup.removed.before
+
+
+def _missed_lookups(seen: BackfillObservation) -> Iterator[Refusal]:
+    """The rows of the interval would be replaced by ones without the matches that they have."""
+    for lookup in seen.lookups:
+        if _is_missed(lookup, seen):
+            yield Refusal(
+                reason=RefusalReason.SOURCE_GONE,
+                sentence=f"The interval has rows as old as those that are gone: {lookup}.",
+                next_step="Choose an interval that begins, with its margin, after "
+                f"{lookup.removed.before:%Y-%m-%d %H:%M:%S} UTC, or declare the `tag`, `snapshot_id` or `as_of` of "
+                f"a state of {lookup.table} that still has them.",
             )
 
 

@@ -25,6 +25,7 @@ from sluice.backfill.followers import Follower, followers_of
 from sluice.backfill.generation_progress import inputs_behind
 from sluice.backfill.intervals import Interval, divide
 from sluice.backfill.observe_inputs import ObservedInputs
+from sluice.backfill.old_input_rows import shortened_lookups
 from sluice.backfill.read_bounds import InputBound
 from sluice.declarations.checks.backfill_checks import unfit_outputs
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
@@ -134,6 +135,7 @@ def observe_backfill(
         behind=behind,
         readers=tuple(readers_of(declarations, output.target)),
         other_writers=tuple(other_writers_of(declarations, state.table, output)),
+        lookups=tuple(shortened_lookups(stream.declaration, catalog)),
     ), state.table
 
 

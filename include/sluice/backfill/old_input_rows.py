@@ -1,14 +1,36 @@
-"""Says which rows of an interval are missing in an input table that removes its old rows."""
+"""Says which rows are missing in a table that removes its old rows, where a stream reads it or looks rows up in it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
+from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from sluice.backfill.intervals import Interval
-from sluice.backfill.read_bounds import TableBound
+from sluice.backfill.read_bounds import ShortenedLookup, TableBound
+from sluice.declarations.source_declarations import IcebergSource
+from sluice.declarations.stream_declaration import StreamDeclaration
+from sluice.tables.declared_tables import load_table
 from sluice.tables.removed_rows import RemovedRows, removed_from
+
+
+def shortened_lookups(declaration: StreamDeclaration, catalog: Catalog) -> Iterator[ShortenedLookup]:
+    """The static inputs of a stream whose tables have removed old rows. Not those that read a fixed state.
+
+    Raises
+    ------
+    LakehouseError: when a table cannot be loaded.
+    """
+    for name, declared in declaration.inputs.items():
+        source = declared.declared_source.source
+        if declared.is_stream or not isinstance(source, IcebergSource) or source.is_fixed:
+            continue
+        table = load_table(catalog, source.table)
+        removed = removed_from(table) if table is not None else None
+        if removed is not None:
+            yield ShortenedLookup(input=name, table=source.table, removed=removed)
 
 
 def without_old_rows(bound: TableBound, table: Table, *, wide: Interval) -> TableBound:

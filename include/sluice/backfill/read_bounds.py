@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from sluice.checkpoints.checkpoint_layout import FileObservation
+from sluice.tables.removed_rows import RemovedRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,3 +127,15 @@ class FilesBound(InputBound):
     def what(self) -> str:
         """What is read, for a person."""
         return f"{len(self.files):,} files{self._with_returning}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShortenedLookup:
+    """A static input whose table is read as it is now, without the old rows that it had when batches looked it up."""
+
+    input: str
+    table: str
+    removed: RemovedRows
+
+    def __str__(self) -> str:
+        return f"of {self.table} (input {self.input}), {self.removed}: what looks them up finds no match any more"

@@ -13,5 +13,5 @@ def lookups_of(declarations: Declarations, table: str) -> Iterator[str]:
     for name, stream in sorted(declarations.streams.items()):
         looked_up = [one.declared_source.source for one in stream.declaration.inputs.values() if not one.is_stream]
         tables = [one for one in looked_up if isinstance(one, IcebergSource) and one.table == table]
-        if any(one.snapshot_id is None and one.tag is None and one.as_of is None for one in tables):
+        if any(not one.is_fixed for one in tables):
             yield name

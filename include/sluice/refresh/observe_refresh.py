@@ -13,6 +13,7 @@ from pyiceberg.table import Table
 from sluice.backfill.backfill_plan import TargetReader
 from sluice.backfill.intervals import Interval
 from sluice.backfill.observe_backfill import other_writers_of, readers_of
+from sluice.backfill.old_input_rows import shortened_lookups
 from sluice.checkpoints.compatibility import fingerprint_of
 from sluice.declarations.input_declaration import InputDeclaration
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
@@ -104,6 +105,7 @@ def observe_refresh(
         changed_inputs=() if generation is None else changed_inputs(declaration, generation.fingerprint),
         backfilled=tuple(_backfilled(ledger, stream.name)),
         held=find_held(ledger, stream.name),
+        lookups=tuple(shortened_lookups(declaration, catalog)) if is_handled else (),
     )
 
 

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from sluice.backfill.backfill_plan import TargetReader
 from sluice.backfill.intervals import Interval
+from sluice.backfill.read_bounds import ShortenedLookup
 from sluice.declarations.source_declarations import FilesSource, IcebergSource, KafkaSource
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.ledger.batches import BatchObservation
@@ -52,6 +53,7 @@ class RefreshTargetObservation:
     changed_inputs: those that are not the inputs of the stream's checkpoint any more.
     backfilled: the intervals that were backfilled in its open generation or before, oldest first.
     held: the batch of the stream that waits for a person, if any.
+    lookups: the static inputs whose tables have removed old rows.
     """
 
     declaration: StreamDeclaration
@@ -71,6 +73,7 @@ class RefreshTargetObservation:
     changed_inputs: tuple[str, ...] = ()
     backfilled: tuple[Interval, ...] = ()
     held: HeldBatch | None = None
+    lookups: tuple[ShortenedLookup, ...] = ()
 
     @property
     def continues(self) -> RefreshObservation | None:
@@ -130,6 +133,8 @@ def _sentences(seen: RefreshTargetObservation) -> Iterator[str]:
         yield f"Continue refresh {seen.continues.number} of {stream}; it is {seen.continues.state}."
     for one in seen.inputs:
         yield f"Read input {one.input}: {one.what}{_amount(one)}."
+    for lookup in seen.lookups:
+        yield f"Look rows up as they are now: {lookup}."
     holds = "" if seen.rows is None else f", which holds {seen.rows:,} rows now"
     yield f"Replace all rows of {seen.target}{holds}, in one commit; until then they stay as they are."
     if seen.declaration.quarantine:

@@ -113,6 +113,7 @@ class GapSearch:
         closed = last_closed(margin=seen.margin, length=length, now=now.astimezone(UTC))
         topics = [one.complete_after for one in seen.sources if isinstance(one, TopicBound)]
         tables = [one.complete_after for one in seen.sources if isinstance(one, TableBound)]
+        tables += [one.removed.before for one in seen.lookups]
         if seen.published is not None:
             column, name = backfill_of(self.stream).column, seen.output.target
             tables.append(complete_target(removed_from(target), table=name, column=column))

@@ -15,7 +15,7 @@ from tests.fixtures.workshop import Workshop
 from tests.spark.maintenance.test_maintenance import BY_SPARK, expire_like_anybody, ids, run_stream, step, unneeded
 
 from sluice.backfill.intervals import Interval
-from sluice.backfill.observe_backfill import observe_backfill
+from sluice.backfill.observe_backfill import observe_backfill, plan_with_followers
 from sluice.backfill.read_bounds import TableBound
 from sluice.declarations.load_declarations import load_declarations
 from sluice.ledger.maintenance_runs import MaintenanceObservation, MaintenanceStep, StepOutcome
@@ -255,3 +255,44 @@ def test_a_search_for_gaps_does_not_ask_for_what_the_target_has_removed(workshop
     assert removed(maintain(workshop, target, open_session=unneeded)) == (StepOutcome.DONE, 1)
     assert search_gaps(workshop, stream).gaps == ()
     assert next(history_of(workshop.table(target))).operation == "delete"
+
+
+def test_what_is_looked_up_and_gone_is_a_loss_that_a_backfill_does_not_repeat(workshop: Workshop) -> None:
+    """The rows in the target were joined with what the other table had then."""
+    source, target = declare(workshop, "source", NO_EXPIRY), declare(workshop, "target", NO_EXPIRY)
+    places = declare(workshop, "places", {**KEPT, **NO_EXPIRY})
+    stream = f"s{workshop.namespace}"
+    workshop.declare_stream(
+        stream,
+        sql="SELECT r.id, r.at FROM records r JOIN places p ON r.id = p.id",
+        inputs={
+            "records": {"stream": {"iceberg": {"table": source}}},
+            "places": {"static": {"iceberg": {"table": places}}},
+        },
+        outputs={"copies": {"iceberg": {"table": target}}},
+        backfill={"column": "at", "reads": {"records": "at"}},
+    )
+    for table in (places, source):
+        append(workshop, table, {1: 120, 2: 60, 3: 2})
+    workshop.run(stream, is_recorded=True)
+    assert search_gaps(workshop, stream).compared == 3
+    assert removed(maintain(workshop, places, open_session=unneeded)) == (StepOutcome.DONE, 1)
+
+    declarations = load_declarations(workshop.folder)
+    plans = [
+        plan_with_followers(
+            workshop.catalog,
+            workshop.ledger,
+            declarations,
+            declarations.stream(stream),
+            Interval(start=(TODAY - days * DAY).replace(hour=0), end=(TODAY - (days - 1) * DAY).replace(hour=0)),
+            settings=workshop.settings,
+        )
+        for days in (120, 60)
+    ]
+    assert [[str(one.reason) for one in plan.refusals] for plan in plans] == [["source_gone"], []]
+    assert any(f"of {places} (input places), rows whose at is before" in one for one in plans[1].sentences())
+    report = search_gaps(workshop, stream)
+    assert (report.gaps, report.compared) == ((), 2), "what would lack its match is not compared"
+    seen = observe_refresh(workshop.catalog, workshop.ledger, declarations, workshop.stream(stream), workshop.settings)
+    assert [one.table for one in seen.lookups] == [places]

@@ -15,10 +15,11 @@ from sluice.backfill.backfill_plan import (
     plan_backfill,
 )
 from sluice.backfill.intervals import parse_interval
-from sluice.backfill.read_bounds import TableBound
+from sluice.backfill.read_bounds import ShortenedLookup, TableBound
 from sluice.operations import RefusalReason
 from sluice.publication.chain import MarkPosition
 from sluice.publication.staged_batch import StagedOutput
+from sluice.tables.removed_rows import RemovedRows
 
 SEEN = BackfillObservation(
     output=StagedOutput(stream="silver_flights", output="flights", target="silver.flights"),
@@ -117,3 +118,25 @@ def test_a_closed_interval_and_readers_that_go_on_are_admitted(reader: TargetRea
 
     assert not plan.is_refused
     assert list(plan.sentences())[-1] == f"Reader {meaning}."
+
+
+@pytest.mark.parametrize(
+    ("before", "margin", "is_refused"),
+    [
+        (SEEN.interval.start, timedelta(0), False),
+        (SEEN.interval.start, timedelta(minutes=1), True),
+        (SEEN.interval.start + timedelta(minutes=1), timedelta(0), True),
+    ],
+    ids=["before the interval", "within its margin", "within the interval"],
+)
+def test_an_interval_whose_lookups_would_find_less_is_not_replaced(
+    before: datetime, margin: timedelta, is_refused: bool
+) -> None:
+    """The rows that it has now were looked up when the table still had the old ones."""
+    removed = RemovedRows(column="valid_from", before=before)
+    lookup = ShortenedLookup(input="carriers", table="silver.carriers", removed=removed)
+    plan = plan_backfill(replace(SEEN, lookups=(lookup,), margin=margin))
+    assert [one.reason for one in plan.refusals] == [RefusalReason.SOURCE_GONE] * is_refused
+    said = [one for one in plan.sentences() if "of silver.carriers (input carriers), rows whose valid_from is" in one]
+    assert len(said) == 1, "in both cases a person reads it"
+    assert not is_refused or "or declare the `tag`" in plan.refusals[0].next_step

@@ -10,6 +10,7 @@ import pytest
 
 from sluice.backfill.backfill_plan import TargetReader
 from sluice.backfill.intervals import Interval
+from sluice.backfill.read_bounds import ShortenedLookup
 from sluice.declarations.scalar_types import is_name
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import UnpublishableError
@@ -24,6 +25,7 @@ from sluice.refresh.swap_shadow import refuse_older_ledger
 from sluice.sources.topic_starts import removed_records
 from sluice.sources.unread_input import PartitionBounds
 from sluice.stored_keys import is_shadow_name, shadow_name
+from sluice.tables.removed_rows import RemovedRows
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DECLARED: dict[str, Any] = {
@@ -287,3 +289,10 @@ def test_a_ledger_that_is_older_than_the_table_swaps_nothing(state: RefreshState
 def mark_in(generation: int) -> MarkPosition:
     """The mark of a generation."""
     return MarkPosition(generation=generation, batch=7, token=1, end_offsets_digest="d")
+
+
+def test_a_lookup_that_finds_less_is_named() -> None:
+    removed = RemovedRows(column="at", before=NOW)
+    lookup = ShortenedLookup(input="carriers", table="silver.carriers", removed=removed)
+    (said,) = (one for one in plan_refresh(replace(SEEN, lookups=(lookup,))).sentences() if "Look rows up" in one)
+    assert "of silver.carriers (input carriers), rows whose at is before" in said
