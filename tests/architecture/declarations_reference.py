@@ -58,7 +58,8 @@ folder, under `all_tables` and `namespaces.<namespace>`, with the keys of `maint
 value holds: the table's own, then its namespace's, then that of all tables, then the default. `null` turns a part off;
 a `window` is inherited as a whole; an inherited `strategy: sort` is for the tables with a `sort_order`, and
 `strategy: z_order` for those with its columns. `sluice table show` and `sluice table plan` name the place of every
-value. While the file has a problem, no table is maintained.
+value. While the file cannot be read, no table is maintained; where a stream blocks an inherited `retention`,
+the rows of that table stay.
 
 A key marked *not yet* belongs to the design and is refused with its reason until it works.
 

@@ -89,11 +89,10 @@ def load_declarations(folder: Path, *, only: str | None = None) -> Declarations:
     by_name = {table.name: table for table in tables}
     streams = [stream.with_rules(by_name) for stream in streams]
     problems += find_problems(streams=streams, tables=tables, table_names=table_names, unreadable=unreadable)
-    found = tuple(retention_problems(streams, tables, policy))
-    if any(problem.location.file == policy_file for problem in found):
-        policy = replace(policy, is_broken=True)
-        tables = [table.with_policy(policy) for table in tables]
-    problems += found
+    refused = tuple(retention_problems(streams, tables, policy))
+    policy = replace(policy, kept_whole=frozenset(name for name, one in refused if one.location.file == policy_file))
+    tables = [table.with_policy(policy) if table.name in policy.kept_whole else table for table in tables]
+    problems += [problem for _, problem in refused]
     broken = {problem.location.file for problem in problems}
     return Declarations(
         folder=folder,

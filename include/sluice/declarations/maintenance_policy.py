@@ -92,11 +92,15 @@ class OwnMaintenance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedPolicy:
-    """The policy of a deployment. document: unset without a file. is_broken: whether it cannot be read."""
+    """The policy of a deployment. document: unset without a file. is_broken: whether it cannot be read.
+
+    kept_whole: the tables of which no rows go, although it says so, because something blocks it.
+    """
 
     declaration: PolicyDeclaration = field(default_factory=PolicyDeclaration)
     document: Document | None = field(default=None, compare=False)
     is_broken: bool = False
+    kept_whole: frozenset[str] = frozenset()
 
     def maintenance_of(self, own: OwnMaintenance) -> MaintenanceDeclaration:
         """What holds for a table."""
@@ -105,6 +109,8 @@ class LoadedPolicy:
         merged: dict[str, Any] = {}
         for layer in reversed(self._layers(own)):
             merged = _merged(layer.said, over=merged)
+        if own.table in self.kept_whole:
+            merged["retention"] = None
         return MaintenanceDeclaration.model_validate(merged)
 
     def values_of(self, own: OwnMaintenance) -> tuple[PolicyValue, ...]:

@@ -151,10 +151,15 @@ def test_the_age_may_be_shared_alone(folder: Path) -> None:
     assert retention_of(folder, "bronze.flights") is None
 
 
-def test_a_problem_with_what_is_shared_is_one_of_its_file_and_nothing_is_maintained(folder: Path) -> None:
+def test_a_problem_with_what_is_shared_is_one_of_its_file_and_keeps_the_rows_of_that_table(folder: Path) -> None:
+    """A stream that somebody adds does not turn off the maintenance of all tables."""
     (folder / "maintenance.yaml").write_text(POLICY)
     (said,) = problems(folder)
     assert said.startswith("maintenance.yaml:2: `maintenance.retention`: the rows of bronze.flights cannot go:")
     declared = load_declarations(folder)
     assert set(declared.tables) == {"bronze.flights", "silver.flights"}
-    assert not any(table.maintenance.is_any for table in all_tables(declared).values())
+    assert retention_of(folder, "bronze.flights") is None
+    assert retention_of(folder, "silver.flights") == ("at", timedelta(days=90))
+    assert all(table.maintenance.expiry is not None for table in all_tables(declared).values())
+    (shown,) = (one for one in declared.policy_of("bronze.flights") if one.key.startswith("retention"))
+    assert (shown.key, shown.value) == ("retention", "off")

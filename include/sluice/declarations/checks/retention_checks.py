@@ -17,8 +17,8 @@ _AT: KeyPath = ("maintenance", "retention")
 
 def retention_problems(
     streams: Sequence[LoadedStream], tables: Iterable[LoadedTable], policy: LoadedPolicy
-) -> Iterator[DeclarationError]:
-    """What is wrong with the retention of tables, in the file that declares it.
+) -> Iterator[tuple[str, DeclarationError]]:
+    """What is wrong with the retention of tables, in the file that declares it, with the name of the table.
 
     Parameters
     ----------
@@ -30,10 +30,12 @@ def retention_problems(
             continue
         if retention.is_whole:
             for problem, way_out in (*_writers(streams, table), *_readers(streams, table)):
-                yield _problem(table, policy, f"the rows of {table.name} cannot go: {problem}.", way_out)
+                said = f"the rows of {table.name} cannot go: {problem}."
+                yield table.name, _problem(table, policy, said, way_out)
         elif table.own.declared.retention is not None:
             key = "older_than" if retention.older_than is None else "column"
-            yield _problem(table, policy, f"{key} is needed: neither the table nor maintenance.yaml declares it.", "")
+            said = f"{key} is needed: neither the table nor maintenance.yaml declares it."
+            yield table.name, _problem(table, policy, said, "")
 
 
 def _readers(streams: Iterable[LoadedStream], table: LoadedTable) -> Iterator[tuple[str, str]]:
