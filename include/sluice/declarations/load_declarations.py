@@ -21,6 +21,7 @@ from pydantic import BaseModel, ValidationError
 from sluice.declarations.bounded_files import LARGEST_CODE_BYTES, UnreadableFileError, read_bounded
 from sluice.declarations.checks.cross_checks import find_problems
 from sluice.declarations.checks.retention_checks import retention_problems
+from sluice.declarations.checks.shared_columns import shared_column_problems
 from sluice.declarations.error_messages import declaration_errors, did_you_mean, key_text
 from sluice.declarations.input_declaration import InputDeclaration
 from sluice.declarations.loaded_declarations import (
@@ -93,6 +94,8 @@ def load_declarations(folder: Path, *, only: str | None = None) -> Declarations:
     policy = replace(policy, kept_whole=frozenset(name for name, one in refused if one.location.file == policy_file))
     tables = [table.with_policy(policy) if table.name in policy.kept_whole else table for table in tables]
     problems += [problem for _, problem in refused]
+    if only is None and len(tables) == len(table_names):
+        problems += shared_column_problems(policy, tables)
     broken = {problem.location.file for problem in problems}
     return Declarations(
         folder=folder,

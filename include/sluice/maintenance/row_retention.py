@@ -168,8 +168,7 @@ def decide_row_retention(policy: RetentionDeclaration | None, seen: RowRetention
     step = MaintenanceStep.REMOVE_OLD_ROWS
     old = seen.old
     if policy is None or policy.older_than is None or old is None:
-        why = "the table declares no retention of rows"
-        return skipped(step, StepReason.NOT_DECLARED, why)
+        return skipped(step, StepReason.NOT_DECLARED, _undeclared(policy))
     if seen.format_version != 2:
         why = f"rows are old, and the table has format version {seen.format_version}; Sluice writes version 2"
         return _refused(StepReason.FORMAT_VERSION, why) if old.files else _none(old, policy)
@@ -212,6 +211,12 @@ def decide_row_retention(policy: RetentionDeclaration | None, seen: RowRetention
         gain=old.files,
         cost_seconds=old.files * SECONDS_OF_A_FILE,
     )
+
+
+def _undeclared(policy: RetentionDeclaration | None) -> str:
+    if policy is not None and policy.older_than is not None and policy.column is None:
+        return "an age of old rows is declared for the table, but no column by which it is partitioned"
+    return "the table declares no retention of rows"
 
 
 def _agreed(older_than: timedelta, old: OldFiles, seen: RowRetention, *, is_here: bool) -> timedelta | str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import pytest
+
 from sluice.declarations.quarantine_table import all_tables
 
 if TYPE_CHECKING:
@@ -106,3 +108,43 @@ def test_nothing_is_maintained_while_the_file_has_a_problem(valid: Folder) -> No
 def test_a_file_in_another_folder_is_a_problem(valid: Folder) -> None:
     valid.write("bronze/maintenance.yaml", POLICY)
     assert [problem.partition(":")[0] for problem in valid.problems()] == ["bronze/maintenance.yaml"]
+
+
+TIMED = """\
+table: bronze.flights
+description: flights
+owner: me
+columns: [{name: id, type: long}, {name: at, type: timestamptz}, {name: city, type: string}]
+partitioning: [{column: at, transform: day}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("all_tables: {retention: {column: att, older_than: 9 days}}", "is partitioned by att. Did you mean `at`?"),
+        ("namespaces: {bronze: {retention: {column: id}}}", "is partitioned by id."),
+        ("namespaces: {silver: {retention: {column: at}}}", "is partitioned by at."),
+        (
+            "all_tables: {compaction: {strategy: z_order, z_order: [citty, id]}}",
+            "can be ordered by citty, id. Did you mean `city`?",
+        ),
+        ("all_tables: {retention: {column: at, older_than: 9 days}}", ""),
+        ("all_tables: {compaction: {strategy: z_order, z_order: [city, id]}}", ""),
+        ("namespaces: {quarantine: {retention: {column: at}}}", ""),
+    ],
+)
+def test_a_column_that_fits_no_table_is_a_problem(valid: Folder, text: str, problem: str) -> None:
+    valid.write("bronze.flights.table.yaml", TIMED)
+    valid.write("maintenance.yaml", text)
+    found = [said for said in valid.problems() if "no table that it is for" in said]
+    assert len(found) == bool(problem), found
+    assert all(one.startswith("maintenance.yaml:1: ") and one.endswith(problem) for one in found)
+
+
+def test_an_unreadable_table_may_have_the_column(valid: Folder) -> None:
+    valid.write("maintenance.yaml", "all_tables: {retention: {column: when}}")
+    assert len(valid.problems()) == 1, "the whole folder is known"
+    valid.write("bronze.flights.table.yaml", "table: [")
+    assert not any(said.startswith("maintenance.yaml") for said in valid.problems())
+    assert valid.load(only="silver.flights").problems == ()

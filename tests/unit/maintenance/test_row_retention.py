@@ -77,6 +77,8 @@ def test_what_keeps_them(seen: Mapping[str, Any], pins: PinPlan, action: StepAct
 def test_without_a_whole_declaration_no_row_goes() -> None:
     assert decided(policy=None).reason is StepReason.NOT_DECLARED
     assert decided(policy=RetentionDeclaration(column="at")).reason is StepReason.NOT_DECLARED
+    aged = decided(policy=RetentionDeclaration(older_than=timedelta(days=90)), old=None)
+    assert (aged.reason, "but no column by which" in aged.explanation) == (StepReason.NOT_DECLARED, True)
 
 
 DAYS = timedelta(days=1)
