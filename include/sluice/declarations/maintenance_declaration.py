@@ -94,7 +94,9 @@ class ManifestRewriteDeclaration(Declared):
 class ExpiryDeclaration(Declared):
     """Which snapshots go; never one that is pinned."""
 
-    older_than: Duration = Field(timedelta(days=5), description="those that are older")
+    older_than: Duration = Field(
+        timedelta(days=5), description="those that are older; with a `retention` of rows, a day at least"
+    )
     retain_last: WholeNumber = Field(20, gt=0, le=LARGEST_INT, description="of which so many of the newest stay")
     tags: Duration | None = Field(
         None,

@@ -28,7 +28,7 @@ from sluice.ledger.runs import live_streams
 from sluice.maintenance.compaction_plan import small_file_bytes
 from sluice.maintenance.counted_files import basis_of, counted_files
 from sluice.maintenance.direct_writers import observe_direct_writers
-from sluice.maintenance.maintenance_plan import MaintenancePlan, plan_maintenance, put_off
+from sluice.maintenance.maintenance_plan import MaintenancePlan, expiry_of, plan_maintenance, put_off
 from sluice.maintenance.observed_retention import observe_retention, outdated_runs
 from sluice.maintenance.pin_plan import Pin, PinKind, PinPlan, ReaderObservation, as_of_label, is_tag_of, plan_pins
 from sluice.maintenance.reader_costs import ReaderCost, reader_costs
@@ -225,7 +225,7 @@ def _with_retention(pins: PinPlan, seen: TableObservation, declaration: TableDec
         properties=table.properties,
         declared=declaration.properties,
         need=_need(pins, seen),
-        policy=declaration.maintenance.expiry,
+        policy=expiry_of(declaration.maintenance),
     )
     return replace(pins, properties=properties)
 
@@ -237,7 +237,7 @@ def _need(pins: PinPlan, seen: TableObservation) -> RetentionNeed | None:
 
 
 def _costs(plan: MaintenancePlan, declaration: TableDeclaration) -> tuple[ReaderCost, ...]:
-    policy = declaration.maintenance.expiry
+    policy = expiry_of(declaration.maintenance)
     if policy is None:
         return ()
     cutoff = plan.seen.observed_at - policy.older_than

@@ -17,6 +17,7 @@ from sluice.declarations.maintenance_declaration import (
 )
 from sluice.declarations.scalar_types import duration_words
 from sluice.ledger.maintenance_runs import MaintenanceStep
+from sluice.maintenance import row_retention
 from sluice.maintenance.compaction_plan import decide_compaction
 from sluice.maintenance.pin_plan import PinPlan
 from sluice.maintenance.reader_costs import ReaderCost
@@ -117,7 +118,7 @@ def plan_maintenance(
         decide_compaction(policy.compaction, left_after(seen, old_rows, retention), now),
         _decide_manifest_rewrite(policy.manifest_rewrite, seen),
         _decide_pins(policy.expiry, pins),
-        _decide_expiry(policy.expiry, seen, pins, now, named_tags=named_tags),
+        _decide_expiry(expiry_of(policy), seen, pins, now, named_tags=named_tags),
         _decide_orphan_removal(policy.orphan_removal, seen, looked_at, now),
     )
     plan = MaintenancePlan(seen=seen, pins=pins, steps=steps, content_check_bytes=int(policy.content_check_bytes))
@@ -125,6 +126,14 @@ def plan_maintenance(
     if window is None or window.holds(now):
         return plan
     return _postponed(plan, StepReason.OUTSIDE_WINDOW, f"put off until its window, {window}")
+
+
+def expiry_of(policy: MaintenanceDeclaration) -> ExpiryDeclaration | None:
+    """The expiry of a table. Where old rows go, snapshots stay for a day at least: a person has it to see what went."""
+    expiry, retention = policy.expiry, policy.retention
+    if expiry is None or retention is None or not retention.is_whole:
+        return expiry
+    return expiry.model_copy(update={"older_than": max(expiry.older_than, row_retention.ARRIVAL_GRACE)})
 
 
 def put_off(plan: MaintenancePlan, *, late_writers: tuple[str, ...]) -> MaintenancePlan:

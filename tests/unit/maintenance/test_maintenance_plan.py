@@ -39,14 +39,14 @@ from sluice.tables.table_observation import (
 
 MIB = 1024**2
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+RETENTION = RetentionDeclaration(column="at", older_than=timedelta(days=90))
 POLICY = MaintenanceDeclaration(
-    retention=RetentionDeclaration(column="at", older_than=timedelta(days=90)),
     compaction=CompactionDeclaration(target_file_bytes=ByteSize(64 * MIB), min_input_files=5),
     manifest_rewrite=ManifestRewriteDeclaration(min_manifests=20),
     expiry=ExpiryDeclaration(older_than=timedelta(minutes=10), retain_last=2),
     orphan_removal=OrphanRemovalDeclaration(),
 )
-OLD_ROWS = RowRetention(old=OldFiles(column="at", before=NOON, files=1), agreed=POLICY.retention)
+OLD_ROWS = RowRetention(old=OldFiles(column="at", before=NOON, files=1), agreed=RETENTION)
 NO_PINS = PinPlan(pins=(), to_set=(), to_remove=(), holds=(), keep_since=None)
 
 
@@ -349,9 +349,9 @@ def window(start: str, end: str, **more: Any) -> MaintenanceWindow:
     ids=["begins", "ends", "over night", "ended", "zone", "its day", "another day", "since yesterday", "not yet"],
 )
 def test_outside_its_window_a_table_is_left_alone_but_for_its_pins(declared: MaintenanceWindow, is_open: bool) -> None:
-    policy = POLICY.model_copy(update={"window": declared})
+    policy = POLICY.model_copy(update={"window": declared, "retention": RETENTION})
     moved = pins(pins=(PIN_2,), to_set=(PIN_2,))
-    seen, long_ago = table(partition(9), manifests=30), NOON - timedelta(days=7)
+    seen, long_ago = table(partition(9), ages=(9000, 8000, 1), manifests=30), NOON - timedelta(days=7)
     plan = plan_maintenance(policy=policy, seen=seen, pins=moved, now=NOON, looked_at=long_ago, retention=OLD_ROWS)
 
     due = {decision.step for decision in plan.due}
@@ -377,10 +377,9 @@ def test_a_late_writer_puts_off_what_takes_commits_and_machine_from_it_and_no_pi
         holds=(),
         keep_since=None,
     )
-    seen = table(partition(9), ages=(90, 80, 70, 1), manifests=30)
-    planned = plan_maintenance(
-        policy=POLICY, seen=seen, pins=moved, now=NOON, looked_at=NOON - timedelta(days=7), retention=OLD_ROWS
-    )
+    seen = table(partition(9), ages=(9000, 8000, 7000, 1), manifests=30)
+    policy, long_ago = POLICY.model_copy(update={"retention": RETENTION}), NOON - timedelta(days=7)
+    planned = plan_maintenance(policy=policy, seen=seen, pins=moved, now=NOON, looked_at=long_ago, retention=OLD_ROWS)
     due = {decision.step for decision in planned.steps if decision.action is StepAction.RUN}
     assert due == set(MaintenanceStep)
     assert put_off(planned, late_writers=()) is planned

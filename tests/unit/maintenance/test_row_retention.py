@@ -130,6 +130,20 @@ def test_a_partition_that_goes_is_not_compacted_before() -> None:
     assert compaction(replace(old, files=0)) is StepAction.RUN, "nothing goes now"
 
 
+def test_snapshots_stay_for_a_day_where_old_rows_go() -> None:
+    """Whoever sees that a wrong unit has made young rows old finds them in a snapshot."""
+
+    def expires(retention: RetentionDeclaration | None, *ages: int) -> int:
+        """How many snapshots go, of an expiry after ten minutes. ages: of all of them, in minutes."""
+        policy = POLICY.model_copy(update={"retention": retention})
+        plan = plan_maintenance(policy=policy, seen=table(ages=ages), pins=NO_PINS, now=NOON)
+        return next(one.gain for one in plan.steps if one.step is MaintenanceStep.EXPIRE_SNAPSHOTS)
+
+    young, old = (1430, 1420, 3, 2), (1450, 1445, 3, 2)
+    assert (expires(KEPT, *young), expires(KEPT, *old)) == (0, 2)
+    assert (expires(None, *young), expires(RetentionDeclaration(column="at"), *young)) == (2, 2)
+
+
 HISTORY = (
     TableStep(snapshot_id=15, operation="append", appended_files=1),
     TableStep(snapshot_id=14, operation="replace"),
