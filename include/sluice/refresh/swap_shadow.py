@@ -36,6 +36,7 @@ from sluice.refresh.shadow_stream import OUTPUTS, Exchanged, exchanged_outputs
 from sluice.settings import ObjectStoreSettings
 from sluice.sources.iceberg_positions import history_of
 from sluice.tables.declared_tables import require_table
+from sluice.tables.removed_rows import removed_from
 
 
 def keep_positions(
@@ -86,13 +87,15 @@ def swap_shadow(
     Raises
     ------
     UnpublishableError: when the shadow has read nothing, or staged batches of the stream wait to be published; when
-        fewer rows would come than go, and that is not allowed; when the ledger is older than the table.
+        fewer rows would come than go, and that is not allowed; when the ledger is older than the table; when an input
+        has removed old rows since the refresh began.
     UsageError: when the refresh was abandoned meanwhile, or the stream was reset.
     DeliveryError, LakehouseError: as `exchange_all` raises them.
     """
     exchanged = exchanged_outputs(stream.declaration, refresh)
     output, built = exchanged[0].output, exchanged[0].built
     _refuse_ended(ledger, refresh)
+    _refuse_shortened(catalog, stream)
     shadow = load_target_state(catalog, built)
     end = _end_of(shadow, built)
     for one in exchanged:
@@ -149,6 +152,18 @@ def _refuse_ended(ledger: Ledger, refresh: RefreshObservation) -> None:
     if now is None or now.number != refresh.number or now.state not in OPEN_STATES:
         state = "is not the newest" if now is None or now.number != refresh.number else f"is {now.state}"
         raise UsageError(f"Refresh {refresh.number} of {refresh.stream} {state}: it was ended meanwhile.")
+
+
+def _refuse_shortened(catalog: Catalog, stream: LoadedStream) -> None:
+    """No refresh begins with an input that lacks old rows. A removal that was planned before may come later, and
+    nothing says whether the shadow has read what went."""
+    for name, source in streamed_tables(stream.declaration):
+        removed = removed_from(require_table(catalog, source.table)) if source.starting == "table" else None
+        if removed is not None:
+            raise UnpublishableError(
+                f"Input {name} has changed since the refresh began: of {source.table}, {removed}.",
+                next_step=f"Give the refresh up: `sluice stream refresh {stream.name} --abandon`.",
+            )
 
 
 def _refuse_empty(shadow: Table, target: Table) -> None:

@@ -9,10 +9,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.fixtures.refreshes import refresh
+from tests.fixtures.refreshes import ROWS, refresh, run_wrong_copy, wrong
 from tests.fixtures.workshop import Workshop
 
+from sluice.errors import UnpublishableError
+from sluice.publication.crash_points import CrashPoint
 from sluice.settings import FilesConnection
+from sluice.tables.removed_rows import RemovedRows
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 WINDOWS = """
@@ -106,3 +109,18 @@ def test_the_windows_that_the_stream_has_closed_are_closed_in_the_shadow(worksho
     assert workshop.rows("target") == closed
     workshop.run_supervised(name)
     assert workshop.rows("target") == [*closed, {"start": NOON + timedelta(hours=3), "n": 1}]
+
+
+def test_a_removal_of_old_rows_since_the_refresh_began_keeps_the_content(workshop: Workshop) -> None:
+    """It was planned before, and the shadow may have read none of what went."""
+    name = run_wrong_copy(workshop)
+    removed = RemovedRows(column="at", before=NOON)
+
+    def remove(point: CrashPoint) -> None:
+        if point is CrashPoint.BUILT:
+            with workshop.table(workshop.table_name("source")).transaction() as change:
+                change.set_properties(dict(removed.entries()))
+
+    with pytest.raises(UnpublishableError, match="has changed since the refresh began"):
+        refresh(workshop, name, reached=remove)
+    assert workshop.rows("target") == wrong(ROWS)
