@@ -198,9 +198,12 @@ def _left_alone(policy: CompactionDeclaration, *, recent: int, wanted: int, unna
     """Without a filter Spark's procedure rewrites all partitions or none: it waits until none of them is recent."""
     spared = "" if policy.leave_recent is None else duration_words(policy.leave_recent)
     why = f"{recent} of {wanted} partitions to rewrite were written within {spared}, and are left alone"
+    reason = StepReason.RECENTLY_WRITTEN
     if recent < wanted:
+        reason = StepReason.PARTITIONS_UNNAMED
         why += f"; the others need Spark, which would rewrite all of them, because the table has {unnamed}"
-    return skipped(MaintenanceStep.REWRITE_DATA_FILES, StepReason.RECENTLY_WRITTEN, why)
+        why += ": where one is written always, declare no `leave_recent`"
+    return skipped(MaintenanceStep.REWRITE_DATA_FILES, reason, why)
 
 
 def _saved_files(partition: PartitionObservation, policy: CompactionDeclaration) -> int:

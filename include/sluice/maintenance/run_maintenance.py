@@ -64,6 +64,7 @@ _BLOCKING = frozenset(
         StepReason.READERS_BEHIND,
         StepReason.READERS_NEED_SNAPSHOTS,
         StepReason.WRITER_LATE,
+        StepReason.PARTITIONS_UNNAMED,
     }
 )
 

@@ -40,6 +40,7 @@ class StepReason(StrEnum):
     FEW_SMALL_FILES = "few_small_files"
     DELETED_ROWS = "deleted_rows"
     RECENTLY_WRITTEN = "recently_written"
+    PARTITIONS_UNNAMED = "partitions_unnamed"
     MANY_MANIFESTS = "many_manifests"
     FEW_MANIFESTS = "few_manifests"
     PINS_MOVED = "pins_moved"

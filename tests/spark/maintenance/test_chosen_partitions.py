@@ -204,7 +204,7 @@ def test_after_a_change_of_the_partitions_all_wait_for_the_recent_one(workshop: 
     newest = max(one.written_at for one in seen_table(workshop, table).partitions if one.written_at is not None)
 
     (_, step, *_) = planned(workshop, table, now=newest + HOUR - timedelta(milliseconds=1)).steps
-    assert (str(step.reason), step.calls) == ("recently_written", ())
+    assert (str(step.reason), step.calls) == ("partitions_unnamed", ())
     assert "because the table has files of an earlier partition spec" in step.explanation
 
     rows_before = workshop.rows(table)

@@ -105,7 +105,7 @@ def test_a_partition_that_is_left_alone_is_counted_again() -> None:
 @pytest.mark.parametrize(
     ("hot", "reason", "partitions"),
     [
-        (9, StepReason.RECENTLY_WRITTEN, ()),
+        (9, StepReason.PARTITIONS_UNNAMED, ()),
         (2, StepReason.SMALL_FILES, ("day=2",)),
     ],
     ids=["spark would rewrite it, too", "spark leaves few files alone"],

@@ -109,7 +109,7 @@ def test_partitions_that_cannot_be_named_wait_for_the_recent_ones(
 ) -> None:
     first = of_day(1) if named else replace(of_day(1), filter=None)
     decision = decided(by_spark(first, of_day(2, minutes=1), **change))
-    assert (decision.action, decision.reason) == (StepAction.SKIP, StepReason.RECENTLY_WRITTEN)
+    assert (decision.action, decision.reason) == (StepAction.SKIP, StepReason.PARTITIONS_UNNAMED)
     assert because in decision.explanation
 
     of_all = decided(by_spark(replace(first, small_files=9_000), of_day(2), **change))

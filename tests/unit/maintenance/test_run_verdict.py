@@ -59,7 +59,9 @@ def test_a_step_that_gives_way_to_writers_is_red_the_second_time() -> None:
     assert problem.endswith("; the run before yielded, too")
 
 
-@pytest.mark.parametrize("reason", ["reader_not_started", "readers_need_snapshots", "writer_late"])
+@pytest.mark.parametrize(
+    "reason", ["reader_not_started", "readers_need_snapshots", "writer_late", "partitions_unnamed"]
+)
 def test_a_step_that_is_blocked_is_red_after_days(reason: str) -> None:
     hours = int(BLOCKED_FOR_LONG / HOUR)
     now_blocked = run(StepOutcome.SKIPPED, reason)
