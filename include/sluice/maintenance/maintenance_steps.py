@@ -9,9 +9,8 @@ files are put together here (`file_rewrite`); what else reads and writes files i
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from functools import partial
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_attempt
 
-from sluice.errors import LakehouseError, UnpublishableError
+from sluice.errors import DeliveryError, LakehouseError, UnpublishableError
 from sluice.ledger.maintenance_runs import MaintenanceStep, StepObservation, StepOutcome
 from sluice.maintenance.file_rewrite import CommitConflictError, rewrite_small_files
 from sluice.maintenance.maintenance_plan import MaintenancePlan
@@ -28,6 +27,7 @@ from sluice.maintenance.pin_commit import commit_pins, remove_references
 from sluice.maintenance.rewrite_calls import after_conflict
 from sluice.maintenance.row_retention import AGREED, ARRIVED_BEFORE, BEFORE, COLUMN, READ_UP_TO
 from sluice.maintenance.step_decision import RewriteCall, StepAction, StepDecision, StepReason
+from sluice.maintenance.step_progress import StepProgress
 from sluice.publication.crash_points import Reached, unnoticed
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.tables.catalog import catalog_refusals
@@ -91,6 +91,7 @@ class Setback(StrEnum):
     PROCEDURE_FAILED = "procedure_failed"
     EARLIER_STEP_FAILED = "earlier_step_failed"
     ORPHANS_NEEDED = "orphans_needed"
+    NOT_ALLOWED = "not_allowed"
 
 
 class _SetbackError(Exception):
@@ -101,25 +102,6 @@ class _SetbackError(Exception):
         self.setback = setback
 
 
-@dataclass(slots=True, kw_only=True)
-class _Progress:
-    """What the attempts of a compaction by Spark have done. Each call is a commit by itself: one that was made stays.
-
-    left: the calls that no attempt has made yet. kept_deletes: why delete files that hide nothing stay, for a sentence.
-    """
-
-    left: list[RewriteCall]
-    figures: Counter[str] = field(default_factory=Counter)
-    made: int = 0
-    kept_deletes: str = ""
-
-    @property
-    def share(self) -> str:
-        """How much of it was made, for a sentence; empty for a single call. One that finds nothing commits nothing."""
-        calls = self.made + len(self.left)
-        return f"; {self.made} of {calls} parts were made" if calls > 1 else ""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableMaintainer:
     """Carries out maintenance plans of one table.
@@ -128,6 +110,7 @@ class TableMaintainer:
     table: the table, loaded by pyiceberg.
     procedures: what needs an engine; unset for a plan that does not need one.
     before_step: called with each step that is due, before it is carried out; when it raises, nothing more is done.
+    between_calls: the same before each call of a compaction by Spark but the first.
     identity: of the run, under which a rewrite without Spark writes.
     reached: called at the points of a rewrite without Spark.
     remove_orphans: moves what dead writers left behind to the trash, and says how much; unset for a plan without that.
@@ -140,6 +123,7 @@ class TableMaintainer:
     identity: str
     reached: Reached = unnoticed
     remove_orphans: Callable[[], Mapping[str, Any]] | None = None
+    between_calls: Callable[[], object] = lambda: None
 
     def carry_out(self, plan: MaintenancePlan) -> tuple[StepObservation, ...]:
         """Carry out the due steps of a plan in their order.
@@ -188,7 +172,7 @@ class TableMaintainer:
         small_file_bytes: a smaller file counts as small.
         now: the time of the observation.
         """
-        return observe_table(self.table.refresh(), name=self.name, small_file_bytes=small_file_bytes, now=now)
+        return observe_table(self._refreshed(), name=self.name, small_file_bytes=small_file_bytes, now=now)
 
     def _measured(self, decision: StepDecision, plan: MaintenancePlan) -> StepObservation:
         started = time.monotonic()
@@ -197,13 +181,13 @@ class TableMaintainer:
 
     def _done(self, decision: StepDecision, plan: MaintenancePlan) -> StepObservation:
         attempts = 0
-        progress = _Progress(left=list(decision.calls or (RewriteCall(),)))
+        progress = StepProgress(left=list(decision.calls or (RewriteCall(),)))
         works: Mapping[MaintenanceStep, _Work] = {
             MaintenanceStep.REMOVE_OLD_ROWS: self._remove_old_rows,
             MaintenanceStep.REWRITE_DATA_FILES: partial(self._rewrite_data_files, progress),
             MaintenanceStep.REWRITE_MANIFESTS: self._rewrite_manifests,
             MaintenanceStep.PIN_SNAPSHOTS: self._pin_snapshots,
-            MaintenanceStep.EXPIRE_SNAPSHOTS: self._expire_snapshots,
+            MaintenanceStep.EXPIRE_SNAPSHOTS: partial(self._expire_snapshots, progress),
             MaintenanceStep.REMOVE_ORPHANS: self._remove_orphans,
         }
         work = works[decision.step]
@@ -216,16 +200,18 @@ class TableMaintainer:
                     result = work(decision, plan, since)
         except RetryError as error:
             explanation = f"writers committed first, {attempts} times of {attempts}: {_cause(error)}{progress.share}"
-            won, done = Setback.WRITERS_WON, dict(progress.figures)
-            return _observation(decision, StepOutcome.YIELDED, won, explanation, attempts=attempts, result=done)
+            won, made = Setback.WRITERS_WON, progress.result
+            return _observation(decision, StepOutcome.YIELDED, won, explanation, attempts=attempts, result=made)
         except _SetbackError as error:
-            made = dict(progress.figures)
+            made = progress.result
             return _observation(decision, StepOutcome.FAILED, error.setback, str(error), attempts=attempts, result=made)
         except UnpublishableError as error:
-            return _observation(decision, StepOutcome.REFUSED, Setback.ORPHANS_NEEDED, str(error), attempts=attempts)
-        except LakehouseError as error:
+            is_of_orphans = decision.step is MaintenanceStep.REMOVE_ORPHANS
+            why = Setback.ORPHANS_NEEDED if is_of_orphans else Setback.NOT_ALLOWED
+            return _observation(decision, StepOutcome.REFUSED, why, str(error), attempts=attempts)
+        except (LakehouseError, DeliveryError) as error:  # also a commit whose answer was lost: it may have landed
             explanation, failed = f"{error}{progress.share}", Setback.PROCEDURE_FAILED
-            made = dict(progress.figures)
+            made = progress.result
             return _observation(decision, StepOutcome.FAILED, failed, explanation, attempts=attempts, result=made)
         explanation = f"{decision.explanation}{progress.kept_deletes}"
         return _observation(decision, StepOutcome.DONE, explanation=explanation, attempts=attempts, result=result)
@@ -243,7 +229,7 @@ class TableMaintainer:
         )
 
     def _rewrite_data_files(
-        self, progress: _Progress, decision: StepDecision, plan: MaintenancePlan, since: int | None
+        self, progress: StepProgress, decision: StepDecision, plan: MaintenancePlan, since: int | None
     ) -> Mapping[str, Any]:
         if not decision.is_for_spark:
             result = self._rewrite_without_spark(decision, plan)
@@ -260,10 +246,12 @@ class TableMaintainer:
             raise conflict
         return {**progress.figures, **removed, **proof}
 
-    def _rewrite_by_spark(self, progress: _Progress, decision: StepDecision) -> CommitConflictError | None:
+    def _rewrite_by_spark(self, progress: StepProgress, decision: StepDecision) -> CommitConflictError | None:
         """Make the calls that are left. One before which writers came does not keep the others from being made."""
         conflict = None
-        for call in tuple(progress.left):
+        for number, call in enumerate(tuple(progress.left)):
+            if number:
+                self.between_calls()
             options = {**decision.options, **call.options}
             try:
                 figures = self._engine.rewrite_data_files(
@@ -279,7 +267,7 @@ class TableMaintainer:
             progress.figures.update(figures)
         return conflict
 
-    def _removed_dangling_deletes(self, progress: _Progress) -> int:
+    def _removed_dangling_deletes(self, progress: StepProgress) -> int:
         """How many are gone: none where writers committed first each time. The rewrite was made and stays."""
         tries = Retrying(stop=stop_after_attempt(ATTEMPTS), retry=retry_if_exception_type(CommitConflictError))
         try:
@@ -314,13 +302,15 @@ class TableMaintainer:
             "properties": dict(pins.properties),
         }
 
-    def _expire_snapshots(self, decision: StepDecision, plan: MaintenancePlan, _: int | None) -> Mapping[str, Any]:
-        removed = remove_references(self.table, decision.references)
+    def _expire_snapshots(
+        self, progress: StepProgress, decision: StepDecision, plan: MaintenancePlan, _: int | None
+    ) -> Mapping[str, Any]:
+        progress.references += remove_references(self.table, decision.references)
         result = self._engine.expire_snapshots(**decision.options)
-        left = {snapshot.snapshot_id for snapshot in self.table.refresh().snapshots()}
+        left = {snapshot.snapshot_id for snapshot in self._refreshed().snapshots()}
         if lost := [pin.tag for pin in plan.pins.pins if pin.snapshot_id not in left]:
             raise _SetbackError(Setback.PIN_LOST, f"expiry removed pinned snapshots: {', '.join(lost)}")
-        return {**result, "removed_references": list(removed)} if removed else result
+        return {**result, **progress.result}
 
     def _remove_orphans(self, _: StepDecision, __: MaintenancePlan, ___: int | None) -> Mapping[str, Any]:
         if self.remove_orphans is None:
@@ -333,9 +323,12 @@ class TableMaintainer:
             raise LakehouseError("the step needs Spark, and the plan was made for a run without it")
         return self.procedures
 
-    def _head(self) -> int | None:
+    def _refreshed(self) -> Table:
         with catalog_refusals(f"load the table {self.name}"):
-            newest = self.table.refresh().current_snapshot()
+            return self.table.refresh()
+
+    def _head(self) -> int | None:
+        newest = self._refreshed().current_snapshot()
         return newest.snapshot_id if newest else None
 
     def _verified(self, plan: MaintenancePlan, since: int | None) -> Mapping[str, Any]:

@@ -24,7 +24,7 @@ from pyiceberg.table import Table
 
 from sluice.declarations.loaded_declarations import Declarations
 from sluice.declarations.maintenance_declaration import RetentionDeclaration
-from sluice.errors import UnhealthyError
+from sluice.errors import LakehouseError, UnhealthyError
 from sluice.ledger.batches import arrived_since
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.events import Actor, record_event
@@ -271,15 +271,23 @@ class TableMaintenance:
             before_step=save,
             identity=identity,
             remove_orphans=lambda: self._orphans_removed(plan.seen.table),
+            between_calls=self.before_step,
         )
         operations = maintainer.carry_out(plan)
-        after = plan.seen
+        after, now, unseen = plan.seen, plan.seen.observed_at, None
         if plan.has_work:
-            after = maintainer.observe(small_file_bytes=after.small_file_bytes, now=database_time(self.ledger))
-        run = maintenance_record(plan, after, operations, launched_by=self.launched_by, ended_at=after.observed_at)
-        policy = find_declaration(self.declarations, run.table).maintenance
-        run = replace(run, operations=with_basis(run, plan, policy))
+            now = database_time(self.ledger)
+            try:
+                after = maintainer.observe(small_file_bytes=after.small_file_bytes, now=now)
+            except LakehouseError as error:  # what was done is recorded, with the table as it was seen last
+                unseen = error
+        run = maintenance_record(plan, after, operations, launched_by=self.launched_by, ended_at=now)
+        if unseen is None:
+            policy = find_declaration(self.declarations, run.table).maintenance
+            run = replace(run, operations=with_basis(run, plan, policy))
         record_maintenance(self.ledger, run)
+        if unseen is not None:
+            raise unseen
         return run
 
     def _orphans_removed(self, name: str) -> Mapping[str, Any]:

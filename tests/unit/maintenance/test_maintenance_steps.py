@@ -7,20 +7,23 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from sluice.errors import LakehouseError
+from sluice.errors import LakehouseError, SluiceError, UncertainError, UnpublishableError
 from sluice.ledger.maintenance_runs import MaintenanceStep, StepObservation, StepOutcome
+from sluice.maintenance import maintenance_steps
 from sluice.maintenance.file_rewrite import CommitConflictError
 from sluice.maintenance.maintenance_plan import MaintenancePlan
 from sluice.maintenance.maintenance_steps import TableMaintainer, unbroken
 from sluice.maintenance.pin_plan import Pin, PinKind, PinPlan
 from sluice.maintenance.step_decision import RewriteCall, StepAction, StepDecision, StepReason
 from sluice.tables.inspection import observe_table
+from sluice.tables.table_observation import ReferenceKind, ReferenceObservation
 
 NOW = datetime(2026, 11, 26, tzinfo=UTC)
 NAME = "silver.flights"
@@ -127,11 +130,17 @@ def run(table: Table) -> Run:
         *steps: StepDecision,
         pins: PinPlan = NO_PINS,
         before_step: Callable[[StepDecision], None] = lambda _: None,
+        between_calls: Callable[[], object] = lambda: None,
     ) -> tuple[StepObservation, ...]:
         seen = observe_table(table.refresh(), name=NAME, small_file_bytes=1, now=NOW)
         plan = MaintenancePlan(seen=seen, pins=pins, steps=steps, content_check_bytes=10**9)
         maintainer = TableMaintainer(
-            name=NAME, table=table, procedures=procedures, before_step=before_step, identity="a"
+            name=NAME,
+            table=table,
+            procedures=procedures,
+            before_step=before_step,
+            between_calls=between_calls,
+            identity="a",
         )
         return maintainer.carry_out(plan)
 
@@ -331,3 +340,52 @@ def test_a_part_that_fails_ends_the_rewrite_and_says_what_was_committed(run: Run
     assert done.explanation == "the store is away; 1 of 3 parts were made"
     assert done.result["rewritten_data_files_count"] == 3, "what was committed is recorded"
     assert procedures.asked[-1].startswith("changed_content"), "what was committed is compared"
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome", "reason"),
+    [
+        (UncertainError("the answer was lost"), StepOutcome.FAILED, "procedure_failed"),
+        (UnpublishableError("it has format version 3"), StepOutcome.REFUSED, "not_allowed"),
+    ],
+)
+def test_a_commit_that_nothing_is_known_of_or_that_is_refused_is_an_outcome(
+    run: Run, error: SluiceError, outcome: StepOutcome, reason: str
+) -> None:
+    """The one may have landed; both are recorded, and nothing is expired after the first."""
+    removal = due(MaintenanceStep.REMOVE_OLD_ROWS, column="at", before=NOW, read_up_to=None, agreed=None)
+    removal = replace(removal, options={**removal.options, "arrived_before": None})
+    with patch.object(maintenance_steps, "remove_old_files", side_effect=error):
+        done, after = run(FakeProcedures(), removal, EXPIRY)
+    assert (done.outcome, done.reason, done.explanation) == (outcome, reason, str(error))
+    assert (after.outcome is StepOutcome.DONE) is (outcome is StepOutcome.REFUSED)
+
+
+@pytest.mark.parametrize("procedures", [FakeProcedures(conflicts=1), FakeProcedures(failure="the store is away")])
+def test_references_that_are_gone_are_recorded_whatever_comes_of_the_expiry(
+    run: Run, table: Table, procedures: FakeProcedures
+) -> None:
+    first = table.snapshots()[0].snapshot_id
+    table.manage_snapshots().create_tag(first, "audit").commit()
+    audit = ReferenceObservation(name="audit", kind=ReferenceKind.TAG, snapshot_id=first)
+
+    (done,) = run(procedures, replace(EXPIRY, references=(audit,)))
+
+    assert done.outcome is (StepOutcome.FAILED if procedures.failure else StepOutcome.DONE)
+    assert done.result["removed_references"] == ["audit"]
+    assert "audit" not in table.refresh().refs()
+
+
+def test_a_compaction_can_be_ended_between_its_parts(run: Run) -> None:
+    parts = replace(REWRITE, calls=tuple(RewriteCall(where=f" {number}") for number in range(3)))
+    procedures, asked = FakeProcedures(), []
+
+    def stop() -> None:
+        asked.append(len([one for one in procedures.asked if one.startswith("rewrite_data_files")]))
+        if len(asked) == 2:
+            raise LakehouseError("somebody asks to stop")
+
+    (done,) = run(procedures, parts, between_calls=stop)
+    assert asked == [1, 2], "before each but the first"
+    assert done.explanation == "somebody asks to stop; 2 of 3 parts were made"
+    assert procedures.asked[-1].startswith("changed_content"), "what was made is compared"

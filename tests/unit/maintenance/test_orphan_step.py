@@ -91,3 +91,4 @@ def test_a_refused_removal_is_for_a_person_to_see(stored_table: Table, error: Ex
 
     done = carried_out(stored_table, refused)
     assert (done.outcome, done.explanation) == (outcome, str(error))
+    assert (done.reason == "orphans_needed") is (outcome is StepOutcome.REFUSED)
