@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from pyiceberg.conversions import from_bytes
@@ -43,7 +44,7 @@ from sluice.tables.partition_filters import path_of
 from sluice.tables.removed_rows import RemovedRows, removed_from
 
 MOST_FILES = 10_000
-"""How many files one run removes at most: their entries are held in memory. The next run removes the rest."""
+"""How many files one commit removes at most: their entries are held in memory. A further one removes the rest."""
 
 _RACES = RacePolicy(attempts=20)
 """How often the commit is sent again while writers commit; then the whole step is repeated."""
@@ -205,7 +206,7 @@ def remove_old_files(
     arrived_before: datetime | None = None,
     reached: Reached = unnoticed,
 ) -> Mapping[str, Any]:
-    """Remove the files with old rows alone from a table, in one commit.
+    """Remove the files with old rows alone from a table, in one commit; where they are very many, in several.
 
     Parameters
     ----------
@@ -217,41 +218,55 @@ def remove_old_files(
 
     Raises
     ------
-    CommitConflictError: when writers won every race of the commit.
+    CommitConflictError: when writers won every race of the first commit.
     UnpublishableError: when rows were removed by another column before.
     DeliveryError, LakehouseError: as `commit_checked` raises them.
     """
 
-    def plan(table: Table) -> TableChange | NothingToCommit:
-        refuse_unpublishable(table)
-        found = find_old_files(
-            table, column=column, before=before, read_up_to=read_up_to, arrived_before=arrived_before
-        )
-        if not found.files:
-            return NothingToCommit(snapshot_id=None)
-        field_id, earlier = table.schema().find_field(column).field_id, removed_from(table)
-        removal = RemovedRows(column=column, before=before, agreed=agreed, field_id=field_id)
-        if earlier is not None and earlier.column != column:
-            raise UnpublishableError(
-                f"Rows of {name} were removed by {earlier.column}, and these would go by {column}."
+    plan = partial(
+        _removal,
+        name=name,
+        removal=RemovedRows(column=column, before=before, agreed=agreed),
+        read_up_to=read_up_to,
+        arrived_before=arrived_before,
+    )
+    figures: Counter[str] = Counter()
+    while True:
+        try:
+            done = commit_checked(
+                committer, name, plan, what=f"the removal of old rows from {name}", reached=reached, policy=_RACES
             )
-        newest = removal if earlier is None else replace(removal, before=max(before, earlier.before))
-        return TableChange(
-            operation=Operation.DELETE,
-            removed=found.files,
-            summary=newest.entries(),  # what a rewind behind later removals shows again is known by it
-            properties=newest.entries(),
+        except StarvedError as error:
+            if figures:
+                break  # the next run removes the rest
+            raise CommitConflictError(str(error)) from error
+        removed = done.change.removed if isinstance(done, Landed) else ()
+        figures.update(
+            removed_data_files_count=len(removed),
+            removed_rows_count=sum(file.record_count for file in removed),
+            removed_bytes_count=sum(file.file_size_in_bytes for file in removed),
         )
+        if len(removed) < MOST_FILES:
+            break
+    return figures
 
-    try:
-        done = commit_checked(
-            committer, name, plan, what=f"the removal of old rows from {name}", reached=reached, policy=_RACES
-        )
-    except StarvedError as error:
-        raise CommitConflictError(str(error)) from error
-    removed = done.change.removed if isinstance(done, Landed) else ()
-    return {
-        "removed_data_files_count": len(removed),
-        "removed_rows_count": sum(file.record_count for file in removed),
-        "removed_bytes_count": sum(file.file_size_in_bytes for file in removed),
-    }
+
+def _removal(
+    table: Table, *, name: str, removal: RemovedRows, read_up_to: int | None, arrived_before: datetime | None
+) -> TableChange | NothingToCommit:
+    """One commit of it, on exactly the metadata of a table."""
+    refuse_unpublishable(table)
+    column, before, earlier = removal.column, removal.before, removed_from(table)
+    found = find_old_files(table, column=column, before=before, read_up_to=read_up_to, arrived_before=arrived_before)
+    if not found.files:
+        return NothingToCommit(snapshot_id=None)
+    if earlier is not None and earlier.column != column:
+        raise UnpublishableError(f"Rows of {name} were removed by {earlier.column}, and these would go by {column}.")
+    newest = before if earlier is None else max(before, earlier.before)
+    said = replace(removal, before=newest, field_id=table.schema().find_field(column).field_id)
+    return TableChange(
+        operation=Operation.DELETE,
+        removed=found.files,
+        summary=said.entries(),  # what a rewind behind later removals shows again is known by it
+        properties=said.entries(),
+    )

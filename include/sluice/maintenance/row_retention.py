@@ -57,7 +57,7 @@ class OldFiles:
     before: rows are old whose time in `column` is earlier.
     files, rows, data_bytes: of the files that go. partitions: the number of these, by their partition as a path.
     unread: the files that would go, and that a reader has not read yet. mixed: those that hold old and other rows.
-    more, more_rows: old ones beyond the most that one run removes, and their rows.
+    more, more_rows: old ones beyond the most that one commit removes, and their rows.
     unbounded: those without bounds of the column, of which it is not known whether they are old.
     fresh: those that would go, and that have arrived too lately. read_up_to, arrived_before: as of the options.
     """
@@ -204,8 +204,8 @@ def decide_row_retention(policy: RetentionDeclaration | None, seen: RowRetention
             READ_UP_TO: old.read_up_to,
             AGREED: agreed,
             ARRIVED_BEFORE: old.arrived_before,
-            "old_files": old.files,
-            OLD_ROWS: old.rows,
+            "old_files": old.files + old.more,
+            OLD_ROWS: old.rows + old.more_rows,
             "old_bytes": old.data_bytes,
         },
         gain=old.files,
@@ -274,7 +274,7 @@ def _sentence(old: OldFiles) -> str:
     said += [f"{_count(old.mixed)} with older rows beside others stay until all are old"] if old.mixed else []
     said += [f"{_count(old.fresh)} more have arrived less than a day ago, and go after that"] if old.fresh else []
     said += [f"{_count(old.unread)} more wait for streams that have not read them"] if old.unread else []
-    said += [f"{_count(old.more)} more with {old.more_rows:,} rows go with the next runs"] if old.more else []
+    said += [f"{_count(old.more)} more with {old.more_rows:,} rows go in further commits"] if old.more else []
     return "; ".join(said) + _unbounded(old)
 
 

@@ -219,17 +219,18 @@ def test_a_person_cannot_agree_to_another_column() -> None:
     assert decision.explanation.endswith("declare the retention by arrived_at, or turn it off")
 
 
-def test_rows_of_later_runs_count_for_nearly_all() -> None:
-    """A run removes so many files at most: the first lots of all of them would be few."""
+def test_rows_of_later_commits_count_for_nearly_all() -> None:
+    """A commit removes so many files at most: the first lots of all of them would be few."""
     decision = decided(agreed=None, earlier=BEFORE, old=replace(OLD, more=7, more_rows=90_000), rows=100_000)
     assert decision.reason is StepReason.NOT_AGREED
 
 
-def test_files_without_bounds_and_those_of_later_runs_are_named() -> None:
+def test_files_without_bounds_and_those_of_later_commits_are_named() -> None:
     decision = decided(old=replace(OLD, unbounded=2, more=3, more_rows=4))
     assert (
-        "3 files more with 4 rows go with the next runs; 2 files have no bounds of at and stay" in decision.explanation
+        "3 files more with 4 rows go in further commits; 2 files have no bounds of at and stay" in decision.explanation
     )
+    assert (decision.options["old_files"], decision.options["old_rows"]) == (5, 5_004), "a person agrees to all"
     none = decided(old=replace(OLD, files=0, unbounded=1))
     assert "1 file have no bounds of at" in none.explanation
 
