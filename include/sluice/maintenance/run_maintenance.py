@@ -195,7 +195,9 @@ class TableMaintenance:
 
         Returns
         -------
-        The run; none when a step is left that needs Spark. Only the rewrite of files was done and recorded then.
+        The run; none when a step is left that needs Spark. Only the rewrite of files was done and recorded then. A step
+        that failed ends the run, and so does one to which a person has agreed here and that yielded: Spark's part is
+        planned without this agreement, and would be refused.
 
         Raises
         ------
@@ -206,7 +208,8 @@ class TableMaintenance:
             if plan.needs_spark and plan.has_work_here:
                 run = self._carry_out(plan.without_spark(), table, None)
                 table, plan = self._plan(name)
-                if not plan.has_work or any(done.outcome is StepOutcome.FAILED for done in run.operations):
+                ends = (StepOutcome.FAILED,) if self.agreed is None else (StepOutcome.FAILED, StepOutcome.YIELDED)
+                if not plan.has_work or any(done.outcome in ends for done in run.operations):
                     return run
             return None if plan.needs_spark else self._carry_out(plan, table, None)
 
