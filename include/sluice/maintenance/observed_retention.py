@@ -73,7 +73,7 @@ def observe_retention(
         old=_old_files(table, policy.column, policy.older_than, bound, now=now),
         stopping=(
             *_stopping(declarations, seen.table),
-            *(f"{stream}, whose declaration is not known," for stream in unknown),
+            *(_of_an_unknown_one(stream, is_declared=stream in unreadable) for stream in unknown),
         ),
         waits_for="; ".join(waits),
         format_version=table.metadata.format_version,
@@ -112,11 +112,16 @@ def _of_a_broken_file(stream: str) -> str:
     )
 
 
+def _of_an_unknown_one(stream: str, *, is_declared: bool) -> str:
+    way_out = "repair it, `sluice validate` shows what is wrong" if is_declared else f"`sluice stream stop {stream}`"
+    return f"{stream}, whose declaration is not known, would stop where rows are deleted, if it says so: {way_out}"
+
+
 def _stopping(declarations: Declarations, table: str) -> Iterator[str]:
     for loaded in declarations.streams.values():
         for name, source in streamed_tables(loaded.declaration):
             if source.table == table and source.on_delete == "fail":
-                yield f"{loaded.name} (input {name})"
+                yield f"{loaded.name} (input {name}) would stop where rows are deleted: declare `on_delete: skip` there"
 
 
 def _refreshes(ledger: Ledger, readers: Sequence[ReaderObservation]) -> Iterator[str]:

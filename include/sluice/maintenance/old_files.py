@@ -106,6 +106,7 @@ def find_old_files(
         partitions=Counter(path for path, _ in old),
         read_up_to=read_up_to,
         arrived_before=arrived_before,
+        has_column=_time_field(table, column) is not None,
         **counts,
     )
     return FoundFiles(seen=seen, files=files)
@@ -122,10 +123,9 @@ def _fresh_snapshots(table: Table, arrived_before: datetime | None) -> frozenset
 def _parts(
     table: Table, column: str, before: datetime, read_up_to: int | None, fresh_ones: frozenset[int]
 ) -> Iterator[_Part]:
-    newest = table.current_snapshot()
-    field = next((one for one in table.schema().fields if one.name == column), None)
-    if newest is None or field is None or not isinstance(field.field_type, (DateType, TimestampType, TimestamptzType)):
-        return  # a table that was not changed to its declaration yet
+    newest, field = table.current_snapshot(), _time_field(table, column)
+    if newest is None or field is None:
+        return
 
     border = _border(field, before)
 
@@ -149,6 +149,13 @@ def _parts(
 
     with catalog_refusals(f"read the manifests of {'.'.join(table.name())}"):
         yield from each_manifest(read, _may_be_old(table, newest.manifests(table.io), field, before))
+
+
+def _time_field(table: Table, column: str) -> NestedField | None:
+    """The date or time by which rows go; none in a table that was not changed to its declaration yet."""
+    field = next((one for one in table.schema().fields if one.name == column), None)
+    is_time = field is not None and isinstance(field.field_type, (DateType, TimestampType, TimestamptzType))
+    return field if is_time else None
 
 
 def _has_no_time(field: NestedField, file: DataFile) -> bool:

@@ -59,6 +59,7 @@ class OldFiles:
     unread: the files that would go, and that a reader has not read yet. mixed: those that hold old and other rows.
     more, more_rows: old ones beyond the most that one commit removes, and their rows.
     unbounded: those without bounds of the column, of which it is not known whether they are old.
+    has_column: whether the table has the column, as a date or a time.
     fresh: those that would go, and that have arrived too lately. read_up_to, arrived_before: as of the options.
     """
 
@@ -74,6 +75,7 @@ class OldFiles:
     more: int = 0
     more_rows: int = 0
     unbounded: int = 0
+    has_column: bool = True
     read_up_to: int | None = None
     arrived_before: datetime | None = None
 
@@ -82,8 +84,8 @@ class OldFiles:
 class RowRetention:
     """What decides about the old rows of a table.
 
-    old: unset where they were not looked for. stopping: the readers, named for a sentence, that would stop where rows
-    are removed, or of which that is unknown. waits_for: what has to end before rows may go; empty for nothing.
+    old: unset where they were not looked for. stopping: a sentence for each reader that would stop where rows are
+    removed, or of which that is unknown. waits_for: what has to end before rows may go; empty for nothing.
     format_version: of the table. rows: in all its files. earlier: what it says of rows that it has removed before.
     agreed: the retention to which a person agrees now, who has seen what goes; unset for none.
     """
@@ -170,13 +172,15 @@ def decide_row_retention(policy: RetentionDeclaration | None, seen: RowRetention
     if policy is None or policy.older_than is None or old is None:
         return skipped(step, StepReason.NOT_DECLARED, _undeclared(policy))
     if seen.format_version != 2:
-        why = f"rows are old, and the table has format version {seen.format_version}; Sluice writes version 2"
+        why = (
+            f"rows are old, and the table has format version {seen.format_version}; Sluice writes version 2: turn the "
+            "retention off, and delete them by Spark"
+        )
         return _refused(StepReason.FORMAT_VERSION, why) if old.files else _none(old, policy)
     if not old.files and not old.unread:
         return _none(old, policy)
     if seen.stopping:
-        why = f"{' and '.join(seen.stopping)} would stop where rows are deleted: declare `on_delete: skip` there"
-        return _refused(StepReason.READER_STOPS, why)
+        return _refused(StepReason.READER_STOPS, "; ".join(seen.stopping))
     if pins.holds:
         return held(step, pins.holds)
     if seen.waits_for:
@@ -264,6 +268,8 @@ def _none(old: OldFiles, policy: RetentionDeclaration) -> StepDecision:
     mixed = f"; {_count(old.mixed)} with older rows beside others stay until all are old" if old.mixed else ""
     no = "no file" if not old.fresh else f"besides {_count(old.fresh)} that arrived less than a day ago, no file"
     why = f"{no} holds only rows whose {old.column} is more than {kept} ago{mixed}{_unbounded(old)}"
+    if not old.has_column:
+        why = f"the table has no date or time {old.column} yet: `sluice table create` changes it to its declaration"
     return skipped(MaintenanceStep.REMOVE_OLD_ROWS, StepReason.NO_OLD_ROWS, why)
 
 

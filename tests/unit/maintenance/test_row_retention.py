@@ -61,7 +61,7 @@ def test_files_with_old_rows_alone_go() -> None:
         ({"old": None}, NO_PINS, StepAction.SKIP, StepReason.NOT_DECLARED),
         ({"old": replace(OLD, files=0)}, NO_PINS, StepAction.SKIP, StepReason.NO_OLD_ROWS),
         ({"old": replace(OLD, files=0, unread=1)}, NO_PINS, StepAction.SKIP, StepReason.READERS_BEHIND),
-        ({"stopping": ("silver (input rows)",)}, NO_PINS, StepAction.REFUSE, StepReason.READER_STOPS),
+        ({"stopping": ("silver would stop",)}, NO_PINS, StepAction.REFUSE, StepReason.READER_STOPS),
         ({"waits_for": "refresh 3 of silver reads"}, NO_PINS, StepAction.SKIP, StepReason.READERS_BEHIND),
         ({"format_version": 3}, NO_PINS, StepAction.REFUSE, StepReason.FORMAT_VERSION),
         ({}, held(HoldReason.READER_NOT_STARTED), StepAction.SKIP, StepReason.READER_NOT_STARTED),
@@ -246,3 +246,10 @@ def test_a_stream_that_looks_the_table_up_is_named_where_rows_go(agreed: Retenti
     said = "enriched looks the table up, and finds no match any more for old rows"
     assert list(removal_notes([decided(agreed=agreed)], ["enriched"])) == [said]
     assert list(removal_notes([decided(old=replace(OLD, files=0))], ["enriched"])) == []
+
+
+def test_a_table_without_the_column_is_to_be_changed_first() -> None:
+    """It was renamed in the declaration alone."""
+    decision = decided(old=replace(OLD, files=0, has_column=False))
+    assert decision.reason is StepReason.NO_OLD_ROWS
+    assert decision.explanation.startswith("the table has no date or time at yet: `sluice table create`")
