@@ -12,6 +12,7 @@ from sluice.ledger.maintenance_runs import MaintenanceStep
 from sluice.maintenance.rewrite_calls import (
     LARGEST_CALL_FILES,
     MOST_FILES,
+    MOST_FILES_OF_A_RUN,
     PartitionWork,
     rewrite_calls,
     unnamed_because,
@@ -87,7 +88,8 @@ def _rewrite(
     why_spark: str,
 ) -> StepDecision:
     found = _work(policy, due, hiding)
-    work = work_of_a_run(found) if why_spark else found
+    most = LARGEST_CALL_FILES if unnamed_because(seen, [*due, *hiding]) else MOST_FILES_OF_A_RUN  # one call, or several
+    work = work_of_a_run(found, most_files=most) if why_spark else found
     done = {one.partition.partition for one in work}
     later = len({one.partition.partition for one in set(found).difference(work)})
     hiding = [one.partition for one in work if one.is_hiding]

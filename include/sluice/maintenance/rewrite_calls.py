@@ -19,7 +19,8 @@ LARGEST_CALL_FILES = 5_000
 """How many files one call of Spark rewrites at most: its plan is held in the driver's memory."""
 
 COMMIT_BYTES = 1024**3
-"""How much one commit of a compaction replaces, roughly: a conflict then costs minutes of work and not hours."""
+"""How much partitions that are put together into one commit have, roughly: a conflict then costs minutes of work and
+not hours. A partition of more bytes is one commit nevertheless (`_repeated`)."""
 
 MOST_COMMITS = 10
 """How many commits one compaction makes, roughly at most; every one adds a snapshot."""
@@ -86,16 +87,16 @@ def unnamed_because(seen: TableObservation, partitions: Sequence[PartitionObserv
     return ""
 
 
-def work_of_a_run(work: Sequence[PartitionWork]) -> tuple[PartitionWork, ...]:
+def work_of_a_run(work: Sequence[PartitionWork], *, most_files: int = MOST_FILES_OF_A_RUN) -> tuple[PartitionWork, ...]:
     """The work that one run does by Spark: first a share of that which writes deletes away, then what gains most. Of
     the last partition it does a part, where there are more files than a run rewrites."""
     ranked = sorted(work, key=lambda one: one.gain, reverse=True)
     most = MOST_PARTITIONS * MOST_COMMITS
     hiding = [one for one in ranked if one.is_hiding]
-    first = _fitting(hiding, int(HIDING_SHARE * most), int(HIDING_SHARE * MOST_FILES_OF_A_RUN))
+    first = _fitting(hiding, int(HIDING_SHARE * most), int(HIDING_SHARE * most_files))
     taken = {one.key for one in first}
     others = [one for one in ranked if one.key not in taken]
-    files = MOST_FILES_OF_A_RUN - sum(one.files for one in first)
+    files = most_files - sum(one.files for one in first)
     return tuple(sorted((*first, *_fitting(others, most - len(first), files)), key=lambda one: one.gain, reverse=True))
 
 

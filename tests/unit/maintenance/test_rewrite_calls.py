@@ -114,6 +114,8 @@ def test_partitions_that_cannot_be_named_wait_for_the_recent_ones(
 
     of_all = decided(by_spark(replace(first, small_files=9_000), of_day(2), **change))
     assert of_all.calls == (RewriteCall(),), "all of them, as none is recent, and once: Iceberg finds others besides"
+    assert of_all.explanation.startswith("5000 small files"), "one call rewrites no more"
+    assert of_all.left == 2
     assert of_all.action is StepAction.RUN
 
 
