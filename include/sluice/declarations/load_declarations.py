@@ -191,6 +191,7 @@ def _load_table(file: Path) -> tuple[LoadedTable | None, tuple[DeclarationError,
         declared=declaration.maintenance,
         is_sorted=bool(declaration.sort_order),
         z_orderable=declaration.z_orderable,
+        countable=declaration.countable,
         times=declaration.partition_times,
         document=document,
     )

@@ -1,4 +1,4 @@
-"""The declared maintenance of a table: retention of rows, compaction, manifests, expiry, orphan removal."""
+"""The declared maintenance of a table: retention of rows, compaction, manifests, expiry, orphans, statistics."""
 
 from __future__ import annotations
 
@@ -121,6 +121,26 @@ class OrphanRemovalDeclaration(Declared):
         return self
 
 
+class StatisticsDeclaration(Declared):
+    """Which statistics of the newest snapshot Spark computes, for the planners of engines that read them."""
+
+    columns: tuple[ColumnName, ...] | None = Field(
+        None,
+        description="of which it estimates how many distinct values they have, which reads them whole; unset: of every "
+        "column, `[]`: of none. Of a table with partitions the rows, files and bytes of each are counted, too",
+    )
+    older_than: Duration = Field(
+        timedelta(days=7), description="how long the table may have changed since, before they are computed again"
+    )
+
+    @model_validator(mode="after")
+    def _columns_differ(self) -> Self:
+        columns = self.columns or ()
+        if double := next((name for index, name in enumerate(columns) if name in columns[:index]), None):
+            raise wrong(f"the column {double} is named twice", "columns")
+        return self
+
+
 Day = Literal["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
 
 _DAYS: tuple[Day, ...] = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
@@ -171,6 +191,9 @@ class MaintenanceDeclaration(Declared):
     orphan_removal: OrphanRemovalDeclaration | None = Field(
         None, description="files that dead writers left behind go to a trash; `{}` turns it on"
     )
+    statistics: StatisticsDeclaration | None = Field(
+        None, description="distinct values of columns and rows of partitions are counted; `{}` turns it on"
+    )
     content_check_bytes: ByteSize = Field(
         ByteSize(512 * 1024**2),
         ge=0,
@@ -182,5 +205,5 @@ class MaintenanceDeclaration(Declared):
     @property
     def is_any(self) -> bool:
         """Whether there is anything to do at all."""
-        steps = (self.compaction, self.manifest_rewrite, self.expiry, self.orphan_removal)
+        steps = (self.compaction, self.manifest_rewrite, self.expiry, self.orphan_removal, self.statistics)
         return any(step is not None for step in steps) or (self.retention is not None and self.retention.is_whole)

@@ -79,7 +79,8 @@ class OwnMaintenance:
     """What a table declares itself.
 
     is_sorted: whether it has a sort order. z_orderable: the columns by which its rows can be z-ordered.
-    times: the columns by whose times it is partitioned. document: unset for a quarantine.
+    times: the columns by whose times it is partitioned. countable: the columns whose distinct values are counted.
+    document: unset for a quarantine.
     """
 
     table: str
@@ -87,6 +88,7 @@ class OwnMaintenance:
     is_sorted: bool = False
     z_orderable: frozenset[str] = frozenset()
     times: frozenset[str] = frozenset()
+    countable: frozenset[str] = frozenset()
     document: Document | None = field(default=None, compare=False)
 
 
@@ -124,8 +126,8 @@ class LoadedPolicy:
 
     def _layers(self, own: OwnMaintenance) -> tuple[_Layer, ...]:
         """The nearest first. Of what others say, the strategy `sort` is for tables that have a sort order, `z_order`
-        for those that have its columns, and the column of a retention for those that are partitioned by it. The nearest
-        strategy brings its columns, or none."""
+        for those that have its columns, the column of a retention for those that are partitioned by it, and of the
+        columns of statistics those that a table has. The nearest strategy brings its columns, or none."""
         namespace = own.table.partition(".")[0]
         shared = self.declaration
         of_namespace = shared.namespaces.get(namespace, MaintenanceDeclaration())
@@ -164,6 +166,10 @@ def _shared(declared: MaintenanceDeclaration, own: OwnMaintenance) -> Mapping[st
         said = _without(said, "strategy", "z_order")
     if retention is not None and retention.get("column") not in (None, *own.times):
         said = {**said, "retention": {key: value for key, value in retention.items() if key != "column"}}
+    statistics = said.get("statistics")
+    if statistics is not None and statistics.get("columns") is not None:
+        columns = tuple(name for name in statistics["columns"] if name in own.countable)
+        said = {**said, "statistics": {**statistics, "columns": columns}}
     return said
 
 
@@ -231,5 +237,5 @@ def _words(value: object) -> str:
     if isinstance(value, timedelta):
         return duration_words(value)
     if isinstance(value, tuple):
-        return ", ".join(value)
+        return ", ".join(value) or "none"
     return value.human_readable(separator=" ") if isinstance(value, ByteSize) else str(value)

@@ -239,6 +239,16 @@ class TableDeclaration(Declared):
         return self
 
     @model_validator(mode="after")
+    def _statistics_are_of_its_columns(self) -> Self:
+        statistics = self.maintenance.statistics
+        for index, name in enumerate((statistics.columns if statistics is not None else None) or ()):
+            at = ("maintenance", "statistics", "columns", index)
+            self._require_column(name, *at)
+            if name not in self.countable:
+                raise wrong(f"{name} has values within its values, and no distinct ones are counted", *at)
+        return self
+
+    @model_validator(mode="after")
     def _properties_are_the_declarations(self) -> Self:
         for name, value in self.properties.items():
             if (problem := property_problem(name, value)) is not None:
@@ -303,6 +313,11 @@ class TableDeclaration(Declared):
         """The columns by which its rows can be z-ordered."""
         fit = (one.name for one in self.columns if self._z_order_problem(one) is None)
         return frozenset() if self._has_z_column else frozenset(fit)
+
+    @property
+    def countable(self) -> frozenset[str]:
+        """The columns of which Iceberg counts the distinct values."""
+        return frozenset(one.name for one in self.columns if kind_of(one.column_type) not in _WITHOUT_ORDER)
 
     @property
     def partition_times(self) -> frozenset[str]:

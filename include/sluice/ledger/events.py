@@ -97,6 +97,7 @@ class EventAction(StrEnum):
     REWRITE_MANIFESTS = "rewrite_manifests"
     PIN_SNAPSHOTS = "pin_snapshots"
     EXPIRE_SNAPSHOTS = "expire_snapshots"
+    COMPUTE_STATISTICS = "compute_statistics"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from pydantic import TypeAdapter
-from sqlalchemy import BigInteger, Identity, Index, column, func, insert, join, select, true
+from sqlalchemy import BigInteger, Identity, Index, column, func, insert, join, or_, select, true
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -27,6 +27,7 @@ class MaintenanceStep(StrEnum):
     PIN_SNAPSHOTS = "pin_snapshots"
     EXPIRE_SNAPSHOTS = "expire_snapshots"
     REMOVE_ORPHANS = "remove_orphans"
+    COMPUTE_STATISTICS = "compute_statistics"
 
 
 class StepOutcome(StrEnum):
@@ -172,6 +173,17 @@ def newest_done(ledger: Ledger, table: str, step: MaintenanceStep) -> datetime |
     newest = select(MaintenanceRun.ended_at).where(MaintenanceRun.table == table, done)
     with ledger.transaction() as connection:
         return connection.scalars(newest.order_by(MaintenanceRun.number.desc()).limit(1)).first()
+
+
+def newest_computed(ledger: Ledger, table: str) -> StepObservation | None:
+    """What came of the newest statistics of a table that were computed or refused by its store; none before that."""
+    step = MaintenanceStep.COMPUTE_STATISTICS
+    ends = (StepOutcome.DONE, StepOutcome.REFUSED)
+    done = (MaintenanceRun.operations.cast(JSONB).contains([{"step": step, "outcome": end}]) for end in ends)
+    newest = select(MaintenanceRun.operations).where(MaintenanceRun.table == table, or_(*done))
+    with ledger.transaction() as connection:
+        found = connection.scalars(newest.order_by(MaintenanceRun.number.desc()).limit(1)).first()
+    return None if found is None else next(one for one in _STEPS.validate_python(found) if one.step is step)
 
 
 def effort_since(ledger: Ledger, since: datetime) -> tuple[float, int]:

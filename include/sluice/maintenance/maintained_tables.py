@@ -22,7 +22,7 @@ from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.declarations.table_lookups import lookups_of
 from sluice.ledger.connection import Ledger
-from sluice.ledger.maintenance_runs import MaintenanceObservation, MaintenanceStep, newest_done
+from sluice.ledger.maintenance_runs import MaintenanceObservation, MaintenanceStep, newest_computed, newest_done
 from sluice.ledger.refreshes import kept_shadows
 from sluice.ledger.runs import live_streams
 from sluice.maintenance.compaction_plan import small_file_bytes
@@ -157,7 +157,6 @@ def plan_table_maintenance(
     kept_streams = unreadable_streams(declarations) | live | kept_shadows(ledger)
     named = named_pins(declarations, seen)
     pins = plan_pins(seen=seen, readers=readers, writers=writers, named=named, kept_streams=kept_streams)
-    pins = _with_retention(pins, seen, declaration, table)
     retention = observe_retention(
         ledger,
         declarations,
@@ -174,11 +173,12 @@ def plan_table_maintenance(
     plan = plan_maintenance(
         policy=policy,
         seen=seen,
-        pins=pins,
+        pins=_with_retention(pins, seen, declaration, table),
         now=now,
         looked_at=None if policy.orphan_removal is None else newest_done(ledger, name, MaintenanceStep.REMOVE_ORPHANS),
         named_tags=None if unknown else named_tags(declarations, name),
         retention=retention,
+        computed=None if policy.statistics is None else newest_computed(ledger, name),
     )
     plan = _with_readers(plan, declarations, declaration, table, readers=len(readers), unknown=unknown)
     return put_off(plan, late_writers=writers_that_defer(ledger, declarations, name))

@@ -16,13 +16,14 @@ from sluice.declarations.maintenance_declaration import (
     OrphanRemovalDeclaration,
 )
 from sluice.declarations.scalar_types import duration_words
-from sluice.ledger.maintenance_runs import MaintenanceStep
+from sluice.ledger.maintenance_runs import MaintenanceStep, StepObservation
 from sluice.maintenance import row_retention
 from sluice.maintenance.compaction_plan import decide_compaction
 from sluice.maintenance.pin_plan import PinPlan
 from sluice.maintenance.reader_costs import ReaderCost
 from sluice.maintenance.reference_plan import old_references, without
 from sluice.maintenance.row_retention import NO_RETENTION, RowRetention, decide_row_retention, left_after
+from sluice.maintenance.statistics_plan import decide_statistics
 from sluice.maintenance.step_decision import (
     SECONDS_OF_A_FILE,
     SPARK_SECONDS,
@@ -103,6 +104,7 @@ def plan_maintenance(
     looked_at: datetime | None = None,
     named_tags: Collection[str] | None = (),
     retention: RowRetention = NO_RETENTION,
+    computed: StepObservation | None = None,
 ) -> MaintenancePlan:
     """Decide every step for a table as it was observed at `now`.
 
@@ -111,6 +113,7 @@ def plan_maintenance(
     named_tags: those that inputs name; unset while a stream may read any.
     looked_at: when the table was last searched for files that dead writers left behind; unset: never.
     retention: what decides about old rows, where the table declares that they go.
+    computed: what came of the newest statistics; unset: there were none.
     """
     old_rows = decide_row_retention(policy.retention, retention, pins)
     steps = (
@@ -120,6 +123,7 @@ def plan_maintenance(
         _decide_pins(policy.expiry, pins),
         _decide_expiry(expiry_of(policy), seen, pins, now, named_tags=named_tags),
         _decide_orphan_removal(policy.orphan_removal, seen, looked_at, now),
+        decide_statistics(policy.statistics, seen, now, tried=computed),
     )
     plan = MaintenancePlan(seen=seen, pins=pins, steps=steps, content_check_bytes=int(policy.content_check_bytes))
     window = policy.window

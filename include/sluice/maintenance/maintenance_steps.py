@@ -3,7 +3,7 @@
 Writers have priority: when a stream commits while a rewrite is running, the rewrite starts over a few times, and then
 yields and reports it. After a failed step no later step runs, because expiry would remove the evidence. Small groups of
 files are put together here (`file_rewrite`); what else reads and writes files is done by an engine, behind the port
-`TableProcedures`.
+`table_procedures.TableProcedures`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_attempt
 
@@ -26,8 +26,10 @@ from sluice.maintenance.old_files import remove_old_files
 from sluice.maintenance.pin_commit import commit_pins, remove_references
 from sluice.maintenance.rewrite_calls import after_conflict
 from sluice.maintenance.row_retention import AGREED, ARRIVED_BEFORE, BEFORE, COLUMN, READ_UP_TO
+from sluice.maintenance.statistics_plan import NewRefusalsError, compute_statistics
 from sluice.maintenance.step_decision import RewriteCall, StepAction, StepDecision, StepReason
 from sluice.maintenance.step_progress import StepProgress
+from sluice.maintenance.table_procedures import TableProcedures
 from sluice.publication.crash_points import Reached, unnoticed
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.tables.catalog import catalog_refusals
@@ -36,44 +38,6 @@ from sluice.tables.table_observation import TableObservation
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
-
-
-class TableProcedures(Protocol):
-    """Iceberg's procedures on one table. Each returns its result by the procedure's own column names.
-
-    Each raises CommitConflictError when another writer committed first, and LakehouseError when it fails otherwise.
-    """
-
-    def rewrite_data_files(
-        self, options: Mapping[str, str], *, where: str, is_sorted: bool, z_order: Sequence[str]
-    ) -> Mapping[str, Any]:
-        """Write small files together into larger ones, with one commit.
-
-        Parameters
-        ----------
-        options: of the procedure, by their names.
-        where: the filter of the files, as Iceberg's JSON; empty for all.
-        is_sorted: whether all their rows are sorted by the order of the table.
-        z_order: the columns by which all their rows are z-ordered; empty for none.
-        """
-
-    def remove_dangling_deletes(self) -> int:
-        """Remove the delete files that hide nothing any more, and return their number."""
-
-    def rewrite_manifests(self) -> Mapping[str, Any]:
-        """Write the manifests together into fewer ones."""
-
-    def expire_snapshots(self, *, older_than: datetime, retain_last: int) -> Mapping[str, Any]:
-        """Remove the snapshots that are older than a time, except so many of the newest ones of each branch."""
-
-    def changed_content(self, rewrites: Sequence[tuple[int, int]], *, is_hashed: bool) -> str:
-        """Describe the first difference between the rows of a rewrite and of its parent; empty when there is none.
-
-        Parameters
-        ----------
-        rewrites: the snapshots, each as (parent, rewrite).
-        is_hashed: whether rows are compared by their hashes; if not, they are counted.
-        """
 
 
 _Work = Callable[[StepDecision, MaintenancePlan, int | None], Mapping[str, Any]]
@@ -92,6 +56,7 @@ class Setback(StrEnum):
     EARLIER_STEP_FAILED = "earlier_step_failed"
     ORPHANS_NEEDED = "orphans_needed"
     NOT_ALLOWED = "not_allowed"
+    STORE_REFUSES = "store_refuses"
 
 
 class _SetbackError(Exception):
@@ -189,6 +154,7 @@ class TableMaintainer:
             MaintenanceStep.PIN_SNAPSHOTS: self._pin_snapshots,
             MaintenanceStep.EXPIRE_SNAPSHOTS: partial(self._expire_snapshots, progress),
             MaintenanceStep.REMOVE_ORPHANS: self._remove_orphans,
+            MaintenanceStep.COMPUTE_STATISTICS: lambda due, _, __: compute_statistics(self._engine, due),
         }
         work = works[decision.step]
         tries = Retrying(stop=stop_after_attempt(ATTEMPTS), retry=retry_if_exception_type(CommitConflictError))
@@ -209,6 +175,9 @@ class TableMaintainer:
             is_of_orphans = decision.step is MaintenanceStep.REMOVE_ORPHANS
             why = Setback.ORPHANS_NEEDED if is_of_orphans else Setback.NOT_ALLOWED
             return _observation(decision, StepOutcome.REFUSED, why, str(error), attempts=attempts)
+        except NewRefusalsError as error:
+            refuses = Setback.STORE_REFUSES
+            return _observation(decision, StepOutcome.REFUSED, refuses, str(error), attempts=1, result=error.result)
         except (LakehouseError, DeliveryError) as error:  # also a commit whose answer was lost: it may have landed
             explanation, failed = f"{error}{progress.share}", Setback.PROCEDURE_FAILED
             made = progress.result

@@ -57,6 +57,9 @@ class StepReason(StrEnum):
     YOUNG_TABLE = "young_table"
     LOOKED_RECENTLY = "looked_recently"
     ORPHANS_UNKNOWN = "orphans_unknown"
+    STATISTICS_OUTDATED = "statistics_outdated"
+    STATISTICS_CURRENT = "statistics_current"
+    STORE_REFUSES = "store_refuses"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -140,4 +140,6 @@ def _outlook(step: MaintenanceStep, run: MaintenanceObservation, policy: Mainten
         return "due now" if left.total_seconds() <= 0 else f"due in {duration_text(left)}, by the oldest snapshot"
     if step is MaintenanceStep.REMOVE_ORPHANS and policy.orphan_removal is not None:
         return f"looked for {duration_words(policy.orphan_removal.every)} after the last time"
+    if step is MaintenanceStep.COMPUTE_STATISTICS and policy.statistics is not None:
+        return f"computed again {duration_words(policy.statistics.older_than)} after the table has changed"
     return "due when a reader has moved on" if step is MaintenanceStep.PIN_SNAPSHOTS and policy.expiry else ""

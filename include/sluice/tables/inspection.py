@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -28,6 +28,8 @@ from sluice.tables.table_observation import (
     ReferenceKind,
     ReferenceObservation,
     SnapshotObservation,
+    StatisticsKind,
+    StatisticsObservation,
     TableObservation,
 )
 
@@ -77,6 +79,10 @@ def observe_table(
         file_sizes=counted.file_sizes if counted else tuple(files.by_size),
         rewrite_limits=limits,
         table_uuid=str(table.metadata.table_uuid),
+        location=table.location(),
+        statistics=tuple(_statistics(table)),
+        is_partitioned=not table.spec().is_unpartitioned(),
+        columns=_columns_of(table, newest),
         counted=counted,
     )
 
@@ -223,6 +229,22 @@ def _snapshot(snapshot: Snapshot) -> SnapshotObservation:
         publication_key=summary.additional_properties.get(PUBLICATION_KEY) if summary else None,
         removed_bytes=int(summary.additional_properties.get("removed-files-size", 0)) if summary else 0,
     )
+
+
+def _columns_of(table: Table, snapshot: Snapshot | None) -> tuple[str, ...]:
+    """The columns of a snapshot's schema: one that was added since has no values in it."""
+    schema = table.schemas().get(snapshot.schema_id) if snapshot and snapshot.schema_id is not None else None
+    return tuple(field.name for field in (schema or table.schema()).fields)
+
+
+def _statistics(table: Table) -> Iterator[StatisticsObservation]:
+    schema = table.schema()
+    for file in table.metadata.statistics:
+        fields = sorted({field for blob in file.blob_metadata for field in blob.fields})
+        names = tuple(name for field in fields if (name := schema.find_column_name(field)) is not None)
+        yield StatisticsObservation(kind=StatisticsKind.COLUMNS, snapshot_id=file.snapshot_id, columns=names)
+    for partitions in table.metadata.partition_statistics:
+        yield StatisticsObservation(kind=StatisticsKind.PARTITIONS, snapshot_id=partitions.snapshot_id)
 
 
 def _references(table: Table) -> tuple[ReferenceObservation, ...]:

@@ -44,6 +44,22 @@ class ReferenceObservation:
     snapshot_id: int
 
 
+class StatisticsKind(StrEnum):
+    """What a statistics file is about: how many distinct values columns have, or the rows and files of partitions."""
+
+    COLUMNS = "columns"
+    PARTITIONS = "partitions"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatisticsObservation:
+    """A statistics file of one snapshot. columns: of which it says how many distinct values they have."""
+
+    kind: StatisticsKind
+    snapshot_id: int
+    columns: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionObservation:
     """The data files of one partition at the newest snapshot.
@@ -103,7 +119,9 @@ class TableObservation:
     file_sizes: how many data files of the newest snapshot are below each of `FILE_SIZE_EDGES` and not below the edge
         before, and how many are larger.
     rewrite_limits: why its small files cannot be written again without Spark (`tables.rewrite_limits`).
-    table_uuid: of this table, and of no other one of its name.
+    table_uuid: of this table, and of no other one of its name. location: its folder.
+    statistics: every statistics file that the metadata lists. is_partitioned: by its default spec.
+    columns: those that the schema of the newest snapshot has.
     has_earlier_spec: whether a live data file is of an earlier partition spec.
     counted: set when the files were not read but are those of an earlier look; then there are no partitions.
     """
@@ -124,6 +142,10 @@ class TableObservation:
     rewrite_limits: tuple[str, ...] = ()
     table_uuid: str = ""
     has_earlier_spec: bool = False
+    location: str = ""
+    statistics: tuple[StatisticsObservation, ...] = ()
+    is_partitioned: bool = False
+    columns: tuple[str, ...] = ()
     counted: FileCounts | None = None
 
     @property

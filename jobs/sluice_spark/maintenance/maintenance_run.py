@@ -20,13 +20,16 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.maintenance_runs import MaintenanceObservation
 from sluice.maintenance.file_rewrite import CommitConflictError
 from sluice.maintenance.run_maintenance import open_maintenance
+from sluice.maintenance.table_procedures import StoreRefusesError
 from sluice.settings import Settings
+from sluice.tables.table_observation import StatisticsKind
 from sluice_spark.session.columns import quoted, quoted_table
 from sluice_spark.session.jvm import jvm_of
 from sluice_spark.session.row_content import fingerprint_of, sums_of_rows
 
 _LOST = "org.apache.iceberg.exceptions.CommitFailedException"
 _INVALID = "org.apache.iceberg.exceptions.ValidationException"
+_OF_S3 = "software.amazon.awssdk.services.s3.model.S3Exception"
 _BEGINNINGS = (
     "Missing required files to delete",
     "Cannot commit, ",
@@ -103,6 +106,16 @@ class SparkProcedures:
         values = {"older_than": older_than.isoformat(), "retain_last": retain_last}
         return self._call("expire_snapshots", bounds, values)
 
+    def compute_statistics(self, kind: StatisticsKind, *, columns: Sequence[str] | None) -> str:
+        """Compute statistics of the newest snapshot, and return the path of their file; empty where it has no rows."""
+        if kind is StatisticsKind.PARTITIONS:
+            found = self._call("compute_partition_stats", "", {})
+        else:
+            names = ", ".join(f"{{column_{place}}}" for place in range(len(columns or ())))
+            values = {f"column_{place}": name for place, name in enumerate(columns or ())}
+            found = self._call("compute_table_stats", f", columns => array({names})" if values else "", values)
+        return next((str(path) for path in found.values() if path is not None), "")
+
     def changed_content(self, rewrites: Sequence[tuple[int, int]], *, is_hashed: bool) -> str:
         """Describe the first difference between the rows of a rewrite and of its parent; empty when there is none."""
         with _lakehouse_errors():
@@ -119,6 +132,7 @@ class SparkProcedures:
                 row = self.open_session().sql(statement, table=self._qualified, **values).first()
             except Py4JJavaError as error:
                 _raise_conflict(error)
+                _raise_refusal(error)
                 raise
         return row.asDict() if row is not None else {}
 
@@ -158,6 +172,20 @@ def _raise_conflict(error: Py4JJavaError) -> None:
         name, message = cause.getClass().getName(), cause.getMessage() or ""
         if is_conflict(name, message):
             raise CommitConflictError(_first_line(message)) from error
+        cause = cause.getCause()
+
+
+_REFUSED = frozenset({403, 405, 501})
+"""What S3 answers to an object that it takes from no one, or not from this identity."""
+
+
+def _raise_refusal(error: Py4JJavaError) -> None:
+    """Raise the refusal of an object store among the causes, if there is one."""
+    cause = error.java_exception
+    while cause is not None:
+        if cause.getClass().getName() == _OF_S3 and cause.statusCode() in _REFUSED:
+            said = _first_line(cause.getMessage() or "").partition(", Request ID")[0]
+            raise StoreRefusesError(f"the object store answers {cause.statusCode()}, {said})") from error
         cause = cause.getCause()
 
 

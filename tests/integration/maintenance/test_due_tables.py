@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -168,24 +168,30 @@ def test_a_table_without_a_commit_is_looked_at_without_its_manifests(tables: Tab
         ).maintain_unless_due(name)
 
 
+def of_orphans(steps: Iterable[Any]) -> Any:
+    """The step that looks for what dead writers left."""
+    return next(one for one in steps if one.step is MaintenanceStep.REMOVE_ORPHANS)
+
+
 def test_what_dead_writers_left_is_looked_for_here_once_in_a_while(tables: Tables) -> None:
     name = tables.declare("searched", files=1, maintenance={**PATIENT, "orphan_removal": {}})
     assert tables.left_among(name) == ()
     (first,) = tables.runs(name)
-    assert first.operations[-1].reason == "young_table"
+    orphans = of_orphans(first.operations)
+    assert orphans.reason == "young_table"
     long_ago = first.ended_at - timedelta(days=7)
-    done = replace(first.operations[-1], outcome=StepOutcome.DONE)
+    done = replace(orphans, outcome=StepOutcome.DONE)
     record_maintenance(tables.ledger, replace(first, ended_at=long_ago, operations=(done,)))
     (planned,) = plan_tables(tables.settings, load_declarations(tables.folder), [name]).ranked
     assert [step.step for step in planned.plan.due] == [MaintenanceStep.REMOVE_ORPHANS]
 
     assert tables.left_among(name) == ()
 
-    looked = tables.runs(name)[0].operations[-1]
+    looked = of_orphans(tables.runs(name)[0].operations)
     assert (looked.outcome, looked.result["files"], looked.result["deletes"]) == (StepOutcome.DONE, 0, [])
     after = plan_tables(tables.settings, load_declarations(tables.folder), [name])
     assert after.ranked == ()
-    assert after.idle[0].steps[-1].reason == "looked_recently"
+    assert of_orphans(after.idle[0].steps).reason == "looked_recently"
 
 
 def test_a_commit_has_the_files_counted_again(tables: Tables) -> None:

@@ -130,6 +130,7 @@ def test_a_dry_run_shows_the_plan_and_changes_nothing(
         ("pin_snapshots", "skip"),
         ("expire_snapshots", "skip"),
         ("remove_orphans", "skip"),
+        ("compute_statistics", "skip"),
     ]
     after = answer(["table", "status", deployment.table], capsys)
     assert after["table"]["metadata_location"] == before["table"]["metadata_location"]

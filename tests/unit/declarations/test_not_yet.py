@@ -174,6 +174,7 @@ _WORKS_BELOW = {
         "leave_recent",
     ),
     "maintenance.orphan_removal.": ("older_than", "every"),
+    "maintenance.statistics.": ("columns", "older_than"),
     "maintenance.manifest_rewrite.": ("min_manifests",),
     "maintenance.expiry.": ("older_than", "retain_last", "tags", "branches"),
     "maintenance.window.": ("start", "end", "days", "time_zone"),

@@ -18,6 +18,7 @@ from sluice.declarations.maintenance_declaration import (
     ManifestRewriteDeclaration,
     OrphanRemovalDeclaration,
     RetentionDeclaration,
+    StatisticsDeclaration,
 )
 from sluice.ledger.maintenance_runs import MaintenanceStep
 from sluice.maintenance.compaction_plan import small_file_bytes
@@ -46,6 +47,7 @@ POLICY = MaintenanceDeclaration(
     expiry=ExpiryDeclaration(older_than=timedelta(minutes=10), retain_last=2),
     orphan_removal=OrphanRemovalDeclaration(),
 )
+EVERYTHING = POLICY.model_copy(update={"statistics": StatisticsDeclaration(), "retention": RETENTION})
 OLD_ROWS = RowRetention(old=OldFiles(column="at", before=NOON, files=1), agreed=RETENTION)
 NO_PINS = PinPlan(pins=(), to_set=(), to_remove=(), holds=(), keep_since=None)
 
@@ -349,7 +351,7 @@ def window(start: str, end: str, **more: Any) -> MaintenanceWindow:
     ids=["begins", "ends", "over night", "ended", "zone", "its day", "another day", "since yesterday", "not yet"],
 )
 def test_outside_its_window_a_table_is_left_alone_but_for_its_pins(declared: MaintenanceWindow, is_open: bool) -> None:
-    policy = POLICY.model_copy(update={"window": declared, "retention": RETENTION})
+    policy = EVERYTHING.model_copy(update={"window": declared})
     moved = pins(pins=(PIN_2,), to_set=(PIN_2,))
     seen, long_ago = table(partition(9), ages=(9000, 8000, 1), manifests=30), NOON - timedelta(days=7)
     plan = plan_maintenance(policy=policy, seen=seen, pins=moved, now=NOON, looked_at=long_ago, retention=OLD_ROWS)
@@ -378,8 +380,9 @@ def test_a_late_writer_puts_off_what_takes_commits_and_machine_from_it_and_no_pi
         keep_since=None,
     )
     seen = table(partition(9), ages=(9000, 8000, 7000, 1), manifests=30)
-    policy, long_ago = POLICY.model_copy(update={"retention": RETENTION}), NOON - timedelta(days=7)
-    planned = plan_maintenance(policy=policy, seen=seen, pins=moved, now=NOON, looked_at=long_ago, retention=OLD_ROWS)
+    planned = plan_maintenance(
+        policy=EVERYTHING, seen=seen, pins=moved, now=NOON, looked_at=NOON - timedelta(days=7), retention=OLD_ROWS
+    )
     due = {decision.step for decision in planned.steps if decision.action is StepAction.RUN}
     assert due == set(MaintenanceStep)
     assert put_off(planned, late_writers=()) is planned

@@ -22,8 +22,9 @@ from sluice.maintenance.maintenance_plan import MaintenancePlan
 from sluice.maintenance.maintenance_steps import TableMaintainer, unbroken
 from sluice.maintenance.pin_plan import Pin, PinKind, PinPlan
 from sluice.maintenance.step_decision import RewriteCall, StepAction, StepDecision, StepReason
+from sluice.maintenance.table_procedures import StoreRefusesError
 from sluice.tables.inspection import observe_table
-from sluice.tables.table_observation import ReferenceKind, ReferenceObservation
+from sluice.tables.table_observation import ReferenceKind, ReferenceObservation, StatisticsKind
 
 NOW = datetime(2026, 11, 26, tzinfo=UTC)
 NAME = "silver.flights"
@@ -37,6 +38,7 @@ class FakeProcedures:
     rewritten_files: what each rewrite replaces. lost_parts: what writers always come before. failing_part: what fails.
     difference: what the comparison of the rows finds. failure: the error of every procedure.
     kept_deletes: what comes of each try to remove delete files before one that succeeds.
+    refused_statistics: those that the store takes no file of.
     """
 
     conflicts: int = 0
@@ -48,6 +50,7 @@ class FakeProcedures:
     failure: str = ""
     kept_deletes: list[LakehouseError] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
+    refused_statistics: tuple[StatisticsKind, ...] = ()
 
     def rewrite_data_files(
         self, options: Mapping[str, str], *, where: str, is_sorted: bool, z_order: Sequence[str]
@@ -77,6 +80,13 @@ class FakeProcedures:
         """Remove no snapshot."""
         self._ask(f"expire_snapshots {older_than:%Y} {retain_last}")
         return {"deleted_data_files_count": 0}
+
+    def compute_statistics(self, kind: StatisticsKind, *, columns: Sequence[str] | None) -> str:
+        """Write no file, or refuse to."""
+        self._ask(f"compute_statistics {kind} {columns}")
+        if kind in self.refused_statistics:
+            raise StoreRefusesError("403, access denied.")
+        return f"{kind}.stats"
 
     def changed_content(self, rewrites: Sequence[tuple[int, int]], *, is_hashed: bool) -> str:
         """What the test says."""
@@ -389,3 +399,28 @@ def test_a_compaction_can_be_ended_between_its_parts(run: Run) -> None:
     assert asked == [1, 2], "before each but the first"
     assert done.explanation == "somebody asks to stop; 2 of 3 parts were made"
     assert procedures.asked[-1].startswith("changed_content"), "what was made is compared"
+
+
+STATISTICS = due(
+    MaintenanceStep.COMPUTE_STATISTICS,
+    kinds=[StatisticsKind.COLUMNS, StatisticsKind.PARTITIONS],
+    columns=["id"],
+    refused={},
+    basis="b",
+)
+
+
+def test_statistics_that_the_store_refuses_end_as_refused_with_what_was_computed(run: Run) -> None:
+    procedures = FakeProcedures(refused_statistics=(StatisticsKind.PARTITIONS,))
+
+    (done,) = run(procedures, STATISTICS)
+
+    assert procedures.asked == ["compute_statistics columns ['id']", "compute_statistics partitions ['id']"]
+    assert (done.outcome, done.reason) == (StepOutcome.REFUSED, "store_refuses")
+    assert done.result == {"columns": "columns.stats", "refused": {"partitions": "403, access denied."}, "basis": "b"}
+
+
+def test_statistics_that_fail_for_another_reason_end_as_failed(run: Run) -> None:
+    (done,) = run(FakeProcedures(failure="the store is away"), STATISTICS)
+
+    assert (done.outcome, done.reason) == (StepOutcome.FAILED, "procedure_failed")

@@ -30,7 +30,7 @@ def decided(ages: tuple[int, ...], looked_at: datetime | None, policy: Any = Non
     """The decision at noon."""
     declared = MaintenanceDeclaration.model_validate(policy or {"orphan_removal": {}})
     plan = plan_maintenance(policy=declared, seen=table(ages=ages), pins=NO_PINS, now=NOON, looked_at=looked_at)
-    return plan.steps[-1]
+    return next(one for one in plan.steps if one.step is MaintenanceStep.REMOVE_ORPHANS)
 
 
 @pytest.mark.parametrize(
