@@ -149,6 +149,7 @@ FAMILIES = (
             "status": "maintenance_verbs:status",
             "history": "maintenance_verbs:history",
             "maintain": "maintenance_verbs:maintain",
+            "layout": "layout_verbs:layout",
             "remove-orphans": "orphan_verbs:remove_orphans",
             "restore-orphans": "orphan_verbs:restore_orphans",
             "events": "event_verbs:table_events",

@@ -24,7 +24,7 @@ from sluice.declarations.maintenance_policy import PolicyOrigin, PolicyValue
 from sluice.declarations.quarantine_table import quarantine_declaration
 from sluice.declarations.spark_reports import PlanObservation, PlanProblem, PlansObservation
 from sluice.declarations.table_declaration import TableDeclaration
-from sluice.errors import DeclarationError, LakehouseError, SettingsError
+from sluice.errors import DeclarationError, LakehouseError, SettingsError, UsageError
 from sluice.launching.job_output import json_value
 from sluice.launching.spark_submit import ValidateStreams, run_in_foreground
 from sluice.messages.location import Location
@@ -85,9 +85,11 @@ def _table_changes(
     ------
     SettingsError: when no deployment is configured. LakehouseError: when its catalog does not answer.
     """
-    from sluice.tables.catalog import open_catalog  # slow to import, for every other check
+    from sluice.layout.known_filters import declared_filters  # slow to import, for every other check
+    from sluice.tables.catalog import open_catalog
     from sluice.tables.change_plan import plan_table_changes
     from sluice.tables.declared_tables import load_table
+    from sluice.tables.table_schemas import schema_of
 
     catalog, changes, refusals = open_catalog(load_settings()), {}, []
     for declared, file in _declared_tables(declarations, problems):
@@ -97,7 +99,8 @@ def _table_changes(
         table = load_table(catalog, name)
         try:
             planned = plan_table_changes(declared, None if table is None else table.metadata)
-        except LakehouseError as error:
+            declared_filters(declared, schema_of(declared))
+        except (LakehouseError, UsageError) as error:
             place = Location(file=file)
             refusals.append(DeclarationError(error.message, location=place, next_step=error.next_step))
         else:

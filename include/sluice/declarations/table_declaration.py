@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
 from sluice.declarations.column_types import kind_of
 from sluice.declarations.error_messages import did_you_mean
@@ -25,6 +25,7 @@ from sluice.declarations.scalar_types import (
     listed,
     wrong,
 )
+from sluice.declarations.sql_text import condition_problem
 from sluice.declarations.table_properties import property_problem, unchecked_property_problem
 from sluice.declarations.value_declaration import Column
 
@@ -54,6 +55,10 @@ _TRANSFORMS_BY_TYPE = {
 
 MOST_LAYOUT_FIELDS = 50
 """Parts of a partitioning or a sort order: each multiplies the partitions, or is compared for every row."""
+
+
+MOST_FILTERS = 20
+"""Each is evaluated for every file of the table, before and after a compaction."""
 
 
 class PartitionField(Declared):
@@ -148,6 +153,12 @@ class TableDeclaration(Declared):
     sort_order: tuple[SortField, ...] = Field(
         (), max_length=MOST_LAYOUT_FIELDS, description="how rows are ordered within files"
     )
+    filters: tuple[Annotated[str, StringConstraints(min_length=1, max_length=1000)], ...] = Field(
+        (),
+        max_length=MOST_FILTERS,
+        description="conditions by which queries read the table, in Iceberg's expression language, such as `id = 5`: "
+        "`sluice table layout` measures them, and a compaction records how many files they read before and after it",
+    )
     properties: dict[str, str] = Field(
         default_factory=dict, description="further table properties that Iceberg documents"
     )
@@ -236,6 +247,15 @@ class TableDeclaration(Declared):
         if retention.column not in self.partition_times:
             problem = f"the table is not partitioned by years, months, days or hours of {retention.column}"
             raise wrong(f"{problem}: then files, which go as a whole, would hold old and new rows together", *at)
+        return self
+
+    @model_validator(mode="after")
+    def _filters_are_conditions(self) -> Self:
+        for index, text in enumerate(self.filters):
+            if (problem := condition_problem(text)) is not None:
+                raise wrong(f"the condition {problem}", "filters", index)
+            if text in self.filters[:index]:
+                raise wrong("this condition is declared twice", "filters", index)
         return self
 
     @model_validator(mode="after")

@@ -15,6 +15,7 @@ from sluice.ledger.maintenance_runs import (
     StepOutcome,
     TableFigures,
 )
+from sluice.maintenance.layout_probe import figure_sentences
 from sluice.maintenance.maintenance_plan import MaintenancePlan
 from sluice.maintenance.reader_costs import ReaderCost
 from sluice.maintenance.row_retention import OLD_ROWS
@@ -172,6 +173,7 @@ def run_sentences(run: MaintenanceObservation) -> Iterator[str]:
     for operation in run.operations:
         took = f" ({operation.duration_ms / 1000:.1f} s)" if operation.outcome is not StepOutcome.SKIPPED else ""
         yield f"{run.table}: {operation.step} {operation.outcome}: {operation.explanation}{took}"
+        yield from (f"{run.table}: {sentence}" for sentence in figure_sentences(operation))
     figures = (
         ("files", run.before.files, run.after.files),
         ("bytes", run.before.bytes, run.after.bytes),

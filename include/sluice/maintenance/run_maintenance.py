@@ -39,6 +39,7 @@ from sluice.ledger.maintenance_runs import (
     record_maintenance,
 )
 from sluice.maintenance.counted_files import with_basis
+from sluice.maintenance.layout_probe import probe_layout
 from sluice.maintenance.maintained_tables import find_declaration, plan_table_maintenance
 from sluice.maintenance.maintenance_plan import MaintenancePlan
 from sluice.maintenance.maintenance_records import maintenance_record, note_sentences, removal_event, step_event
@@ -277,18 +278,20 @@ class TableMaintenance:
             remove_orphans=lambda: self._orphans_removed(plan.seen.table),
             between_calls=self.before_step,
         )
+        declaration = find_declaration(self.declarations, plan.seen.table)
+        probe = probe_layout(plan, table, self.declarations, declaration)
         operations = maintainer.carry_out(plan)
         after, now, unseen = plan.seen, plan.seen.observed_at, None
         if plan.has_work:
             now = database_time(self.ledger)
             try:
                 after = maintainer.observe(small_file_bytes=after.small_file_bytes, now=now)
+                operations = probe.with_figures(operations, table, seen=plan.seen, after=after)
             except LakehouseError as error:  # what was done is recorded, with the table as it was seen last
                 unseen = error
         run = maintenance_record(plan, after, operations, launched_by=self.launched_by, ended_at=now)
         if unseen is None:
-            policy = find_declaration(self.declarations, run.table).maintenance
-            run = replace(run, operations=with_basis(run, plan, policy))
+            run = replace(run, operations=with_basis(run, plan, declaration.maintenance))
         record_maintenance(self.ledger, run)
         if unseen is not None:
             raise unseen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -51,13 +52,14 @@ def observe_table(
     ------
     LakehouseError: when a manifest cannot be read.
     """
-    newest = table.current_snapshot()
+    newest, started = table.current_snapshot(), time.monotonic()
     with catalog_refusals(f"read the manifests of {name}"):
         manifests = newest.manifests(table.io) if newest and counted is None else []
         written_ms = {one.snapshot_id: one.timestamp_ms for one in table.snapshots() if not _is_rewrite(one)}
         deletes = delete_files_of(table, manifests, written_ms)
         files = _live_files(table, manifests, small_file_bytes, deletes, written_ms)
         limits = (*rewrite_limits(table.metadata), *sorted(files.limits | deletes.limits))
+    ended = time.monotonic()
     return TableObservation(
         table=name,
         observed_at=now,
@@ -83,6 +85,7 @@ def observe_table(
         statistics=tuple(_statistics(table)),
         is_partitioned=not table.spec().is_unpartitioned(),
         columns=_columns_of(table, newest),
+        planning_ms=None if counted else round((ended - started) * 1000),
         counted=counted,
     )
 

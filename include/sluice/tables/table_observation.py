@@ -122,6 +122,8 @@ class TableObservation:
     table_uuid: of this table, and of no other one of its name. location: its folder.
     statistics: every statistics file that the metadata lists. is_partitioned: by its default spec.
     columns: those that the schema of the newest snapshot has.
+    planning_ms: how long it took to read which files the table has, as each plan of a scan does; unset when they were
+        not read.
     has_earlier_spec: whether a live data file is of an earlier partition spec.
     counted: set when the files were not read but are those of an earlier look; then there are no partitions.
     """
@@ -146,6 +148,7 @@ class TableObservation:
     statistics: tuple[StatisticsObservation, ...] = ()
     is_partitioned: bool = False
     columns: tuple[str, ...] = ()
+    planning_ms: int | None = None
     counted: FileCounts | None = None
 
     @property

@@ -34,6 +34,7 @@ _WORKS_BELOW = {
         "drop",
         "unchecked_properties",
         "unusual_rows",
+        "filters",
     ),
     "rules.*.": (
         "name",
