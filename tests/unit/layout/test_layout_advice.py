@@ -7,14 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
+from pyiceberg.transforms import BucketTransform
 
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.errors import UsageError
+from sluice.layout import row_sample
 from sluice.layout.layout_advice import LayoutAdvice, advice_document, advice_sentences, advise_layout, choose_order
 from sluice.layout.order_estimate import OrderEstimate
 from sluice.layout.pruning import FilesRead, TableFilter, files_read, read_data_files, table_filter
@@ -110,14 +113,15 @@ def test_a_condition_leaves_the_files_that_a_scan_by_it_reads(place: Place, text
 
 
 def test_files_of_partitions_that_a_condition_rules_out_are_not_left(tmp_path: Path) -> None:
-    place = place_of(tmp_path, partitioning=[{"column": "word", "transform": "truncate", "width": 1}])
-    place.append(rows_of(30, seed=1))
+    """By the bounds of the texts alone, any of the files could have it."""
+    place = place_of(tmp_path, partitioning=[{"column": "word", "transform": "bucket", "width": 3}])
+    place.append(rows_of(300, seed=1))
     table = place.table
 
-    left = files_read(table, read_data_files(table), place.filters("word = 'x7'")[0])
+    left = files_read(table, read_data_files(table), place.filters("word = 'y7'")[0])
 
     assert len(read_data_files(table)) == 3
-    assert left.files == len(list(table.scan(row_filter="word = 'x7'").plan_files())) <= 1
+    assert left.files == len(list(table.scan(row_filter="word = 'y7'").plan_files())) == 1
 
 
 @pytest.mark.parametrize(
@@ -205,15 +209,53 @@ def test_a_column_with_one_value_in_each_partition_is_no_candidate(tmp_path: Pat
     assert {"b"} in [set(one.order.columns) for one in advice.estimates]
 
 
-def test_a_column_without_bounds_is_not_suggested(tmp_path: Path) -> None:
-    place = place_of(tmp_path, properties={"write.metadata.metrics.column.a": "none"})
+@pytest.mark.parametrize(("kept", "condition"), [("none", "a = 500"), ("counts", "a = 500"), ("none", "a is null")])
+def test_a_column_without_bounds_is_not_suggested(tmp_path: Path, kept: str, condition: str) -> None:
+    place = place_of(tmp_path, properties={"write.metadata.metrics.column.a": kept})
     for seed in range(10):
+        place.append(rows_of(900, seed=seed))
+
+    advice = place.advice(condition)
+
+    assert advice.suggested is None
+    assert advice.now[0].files == 10
+    assert [one.read[0].files for one in advice.estimates] == [4, 4]
+
+
+def test_bounds_are_cut_as_a_writer_cuts_them(tmp_path: Path) -> None:
+    """Sixteen signs of a text are kept, and all these texts begin with the same twenty."""
+    place = place_of(tmp_path)
+    for seed in range(10):
+        place.append([{**row, "word": f"{'w' * 20}{row['a']:03}"} for row in rows_of(900, seed=seed)])
+
+    advice = place.advice(f"word = '{'w' * 20}500'")
+
+    assert advice.now[0].files == 10
+    assert advice.suggested is None
+    assert [one.read[0].files for one in advice.estimates] == [4, 4]
+
+
+def test_files_of_an_earlier_partitioning_are_taken_as_they_are(tmp_path: Path) -> None:
+    place = place_of(tmp_path)
+    for seed in range(2):
+        place.append(rows_of(900, seed=seed))
+    with place.table.update_spec() as change:
+        change.add_field("b", BucketTransform(2), "b_bucket")
+    for seed in range(2, 4):
         place.append(rows_of(900, seed=seed))
 
     advice = place.advice("a = 500")
 
+    assert advice.now[0].files == 2 + 4
+    assert [one.read[0].files for one in advice.estimates] == [2 + 2, 2 + 2], "one new file in each partition"
+
+
+def test_orders_are_not_estimated_from_too_few_rows(place: Place) -> None:
+    with patch.object(row_sample, "MOST_ROWS", 100):
+        advice = place.advice("a = 500")
+
+    assert advice.estimates == ()
     assert advice.suggested is None
-    assert advice.now[0].files == 10
 
 
 def test_a_table_without_rows_has_no_estimate(tmp_path: Path) -> None:
