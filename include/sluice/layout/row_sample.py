@@ -176,9 +176,15 @@ def read_sample(
 def _rows_of(table: Table, scan: ArrowScan, file: DataFile) -> pa.Table:
     with catalog_refusals(f"read {file.file_path}"):
         try:
-            return scan.to_table([FileScanTask(file)])
-        except pa.ArrowException as error:
+            return _plain(scan.to_table([FileScanTask(file)]))
+        except (pa.ArrowException, ValueError) as error:  # pyiceberg reads no other format than Parquet and ORC
             raise LakehouseError(f"{file.file_path} of {'.'.join(table.name())} cannot be read: {error}.") from error
+
+
+def _plain(rows: pa.Table) -> pa.Table:
+    """The rows with the bytes of uuids, which PyArrow orders; the uuids themselves it does not."""
+    kinds = [kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind for kind in rows.schema.types]
+    return rows.cast(pa.schema(list(zip(rows.column_names, kinds, strict=True))))
 
 
 def _within(files: Sequence[DataFile], fields: Sequence[int], most_bytes: int, chance: random.Random) -> list[int]:
