@@ -6,13 +6,13 @@ for all: its times are taken from the bounds of the table's files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 
 from pyiceberg.conversions import from_bytes
 from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
-from pyiceberg.types import DateType, PrimitiveType, TimestampType, TimestamptzType
+from pyiceberg.types import DateType, IcebergType, LongType, NestedField, TimestampType, TimestamptzType
 from pyiceberg.utils.datetime import days_to_date, micros_to_timestamptz
 
 from sluice.backfill.intervals import IntervalLength, floor_time
@@ -22,15 +22,17 @@ from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.layout.pruning import TableFilter, table_filter
 
+_TIMES = (DateType, TimestampType, TimestamptzType)
+
 
 def known_filters(
-    declarations: Declarations, declaration: TableDeclaration, schema: Schema, files: Sequence[DataFile]
+    declarations: Declarations, declaration: TableDeclaration, schema: Schema, files: Iterable[DataFile]
 ) -> tuple[TableFilter, ...]:
     """The declared conditions of a table, and those of backfills.
 
     Parameters
     ----------
-    files: the data files of the table.
+    files: the data files of the table, which are looked at once, and only where a backfill is declared.
 
     Raises
     ------
@@ -51,16 +53,34 @@ def declared_filters(declaration: TableDeclaration, schema: Schema) -> tuple[Tab
 
 
 def _backfill_filters(
-    declarations: Declarations, name: str, schema: Schema, files: Sequence[DataFile]
+    declarations: Declarations, name: str, schema: Schema, files: Iterable[DataFile]
 ) -> tuple[TableFilter, ...]:
     """The conditions of the declared backfills on a table, without repetition."""
+    times = {field.name: field for field in schema.fields if isinstance(field.field_type, _TIMES)}
+    reads = [
+        (times[column], length, f"a backfill of {stream_name} {what} one {length}")
+        for stream_name, loaded in sorted(declarations.streams.items())
+        for column, length, what in _reads(loaded.declaration, name)
+        if column in times
+    ]
+    newest = _newest({field.field_id: field for field, _, _ in reads}, files) if reads else {}
     found: dict[str, TableFilter] = {}
-    for stream_name, loaded in sorted(declarations.streams.items()):
-        for column, length, what in _reads(loaded.declaration, name):
-            if (condition := _condition(schema, files, column, length)) is not None:
-                origin = f"a backfill of {stream_name} {what} one {length}"
-                found.setdefault(condition, table_filter(schema, condition, origin=origin))
+    for field, length, origin in reads:
+        if field.field_id in newest:
+            condition = _condition(field, newest[field.field_id], length)
+            found.setdefault(condition, table_filter(schema, condition, origin=origin))
     return tuple(found.values())
+
+
+def _newest(fields: Mapping[int, NestedField], files: Iterable[DataFile]) -> Mapping[int, datetime]:
+    """The newest time of each field, by the bounds of files; none of a field without any."""
+    found: dict[int, datetime] = {}
+    for file in files:
+        for field_id, field in fields.items():
+            if (bound := (file.upper_bounds or {}).get(field_id)) is not None:
+                time_of = _time(field.field_type, bound)
+                found[field_id] = max(time_of, found.get(field_id, time_of))
+    return found
 
 
 def _reads(stream: StreamDeclaration, name: str) -> Iterator[tuple[str, IntervalLength, str]]:
@@ -76,23 +96,17 @@ def _reads(stream: StreamDeclaration, name: str) -> Iterator[tuple[str, Interval
         yield backfill.column, backfill.interval, "replaces"
 
 
-def _condition(schema: Schema, files: Sequence[DataFile], column: str, length: IntervalLength) -> str | None:
-    """The condition that selects the newest whole interval; none of a column that is no time, or has no bounds."""
-    field = next((one for one in schema.fields if one.name == column), None)
-    if field is None or not isinstance(field.field_type, DateType | TimestampType | TimestamptzType):
-        return None
-    bounds = [bound for file in files if (bound := (file.upper_bounds or {}).get(field.field_id)) is not None]
-    if not bounds:
-        return None
-    newest = max(_time(field.field_type, bound) for bound in bounds)
+def _condition(field: NestedField, newest: datetime, length: IntervalLength) -> str:
+    """The condition that selects the newest whole interval."""
     kept: IntervalLength = "day" if length == "hour" and isinstance(field.field_type, DateType) else length
     end = floor_time(newest, kept)
     start = floor_time(end - timedelta(microseconds=1), kept)
-    return f"{column} >= '{_text(field.field_type, start)}' and {column} < '{_text(field.field_type, end)}'"
+    first, last = (_text(field.field_type, moment) for moment in (start, end))
+    return f"{field.name} >= '{first}' and {field.name} < '{last}'"
 
 
-def _time(kind: PrimitiveType, bound: bytes) -> datetime:
-    value = int(from_bytes(kind, bound))
+def _time(kind: IcebergType, bound: bytes) -> datetime:
+    value = int(from_bytes(LongType() if not isinstance(kind, DateType) else kind, bound))
     return _midnight(days_to_date(value)) if isinstance(kind, DateType) else micros_to_timestamptz(value)
 
 
@@ -100,7 +114,7 @@ def _midnight(day: date) -> datetime:
     return datetime.combine(day, time(), UTC)
 
 
-def _text(kind: PrimitiveType, moment: datetime) -> str:
+def _text(kind: IcebergType, moment: datetime) -> str:
     """A time as a literal of Iceberg's expressions."""
     if isinstance(kind, DateType):
         return f"{moment:%Y-%m-%d}"

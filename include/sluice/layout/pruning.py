@@ -5,7 +5,7 @@ Both are decided by pyiceberg's evaluators, as a scan decides them, so that a fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyiceberg.expressions import BooleanExpression
@@ -111,8 +111,8 @@ def pruner_of(table: Table, condition: TableFilter) -> FilePruner:
     return FilePruner(schema=table.schema(), specs=table.specs(), condition=condition)
 
 
-def read_data_files(table: Table) -> tuple[DataFile, ...]:
-    """The data files of the newest snapshot, in the order of its manifests.
+def each_data_file(table: Table) -> Iterator[DataFile]:
+    """Each data file of the newest snapshot, in the order of its manifests. A manifest's are dropped once it is read.
 
     Raises
     ------
@@ -127,7 +127,35 @@ def read_data_files(table: Table) -> tuple[DataFile, ...]:
     with catalog_refusals(f"read the manifests of {'.'.join(table.name())}"):
         listed = newest.manifests(table.io) if newest is not None else []
         manifests = [one for one in listed if one.content is ManifestContent.DATA]
-        return tuple(file for files in each_manifest(read, manifests) for file in files)
+        for files in each_manifest(read, manifests):
+            yield from files
+
+
+def read_data_files(table: Table) -> tuple[DataFile, ...]:
+    """All data files of the newest snapshot at once.
+
+    Raises
+    ------
+    LakehouseError: when a manifest cannot be read.
+    """
+    return tuple(each_data_file(table))
+
+
+def measure_filters(table: Table, filters: Sequence[TableFilter]) -> tuple[FilesRead, ...]:
+    """What each condition leaves of the files of the newest snapshot, which are read once.
+
+    Raises
+    ------
+    LakehouseError: when a manifest cannot be read.
+    """
+    judges = [pruner_of(table, one).judge() for one in filters]
+    files, sizes = [0] * len(judges), [0] * len(judges)
+    for file in each_data_file(table) if judges else ():
+        for place, is_read in enumerate(judges):
+            if is_read(file):
+                files[place] += 1
+                sizes[place] += file.file_size_in_bytes
+    return tuple(FilesRead(files=count, bytes=size) for count, size in zip(files, sizes, strict=True))
 
 
 def files_read(table: Table, files: Sequence[DataFile], condition: TableFilter) -> FilesRead:

@@ -16,7 +16,7 @@ from sluice.declarations.loaded_declarations import Declarations
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.errors import SluiceError
 from sluice.layout.known_filters import known_filters
-from sluice.layout.pruning import FilesRead, TableFilter, files_read, read_data_files
+from sluice.layout.pruning import FilesRead, TableFilter, each_data_file, measure_filters
 from sluice.ledger.maintenance_runs import MaintenanceStep, StepObservation, StepOutcome
 from sluice.maintenance.maintenance_plan import MaintenancePlan
 from sluice.tables.table_observation import TableObservation
@@ -64,9 +64,8 @@ def probe_layout(
     if not any(one.step is MaintenanceStep.REWRITE_DATA_FILES for one in plan.due):
         return LayoutProbe()
     try:
-        files = read_data_files(table)
-        filters = known_filters(declarations, declaration, table.schema(), files)
-        return LayoutProbe(filters=filters, before=tuple(files_read(table, files, one) for one in filters))
+        filters = known_filters(declarations, declaration, table.schema(), each_data_file(table))
+        return LayoutProbe(filters=filters, before=measure_filters(table, filters))
     except SluiceError as error:  # a figure is no reason to leave a table alone
         _log.warning("%s: what conditions read is not measured: %s", declaration.table, error)
         return LayoutProbe()
@@ -87,14 +86,11 @@ def figure_sentences(done: StepObservation) -> Iterator[str]:
 
 def _read(table: Table, filters: Sequence[TableFilter]) -> tuple[FilesRead, ...]:
     """What each condition reads now; nothing where that cannot be found out."""
-    if not filters:
-        return ()
     try:
-        files = read_data_files(table)
+        return measure_filters(table, filters)
     except SluiceError as error:
         _log.warning("what conditions read is not measured: %s", error)
         return ()
-    return tuple(files_read(table, files, one) for one in filters)
 
 
 def _is_compaction(done: StepObservation) -> bool:

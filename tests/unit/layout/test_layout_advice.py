@@ -20,7 +20,7 @@ from sluice.errors import UsageError
 from sluice.layout import row_sample
 from sluice.layout.layout_advice import LayoutAdvice, advice_document, advice_sentences, advise_layout, choose_order
 from sluice.layout.order_estimate import OrderEstimate
-from sluice.layout.pruning import FilesRead, TableFilter, files_read, read_data_files, table_filter
+from sluice.layout.pruning import FilesRead, TableFilter, files_read, measure_filters, read_data_files, table_filter
 from sluice.layout.row_orders import RowOrder
 from sluice.tables.declared_tables import create_or_evolve_table
 
@@ -110,6 +110,7 @@ def test_a_condition_leaves_the_files_that_a_scan_by_it_reads(place: Place, text
 
     scanned = [task.file for task in table.scan(row_filter=text).plan_files()]
     assert left == FilesRead(files=len(scanned), bytes=sum(file.file_size_in_bytes for file in scanned))
+    assert measure_filters(table, place.filters(text, "a is not null"))[0] == left
 
 
 def test_files_of_partitions_that_a_condition_rules_out_are_not_left(tmp_path: Path) -> None:
