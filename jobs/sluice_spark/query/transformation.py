@@ -12,6 +12,7 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.sql_text import query_problem
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import DeclarationError
+from sluice_spark.query.known_text import with_true_marks
 from sluice_spark.query.logical_plan import inline_ctes, is_query
 from sluice_spark.query.query_reach import reach_problem
 from sluice_spark.session.columns import with_unknown_reasons
@@ -45,7 +46,11 @@ def transform(spark: SparkSession, stream: LoadedStream, inputs: Mapping[str, Da
             result = load_function(stream, reference, path=path, role="transformation")(**inputs)
     except AnalysisException as error:
         raise _wrong(stream, f"Spark refuses it: {first_line(error)}") from error
-    outputs = {name: inline_ctes(rows) for name, rows in _named_outputs(stream, result).items()}
+    sinks = {name for name, declared in stream.declaration.outputs.items() if declared.iceberg is None}
+    outputs = {
+        name: with_true_marks(inline_ctes(rows), goes_into_table=name not in sinks)
+        for name, rows in _named_outputs(stream, result).items()
+    }
     own = {name: with_unknown_reasons(rows) for name, rows in outputs.items() if name == QUARANTINE_OUTPUT}
     return outputs | own
 

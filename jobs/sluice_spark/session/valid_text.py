@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache, reduce
 from typing import cast
 
@@ -21,9 +21,21 @@ MARK = "text that is not UTF-8"
 """Stands in the message of each refusal."""
 
 
+KNOWN_VALID: Mapping[str, str] = {"sluice.text": "UTF-8"}
+"""The metadata of a column whose text has been looked at, within too. Spark hands it on with a column that is passed on
+as it is, under another name too, and drops it where a value is computed. A union has the metadata of its first side,
+and `DataFrame.to` that of a foreign schema: `sluice_spark.query.known_text` takes it away there."""
+
+
+def _doubted(schema: StructType) -> Iterator[StructField]:
+    """The columns that are not known to hold valid text alone."""
+    (key,) = KNOWN_VALID
+    return (field for field in schema if key not in field.metadata)
+
+
 def invalid_columns(schema: StructType) -> Iterator[tuple[str, Column]]:
-    """The columns that can hold text, nested text too, each with whether its value in a row holds invalid text."""
-    for field in schema:
+    """The columns that may hold invalid text, nested text too, each with whether its value in a row does."""
+    for field in _doubted(schema):
         found = _holds_invalid([_value_of(field)])
         if found is not None:
             yield field.name, found
@@ -32,7 +44,7 @@ def invalid_columns(schema: StructType) -> Iterator[tuple[str, Column]]:
 @lru_cache(maxsize=_KEPT)
 def has_invalid_text(schema: StructType) -> Column | None:
     """Whether a row holds invalid text; none when no column can."""
-    return _holds_invalid(map(_value_of, schema))
+    return _holds_invalid(map(_value_of, _doubted(schema)))
 
 
 def named_columns(schema: StructType) -> Column:

@@ -25,10 +25,14 @@ from sluice.record_values.rejection import RejectionKind
 from sluice.record_values.schemas import MAGIC_BYTE, PREFIX_BYTES, ValueSchema
 from sluice.settings import Settings
 from sluice_spark.session.columns import REJECTION_ROW, quoted, rejected_row, rejection_in, rejection_of
+from sluice_spark.session.valid_text import KNOWN_VALID
 from sluice_spark.sources.csv_lines import decoded_csv
 from sluice_spark.sources.value_decoding import BLOCK_FACTS, NUMBER, REJECTION, decoding_of
 
-_VALUE, _FILE = "_sluice_value", "file"
+DECODED = "_sluice_value"
+"""The column of a value while it is decoded: a struct."""
+
+_VALUE, _FILE = DECODED, "file"
 REJECTED = "_sluice_rejected"
 """The column of a rejected record as a row of the quarantine; null for a decoded one."""
 
@@ -292,9 +296,8 @@ def _split(
         *([_of_file(reason).alias(_OF_FILE)] if form.is_of_files else []),
     )
     observed = judged if metric is None else metric.of(judged)
-    names = [fn.col(f"{_VALUE}.{quoted(column.name)}") for column in columns]
     return DecodedInput(
-        rows=observed.where(fn.col(_REASON).isNull()).select(*names, RECORD_COLUMN),
+        rows=observed.where(fn.col(_REASON).isNull()).select(*_columns(tried, columns), RECORD_COLUMN),
         rejected=rejected_of(judged),
         metric=None if metric is None else metric.name,
     )
@@ -388,4 +391,10 @@ def _failing(tried: DataFrame, columns: Sequence[DeclaredColumn]) -> DataFrame:
     reason = fn.col(f"{_VALUE}.{REJECTION}.reason")
     message = fn.concat(reason, fn.lit(", in "), fn.col(_FILE))
     is_sound = fn.when(reason.isNotNull(), fn.raise_error(message).cast("boolean")).otherwise(fn.lit(True))
-    return tried.where(is_sound).select(*(fn.col(f"{_VALUE}.{quoted(column.name)}") for column in columns))
+    return tried.where(is_sound).select(*_columns(tried, columns))
+
+
+def _columns(tried: DataFrame, columns: Sequence[DeclaredColumn]) -> list[Column]:
+    """The columns of decoded values. Their text is UTF-8; the columns of a stream say so."""
+    known = dict(KNOWN_VALID) if tried.isStreaming else {}  # what is kept of a static input goes by its schema
+    return [fn.col(f"{_VALUE}.{quoted(column.name)}").alias(column.name, metadata=known) for column in columns]
