@@ -8,8 +8,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.fakes.table_procedures import FakeProcedures
 from tests.unit.maintenance.test_maintenance_plan import NO_PINS, NOON, table
-from tests.unit.maintenance.test_maintenance_steps import FakeProcedures
 
 from sluice.declarations.maintenance_declaration import MaintenanceDeclaration, MaintenanceWindow, StatisticsDeclaration
 from sluice.ledger.maintenance_runs import MaintenanceStep, StepObservation, StepOutcome
