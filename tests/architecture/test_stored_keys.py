@@ -31,6 +31,7 @@ NOT_STORED = {
     "sluice.rejected.": "a metric of Spark",
     "sluice.facts.": "a metric of Spark",
     "sluice.tombstones.": "a metric of Spark",
+    "sluice.text": "metadata of columns in plans of Spark, which nothing stores",
 }
 """Literals that look like keys, and what they are; nothing of it is written onto a table."""
 
