@@ -47,6 +47,7 @@ class OperationVerb(StrEnum):
     MAINTAIN = "maintain"
     REMOVE_ORPHANS = "remove-orphans"
     RESTORE_ORPHANS = "restore-orphans"
+    ERASE = "erase"
     REPLAY = "replay"
     DISCARD = "discard"
 
@@ -83,6 +84,7 @@ class RefusalReason(StrEnum):
     NOT_PROVABLE: what has to be written back is not known from what is left.
     OTHER_REMEDY: something else has to be repaired first.
     NOT_YET: the stream has something that the operation does not handle yet.
+    EVERY_ROW: every row of the table is meant.
     """
 
     NOTHING_PUBLISHED = "nothing_published"
@@ -105,6 +107,7 @@ class RefusalReason(StrEnum):
     NOT_PROVABLE = "not_provable"
     OTHER_REMEDY = "other_remedy"
     NOT_YET = "not_yet"
+    EVERY_ROW = "every_row"
 
     @property
     def is_passing(self) -> bool:

@@ -97,6 +97,10 @@ REMOVED_BEFORE = "sluice.removed-before"
 """The entry of a snapshot that removed rows which a table keeps no longer, and the property of the table since: as
 JSON, their column, the time before which it lies, and the age to which a person has agreed."""
 
+ERASED = "sluice.erased"
+"""The entry of a snapshot that erased rows of a person, and of the empty one behind it at which history is cut: the
+identity of the erasure, as its event has it. Nothing of the rows is in it."""
+
 PIN_PREFIX = "sluice_pin__"
 """Tags with this prefix keep what readers need. They belong to Sluice, which moves and removes them."""
 

@@ -119,6 +119,14 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "sluice.publication",
         "sluice.backfill",
     ),
+    "sluice.erasure": (
+        "sluice.settings",
+        *_VALUES,
+        "sluice.tables",
+        "sluice.sources",
+        "sluice.publication",
+        "sluice.maintenance",
+    ),
     "sluice.pages": (
         "sluice.settings",
         *_VALUES,

@@ -152,6 +152,7 @@ FAMILIES = (
             "layout": "layout_verbs:layout",
             "remove-orphans": "orphan_verbs:remove_orphans",
             "restore-orphans": "orphan_verbs:restore_orphans",
+            "erase": "erasure_verbs:erase",
             "events": "event_verbs:table_events",
         },
     ),

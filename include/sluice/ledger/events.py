@@ -68,6 +68,7 @@ class EventAction(StrEnum):
     MAINTAIN_TABLE = "maintain_table"
     REMOVE_ORPHANS = "remove_orphans"
     RESTORE_ORPHANS = "restore_orphans"
+    ERASE_ROWS = "erase_rows"
     BACKFILL = "backfill"
     REPLAY = "replay"
     DISCARD = "discard"

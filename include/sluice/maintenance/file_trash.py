@@ -9,8 +9,8 @@ there shows how far a killed process came: repeating a step continues it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import pyarrow as pa
@@ -141,6 +141,18 @@ def restore_files(folder: StoredFolder, removals: Sequence[Removal], *, reached:
             "`sluice table remove-orphans` after their time in the trash forgets them.",
         )
     return len(copies)
+
+
+def forget_files(folder: StoredFolder, removal: Removal, places: Collection[str]) -> None:
+    """Take copies off the list of a removal, before they are deleted for good. places: of the copies.
+
+    Raises
+    ------
+    LakehouseError: when the object store refuses.
+    """
+    kept = tuple(file for file in removal.files if removal.copy_of(file) not in places)
+    if len(kept) < len(removal.files):
+        folder.write(f"{removal.folder}/{_LIST}", _list_of(replace(removal, files=kept)))
 
 
 def delete_removal(folder: StoredFolder, removal: Removal, *, reached: Reached = unnoticed) -> None:

@@ -72,6 +72,34 @@ def find_needed_files(catalog: Catalog, names: Collection[str], *, target: str) 
     return NeededFiles(names=frozenset(search.found), target=newest)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherTable:
+    """A table of the catalog, and those of some files that any snapshot of it lists."""
+
+    table: Table
+    listed: frozenset[str]
+
+
+def other_tables(catalog: Catalog, names: Collection[str], *, target: str) -> Iterator[OtherTable]:
+    """All tables of a catalog but one, each with those of some files that it lists. names: without their folders.
+
+    Raises
+    ------
+    LakehouseError: when a table or a manifest cannot be read.
+    """
+    for identifier in sorted(set(_tables_of(catalog)), key=_place):
+        search = _Search(wanted=frozenset(names))
+        if ".".join(identifier) != target and (table := load_table(catalog, identifier)) is not None:
+            if names:
+                search.look_into_newest(catalog, identifier, target=target)
+            yield OtherTable(table=table, listed=frozenset(search.found))
+
+
+def has_lost_states(table: Table) -> bool:
+    """Whether metadata of a table lies beside its line of commits: the catalog was set back, and it may be needed."""
+    return next(_lost_states(table), None) is not None
+
+
 def whole_since(metadata: TableMetadata) -> datetime | None:
     """Since when a table lists every snapshot that was committed to any of its branches.
 

@@ -61,6 +61,12 @@ class CrashPoint(StrEnum):
     In a replay of batches for their state, for each of them: PLANNED, COMMITTED, FILE_CHANGED.
     COMMITTED: Spark has committed it; its state was not compared. FILE_CHANGED: it is not left to be run again.
 
+    In an erasure: BEGUN, COMPUTED, CHECKED, PUBLISHED, then CHECKED for each other commit, COMMITTED, RECORDED, CLEARED
+    for each file. Whatever ends the process there, the same command completes it.
+    BEGUN: the event is in the ledger. COMPUTED: the files without the rows are written. PUBLISHED: the newest snapshot
+    has them. COMMITTED: the history has its cut. RECORDED: the catalog has forgotten what was before. CLEARED: a file
+    is deleted.
+
     In a removal of leftovers, for each file: BEGUN, COPIED, CLEARED.
     BEGUN: the list of the files is in the trash.
     COPIED: a file is where it lay and in the trash.

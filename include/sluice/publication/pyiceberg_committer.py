@@ -185,7 +185,8 @@ class _SettledTransaction(Transaction):
 
 def _producer_of(update: UpdateSnapshot, change: TableChange, read: dict[str, tuple[ManifestEntry, ...]]) -> Producer:
     if change.operation == Operation.APPEND:
-        return _adding(_AppendUnderAnySpec(**_arguments_of(update.fast_append())), change.added)
+        kind_of_append = _CleanAppendUnderAnySpec if change.cleans else _AppendUnderAnySpec
+        return _adding(kind_of_append(**_arguments_of(update.fast_append())), change.added)
     kind = _ReplaceUnderAnySpec if change.operation == Operation.REPLACE else _OverwriteUnderAnySpec
     producer = kind(**{**_arguments_of(update.overwrite()), "operation": change.operation})
     if isinstance(producer, _ReplaceUnderAnySpec):
@@ -294,6 +295,23 @@ class _AppendUnderAnySpec(_UnderAnySpec, _FastAppendFiles):
     """A fast append."""
 
 
+class _CleanAppendUnderAnySpec(_AppendUnderAnySpec):
+    """A fast append after which no manifest lists a removed file."""
+
+    def _existing_manifests(self) -> list[ManifestFile]:
+        return [self._clean(manifest) for manifest in super()._existing_manifests()]
+
+    def _clean(self, manifest: ManifestFile) -> ManifestFile:
+        if manifest.deleted_files_count == 0:
+            return manifest
+        if manifest.content != ManifestContent.DATA:
+            raise ValueError(f"{manifest.manifest_path} lists delete files, which are not written again.")
+        with self.new_manifest_writer(self.spec(manifest.partition_spec_id)) as writer:
+            for entry in manifest.fetch_manifest_entry(self._io, discard_deleted=True):
+                writer.add_entry(_again(entry, ManifestEntryStatus.EXISTING, entry.snapshot_id))
+        return writer.to_manifest_file()
+
+
 class _OverwriteUnderAnySpec(_UnderAnySpec, _OverwriteFiles):
     """An overwrite."""
 
@@ -310,7 +328,7 @@ class _ReplaceUnderAnySpec(_OverwriteUnderAnySpec):
             for entry in self._entries_of(manifest)
             if entry.data_file in self._deleted_data_files
         ]
-        deleted = [self._again(entry, ManifestEntryStatus.DELETED, self.snapshot_id) for entry in found]
+        deleted = [_again(entry, ManifestEntryStatus.DELETED, self.snapshot_id) for entry in found]
         self._validate_required_deletes(deleted)
         return deleted
 
@@ -325,7 +343,7 @@ class _ReplaceUnderAnySpec(_OverwriteUnderAnySpec):
         elif kept:
             with self.new_manifest_writer(self.spec(manifest.partition_spec_id)) as writer:
                 for entry in kept:
-                    writer.add_entry(self._again(entry, ManifestEntryStatus.EXISTING, entry.snapshot_id))
+                    writer.add_entry(_again(entry, ManifestEntryStatus.EXISTING, entry.snapshot_id))
             yield writer.to_manifest_file()
 
     def _of_parent(self) -> list[ManifestFile]:
@@ -340,15 +358,15 @@ class _ReplaceUnderAnySpec(_OverwriteUnderAnySpec):
             self.read[manifest.manifest_path] = tuple(manifest.fetch_manifest_entry(self._io, discard_deleted=True))
         return self.read[manifest.manifest_path]
 
-    @staticmethod
-    def _again(entry: ManifestEntry, status: ManifestEntryStatus, snapshot_id: int | None) -> ManifestEntry:
-        return ManifestEntry.from_args(
-            status=status,
-            snapshot_id=snapshot_id,
-            sequence_number=entry.sequence_number,
-            file_sequence_number=entry.file_sequence_number,
-            data_file=entry.data_file,
-        )
+
+def _again(entry: ManifestEntry, status: ManifestEntryStatus, snapshot_id: int | None) -> ManifestEntry:
+    return ManifestEntry.from_args(
+        status=status,
+        snapshot_id=snapshot_id,
+        sequence_number=entry.sequence_number,
+        file_sequence_number=entry.file_sequence_number,
+        data_file=entry.data_file,
+    )
 
 
 def _spec_of(file: DataFile, specs: dict[int, PartitionSpec]) -> PartitionSpec:

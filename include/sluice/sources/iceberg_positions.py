@@ -15,6 +15,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from sluice.checkpoints.checkpoint_files import CheckpointFiles
+from sluice.stored_keys import ERASED
 from sluice.tables.removed_rows import removed_rows
 
 if TYPE_CHECKING:
@@ -66,9 +67,10 @@ class TableStep:
 
     appended_rows, appended_files: what the snapshot appended; both zero when it only rewrote or removed files.
     changed_rows: the rows that it added or removed in another way; such a reader does not receive them. None are those
-        that the table keeps no longer: they were removed after every reader had read them.
+        that the table keeps no longer: they were removed after every reader had read them, or erased.
     committed_at_ms: milliseconds since 1970. parent_id: none for the first one. operation: in Iceberg's words.
     removes_old_rows: whether it removed rows alone that the table keeps no longer.
+    is_of_erasure: whether it erased rows of a person, or is the empty one up to which readers have to come after that.
     appended_bytes: of the appended files.
     total_rows, total_files, total_bytes: of the whole table at the snapshot; none where its summary does not say.
     """
@@ -81,6 +83,7 @@ class TableStep:
     parent_id: int | None = None
     operation: str = _APPEND
     removes_old_rows: bool = False
+    is_of_erasure: bool = False
     appended_bytes: int = 0
     total_rows: int | None = None
     total_files: int | None = None
@@ -146,7 +149,8 @@ def step_of(snapshot: Snapshot) -> TableStep:
     counts: Mapping[str, Any] = summary.additional_properties if summary is not None else {}
     appended = counts if operation == _APPEND else {}
     removes_old_rows = operation in _CHANGES and removed_rows(counts) is not None
-    changed = counts if operation in _CHANGES and not removes_old_rows else {}
+    is_explained = removes_old_rows or ERASED in counts
+    changed = counts if operation in _CHANGES and not is_explained else {}
     return TableStep(
         snapshot_id=snapshot.snapshot_id,
         appended_rows=int(appended.get("added-records", 0)),
@@ -156,6 +160,7 @@ def step_of(snapshot: Snapshot) -> TableStep:
         parent_id=snapshot.parent_snapshot_id,
         operation=operation,
         removes_old_rows=removes_old_rows,
+        is_of_erasure=ERASED in counts,
         appended_bytes=int(appended.get("added-files-size", 0)),
         total_rows=_number(counts, "total-records"),
         total_files=_number(counts, "total-data-files"),

@@ -96,7 +96,8 @@ class SourceHeads:
 
     def must_report(self, declaration: StreamDeclaration, newest_batch: BatchObservation | None) -> bool:
         """Whether a run would have to report something though no row is unread: rows of a table were changed or removed
-        after the position of a reader that is declared to fail at that, or the position in a topic is not its end.
+        after the position of a reader that is declared to fail at that, or erased: its position has to come past that.
+        Or the position in a topic is not its end.
 
         Parameters
         ----------
@@ -112,7 +113,7 @@ class SourceHeads:
             offset = newest_batch.end_offsets.get(name) if newest_batch is not None else None
             if isinstance(source, KafkaSource) and not self._is_at_end(source, offset):
                 return True
-            if declared.is_stream and isinstance(source, IcebergSource) and self._fails_at(source, offset):
+            if declared.is_stream and isinstance(source, IcebergSource) and self._has_to_pass(source, offset):
                 return True
         return False
 
@@ -123,12 +124,13 @@ class SourceHeads:
         bounds = topics.bounds_of(topics.partitions_of(source), isolation=source.isolation)
         return is_at_end(offset, topics=bounds)
 
-    def _fails_at(self, source: IcebergSource, offset: Any) -> bool:
+    def _has_to_pass(self, source: IcebergSource, offset: Any) -> bool:
         from sluice.tables.declared_tables import require_table  # pyiceberg is slow to import
 
         failing = {"overwrite": source.on_overwrite == "fail", "delete": source.on_delete == "fail"}
         history = tuple(history_of(require_table(self._catalog, source.table)))
-        return any(failing.get(step.operation, False) for step in steps_after(offset, history=history))
+        later = steps_after(offset, history=history)
+        return any(failing.get(step.operation, False) or step.is_of_erasure for step in later)
 
     def _observe_input(
         self, name: str, declared: InputDeclaration, newest_batch: BatchObservation | None, known: Identities

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from pyarrow import NativeFile
 from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
@@ -98,6 +99,10 @@ class StoredFolder:
             except OSError:
                 if self.size_of(place) is not None:
                     raise
+
+    def open(self, place: str) -> NativeFile:
+        """A file, to be read here and there. What it raises is not translated."""
+        return self.files.open_input_file(self._path(place))
 
     def read(self, place: str) -> bytes:
         """What a file holds."""

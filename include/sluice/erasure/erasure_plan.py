@@ -1,0 +1,281 @@
+"""Decides whether rows of a person are erased from a table, in which steps, and what blocks it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import sha256
+
+from sluice.maintenance.pin_plan import Knowledge, ReaderObservation
+from sluice.operations import OperationPlan, OperationVerb, Refusal, RefusalReason, Stake, steps_of
+from sluice.sources.iceberg_positions import BEGINNING
+from sluice.tables.delete_files import statement_without_delete_files
+
+
+class Place(StrEnum):
+    """Where a file with rows that are meant is found.
+
+    LIVE: the newest snapshot has it. TRASH: it is in the trash. OTHER: an earlier snapshot has it, or nothing refers
+    to it.
+    """
+
+    LIVE = "live"
+    OTHER = "other"
+    TRASH = "trash"
+
+
+_WORDS = {
+    Place.LIVE: "of the newest snapshot",
+    Place.OTHER: "of earlier snapshots, or left behind",
+    Place.TRASH: "in the trash",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeantFile:
+    """A file with rows that are to be erased. rows: how many of them it holds."""
+
+    path: str
+    place: Place
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasedReader:
+    """An input that reads the table, and whether it stops where rows are overwritten."""
+
+    reader: ReaderObservation
+    stops: bool
+
+    def __str__(self) -> str:
+        return f"{self.reader.stream} (input {self.reader.input})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasureSeen:
+    """What was observed of a table.
+
+    digest: of the condition. rows: all that the newest snapshot has. searched: how many files were read.
+    unread: the files that could not be searched, each with the reason. meant: those with rows that are to be erased.
+    delete_files: how many the newest snapshot has. limits: what of the table keeps its files from being written again.
+    kept: the snapshots that stay, from the cut on; empty when there is no cut yet. gone: how many others there are.
+    references: the tags and branches on those that go. forked: the branches among them with commits of their own.
+    named_by: the streams that look up a state of the table that goes. has_begun: whether an erasure has cut or is to
+    cut the history. stale: how many metadata files nothing needs. staged: the staging tables with files of unpublished
+    batches, by name. to_cut: the staging tables whose history holds more than it needs.
+    writers: what blocks writers, as refusals. readers: of the table. waiting: other streams that hold a place in it.
+    others: the tables that list a file with rows that are meant, or lie in its folders. lost: whether metadata lies
+    beside its line of commits. feeds: the tables that its readers write. sources: what its writers read.
+    checkpoints: the streams that read or write it. quarantines: of its writers, that are not searched along.
+    takes_every_row: whether a person has agreed that all rows may go.
+    """
+
+    table: str
+    digest: str
+    rows: int
+    searched: int
+    meant: tuple[MeantFile, ...] = ()
+    unread: tuple[tuple[str, str], ...] = ()
+    delete_files: int = 0
+    limits: tuple[str, ...] = ()
+    kept: tuple[int, ...] = ()
+    gone: int = 0
+    references: tuple[str, ...] = ()
+    forked: tuple[str, ...] = ()
+    named_by: tuple[str, ...] = ()
+    has_begun: bool = False
+    stale: int = 0
+    staged: tuple[str, ...] = ()
+    to_cut: tuple[str, ...] = ()
+    writers: tuple[Refusal, ...] = ()
+    readers: tuple[ErasedReader, ...] = ()
+    waiting: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+    lost: bool = False
+    feeds: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    checkpoints: tuple[str, ...] = ()
+    quarantines: tuple[str, ...] = ()
+    takes_every_row: bool = False
+
+    @property
+    def live_rows(self) -> int:
+        """How many rows of the newest snapshot go."""
+        return sum(one.rows for one in self.meant if one.place is Place.LIVE)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there is something to do: rows, or an erasure that was interrupted."""
+        return bool(self.meant) or (self.has_begun and (not self.kept or self.gone > 0 or self.stale > 0))
+
+    @property
+    def behind(self) -> tuple[ErasedReader, ...]:
+        """The readers that have not passed the cut; where there is none yet, all that have read anything."""
+        return tuple(one for one in self.readers if is_behind(one.reader, self.kept))
+
+
+def is_behind(reader: ReaderObservation, kept: tuple[int, ...]) -> bool:
+    """Whether a reader still needs a snapshot that goes. One that has not started begins with what is left."""
+    if reader.knowledge is Knowledge.NOT_STARTED:
+        return False
+    return reader.knowledge is Knowledge.UNKNOWN or reader.position == BEGINNING or reader.position not in kept
+
+
+def plan_erasure(seen: ErasureSeen) -> OperationPlan[ErasureSeen]:
+    """What an erasure will do to one table, in order, or what blocks it."""
+    steps = tuple(_steps(seen)) if seen.is_due else ("No file below its folders holds such a row: nothing is changed.",)
+    return OperationPlan(
+        verb=OperationVerb.ERASE,
+        subject=seen.table,
+        seen=seen,
+        steps=steps_of(f"{seen.searched} Parquet files were searched below its folders.", *steps, *_notes(seen)),
+        refusals=tuple(_refusals(seen)),
+        at_stake=Stake.ROWS if seen.is_due else Stake.NOTHING,
+        rows=seen.live_rows,
+        evidence={
+            "condition": seen.digest,
+            "rows": {place.value: sum(one.rows for one in seen.meant if one.place is place) for place in Place},
+            "files": sha256("\n".join(sorted(one.path for one in seen.meant)).encode()).hexdigest(),
+            "has_begun": seen.has_begun,
+            "waits_for": [str(one) for one in seen.behind],
+        },
+    )
+
+
+def _steps(seen: ErasureSeen) -> Iterator[str]:
+    for place in Place:
+        found = [one for one in seen.meant if one.place is place]
+        if found:
+            rows = sum(one.rows for one in found)
+            verb = "Write again without" if place is Place.LIVE else "Delete with"
+            yield f"{verb} {rows:,} rows: {_files(len(found))} {_WORDS[place]}."
+    if seen.to_cut:
+        yield f"Cut the history of its staging tables: {', '.join(seen.to_cut)}."
+    if not seen.kept:
+        yield "Append an empty snapshot, at which history is cut."
+    if seen.behind:
+        names = ", ".join(map(str, seen.behind))
+        yield f"Wait until the cut is passed by {names}: the command ends there, and is repeated after that."
+    gone = seen.gone + (not seen.kept)
+    yield f"Expire all {gone} snapshots before the cut, and delete their manifests and metadata files for good."
+    if seen.references:
+        yield f"Remove the tags and branches that keep them: {', '.join(seen.references)}."
+    yield "Search every file again, and end as failed if one holds such a row."
+
+
+def _notes(seen: ErasureSeen) -> Iterator[str]:
+    if seen.feeds:
+        yield f"Not searched: tables that streams fill from this one, {', '.join(seen.feeds)}. Erase there, too."
+    if seen.checkpoints:
+        yield (
+            f"Not searched: the checkpoints of {', '.join(seen.checkpoints)}, with their copies. Where a stream keeps "
+            "state or rows in it, `sluice stream reset` opens another one, and `sluice stream clean` removes the old."
+        )
+    if seen.quarantines:
+        yield (
+            f"Not searched: rejected records in {', '.join(seen.quarantines)}. Give `--text` with what they contain."
+        )
+    if seen.sources:
+        yield (
+            f"Not Sluice's: {', '.join(seen.sources)}. What they still hold comes back by a backfill, a refresh or a "
+            "reset."
+        )
+    yield "Not searched: what checks of the table found, in the ledger and the Data Docs, until their retention ends."
+
+
+def _refusals(seen: ErasureSeen) -> Iterator[Refusal]:
+    if not seen.is_due and not seen.unread:
+        return
+    again = f"Then repeat the command: `sluice table erase {seen.table}`."
+    yield from seen.writers
+    yield from _of_files(seen)
+    yield from _of_history(seen, again)
+    yield from _of_readers(seen, again)
+
+
+def _of_files(seen: ErasureSeen) -> Iterator[Refusal]:
+    if seen.unread:
+        path, why = seen.unread[0]
+        yield Refusal(
+            reason=RefusalReason.NOT_PROVABLE,
+            sentence=f"{_files(len(seen.unread))} below the folders cannot be searched, such as {path}: {why}",
+            next_step="Look at each of them, and move it elsewhere or delete it.",
+        )
+    if seen.delete_files:
+        yield Refusal(
+            reason=RefusalReason.DELETE_FILES,
+            sentence=f"{seen.table} has {seen.delete_files} delete files: rows that they hide are in its data files.",
+            next_step=f"Write them away first, in Spark: `{statement_without_delete_files(seen.table)}`.",
+        )
+    for limit in seen.limits:
+        yield Refusal(
+            reason=RefusalReason.NOT_YET,
+            sentence=f"{seen.table} has {limit}, which Sluice does not write.",
+            next_step="Delete the rows with the engine that writes the table, and repeat the command for what is left.",
+        )
+    if seen.rows and seen.live_rows >= seen.rows and not seen.takes_every_row:
+        yield Refusal(
+            reason=RefusalReason.EVERY_ROW,
+            sentence=f"The condition is true for every one of the {seen.rows:,} rows of {seen.table}.",
+            next_step="Look at it again. If all rows are to go, give `--every-row`.",
+        )
+    for name in seen.others:
+        yield Refusal(
+            reason=RefusalReason.OTHER_WRITERS,
+            sentence=f"{name} refers to a file with such rows, or lies in a folder of {seen.table}.",
+            next_step="Drop that table, or end what it belongs to: `sluice stream leftovers` shows what was left.",
+        )
+
+
+def _of_history(seen: ErasureSeen, again: str) -> Iterator[Refusal]:
+    for name in seen.staged:
+        yield Refusal(
+            reason=RefusalReason.BATCH_HELD,
+            sentence=f"{name} holds a batch that is not published, or not cleared.",
+            next_step=f"Start and stop its stream, or decide about the batch: `sluice batch list`. {again}",
+        )
+    if seen.lost:
+        yield Refusal(
+            reason=RefusalReason.CATALOG_BEHIND,
+            sentence=f"Metadata of {seen.table} lies beside its line of commits: the catalog was set back.",
+            next_step="Bring the newer metadata back, or delete it when that state is not to come back.",
+        )
+    for branch in seen.forked:
+        yield Refusal(
+            reason=RefusalReason.OTHER_WRITERS,
+            sentence=f"The branch {branch} has commits that main does not have, and would be removed.",
+            next_step=f"Merge or drop it first. {again}",
+        )
+    for stream in seen.named_by:
+        yield Refusal(
+            reason=RefusalReason.READER_STOPS,
+            sentence=f"{stream} looks up a state of {seen.table} that goes, by its snapshot, its time or its tag.",
+            next_step="Declare another one, or none, for that input.",
+        )
+
+
+def _of_readers(seen: ErasureSeen, again: str) -> Iterator[Refusal]:
+    for one in seen.readers:
+        if one.reader.knowledge is Knowledge.UNKNOWN:
+            yield Refusal(
+                reason=RefusalReason.NOT_PROVABLE,
+                sentence=f"Where {one} stands in the table is unknown: {one.reader.problem}.",
+                next_step=f"`sluice checkpoint check {one.reader.stream}` shows more. {again}",
+            )
+        elif one.stops and seen.live_rows and one.reader.knowledge is Knowledge.KNOWN:
+            yield Refusal(
+                reason=RefusalReason.READER_STOPS,
+                sentence=f"{one} stops where rows are overwritten, as its `on_overwrite: fail` asks for.",
+                next_step="Declare `on_overwrite: skip` for that input, until it has passed the erasure.",
+            )
+    for stream in seen.waiting:
+        yield Refusal(
+            reason=RefusalReason.NOT_AT_REST,
+            sentence=f"{stream} holds a place in {seen.table}, and is not known by a readable declaration.",
+            next_step=f"Stop it, or end the refresh that it belongs to. {again}",
+        )
+
+
+def _files(count: int) -> str:
+    return f"{count:,} files" if count != 1 else "1 file"

@@ -1,0 +1,171 @@
+"""Lists every file below the folders of a table, as the object store has them, and searches all Parquet among them.
+
+What metadata says does not count here: a file that nothing refers to may be brought back, and is read by whoever lists
+the folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+
+from sluice.erasure.parquet_rows import SearchedFile, UnreadableFileError, search
+from sluice.erasure.row_test import RowTest
+from sluice.errors import LakehouseError
+from sluice.publication.write_folders import data_folder
+from sluice.stored_keys import TRASH_FOLDER_PREFIX
+from sluice.tables.manifest_reading import READERS
+from sluice.tables.stored_files import StoredFile, StoredFolder
+
+_METADATA = (".avro", ".metadata.json", ".metadata.json.gz", ".gz.metadata.json")
+"""How the names of manifests, lists of manifests and metadata files end."""
+
+_WITHOUT_ROWS = ("version-hint.text", "_SUCCESS")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedFile:
+    """A file and the folder in which it was listed."""
+
+    folder: StoredFolder
+    file: StoredFile
+
+    @property
+    def path(self) -> str:
+        """With its scheme, for messages."""
+        return f"{self.folder.location}/{self.file.place}"
+
+    @property
+    def name(self) -> str:
+        """Without its folders. It holds a random number, so that one name is one file."""
+        return self.file.name
+
+    def is_metadata_in(self, folders: Sequence[str]) -> bool:
+        """Whether it is one of Iceberg's own. A data file may be Avro, too, and has rows."""
+        return self.name.endswith(_METADATA) and any(is_within(self.path, one) for one in folders)
+
+    @property
+    def is_in_trash(self) -> bool:
+        """Whether it was moved into the trash of a table."""
+        return any(part.startswith(TRASH_FOLDER_PREFIX) for part in self.file.place.split("/"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What is below the folders of a table.
+
+    harmless: the names of the Parquet files that were read and hold no row that is to be erased. meant: those with such
+    rows, and how many. unread: files that could not be searched, each with the reason. metadata: Iceberg's own.
+    """
+
+    harmless: frozenset[str]
+    meant: tuple[tuple[PlacedFile, int], ...]
+    unread: tuple[tuple[PlacedFile, str], ...]
+    metadata: tuple[PlacedFile, ...]
+
+    @property
+    def searched(self) -> int:
+        """How many Parquet files were read."""
+        return len(self.harmless) + len(self.meant)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the files with rows that are to be erased."""
+        return frozenset(file.name for file, _ in self.meant)
+
+
+@dataclass(slots=True, kw_only=True)
+class FileSearch:
+    """Searches the folders of a table. known: what files held that were searched before, for `look` alone."""
+
+    test: RowTest
+    known: dict[tuple[str, int, str], SearchedFile | str] = field(default_factory=dict)
+
+    def look(self, table: Table, others: Iterable[Table] = (), *, afresh: bool = False) -> Found:
+        """Search all files of a table.
+
+        Parameters
+        ----------
+        others: its staging tables, whose metadata lies elsewhere.
+        afresh: read files again that were searched before.
+
+        Raises
+        ------
+        LakehouseError: when the object store does not answer.
+        """
+        if afresh:
+            self.known.clear()
+        others = tuple(others)
+        files = list(_files_below(folders_of(table, others)))
+        places = [metadata_folder(one) for one in (table, *others)]
+        metadata = [one for one in files if one.is_metadata_in(places)]
+        ours = {one.path for one in metadata}
+        parquet = [one for one in files if one.path not in ours and not one.name.endswith(_WITHOUT_ROWS)]
+        with ThreadPoolExecutor(READERS) as pool:
+            seen = list(pool.map(lambda one: self._searched(one, table.schema()), parquet))
+        return Found(
+            harmless=frozenset(one.name for one, rows in _read_of(parquet, seen) if not rows.meant),
+            meant=tuple((one, rows.meant) for one, rows in _read_of(parquet, seen) if rows.meant),
+            unread=tuple((one, why) for one, why in zip(parquet, seen, strict=True) if isinstance(why, str) and why),
+            metadata=tuple(metadata),
+        )
+
+    def _searched(self, one: PlacedFile, schema: Schema) -> SearchedFile | str:
+        """What a file holds, or why it cannot be read; an empty reason where it went meanwhile, or is the list of the
+        trash."""
+        key = (one.path, one.file.size, one.file.modified_at.isoformat())
+        if key not in self.known:
+            self.known[key] = self._read(one, schema)
+        return self.known[key]
+
+    def _read(self, one: PlacedFile, schema: Schema) -> SearchedFile | str:
+        if one.is_in_trash and one.name == "list.parquet":
+            return ""
+        try:
+            with one.folder.open(one.file.place) as source:
+                return search(source, self.test, schema)
+        except FileNotFoundError:
+            return ""
+        except UnreadableFileError as error:
+            return error.message
+        except OSError as error:
+            raise LakehouseError(f"{one.path} cannot be read: {error}") from error
+
+
+def _read_of(
+    files: Sequence[PlacedFile], seen: Sequence[SearchedFile | str]
+) -> Iterator[tuple[PlacedFile, SearchedFile]]:
+    return ((one, found) for one, found in zip(files, seen, strict=True) if isinstance(found, SearchedFile))
+
+
+def folders_of(table: Table, others: Iterable[Table] = ()) -> tuple[StoredFolder, ...]:
+    """The folders of a table, and those of the metadata of its staging tables; none lies within another."""
+    metadata = table.metadata
+    named = [metadata.location, data_folder(metadata), metadata_folder(table)]
+    named += [place for other in others for place in (other.location(), metadata_folder(other))]
+    places = sorted({place.rstrip("/") for place in named}, key=len)
+    kept: list[str] = []
+    for place in places:
+        if not any(is_within(place, one) for one in kept):
+            kept.append(place)
+    return tuple(StoredFolder.at(table.io, place) for place in kept)
+
+
+def metadata_folder(table: Table) -> str:
+    """Where the metadata of a table lies."""
+    return table.properties.get("write.metadata.path", f"{table.location()}/metadata").rstrip("/")
+
+
+def is_within(place: str, folder: str) -> bool:
+    """Whether a folder is another one, or lies below it."""
+    return place == folder or place.startswith(f"{folder}/")
+
+
+def _files_below(folders: Sequence[StoredFolder]) -> Iterator[PlacedFile]:
+    for folder in folders:
+        for file in folder.below():
+            yield PlacedFile(folder=folder, file=file)

@@ -1,0 +1,101 @@
+"""What an erasure plans, and which readers it waits for. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sluice.erasure.erasure_plan import ErasedReader, ErasureSeen, MeantFile, Place, is_behind, plan_erasure
+from sluice.maintenance.pin_plan import Knowledge, ReaderObservation
+from sluice.operations import RefusalReason, Stake
+from sluice.sources.iceberg_positions import BEGINNING
+
+LIVE = MeantFile(path="s3://b/t/data/a.parquet", place=Place.LIVE, rows=2)
+TRASHED = MeantFile(path="s3://b/t/data/b.parquet", place=Place.TRASH, rows=3)
+SEEN = ErasureSeen(table="a.b", digest="d", rows=10, searched=4, meant=(LIVE, TRASHED), gone=5)
+
+
+def reader(knowledge: Knowledge, position: int | None = None, *, stops: bool = False) -> ErasedReader:
+    """An input that reads the table."""
+    seen = ReaderObservation(stream="s", input="rows", knowledge=knowledge, position=position, problem="no answer")
+    return ErasedReader(reader=seen, stops=stops)
+
+
+@pytest.mark.parametrize(
+    ("knowledge", "position", "expected"),
+    [
+        (Knowledge.NOT_STARTED, None, False),
+        (Knowledge.UNKNOWN, None, True),
+        (Knowledge.KNOWN, BEGINNING, True),
+        (Knowledge.KNOWN, 7, False),
+        (Knowledge.KNOWN, 8, False),
+        (Knowledge.KNOWN, 6, True),
+    ],
+)
+def test_a_reader_is_behind_until_it_stands_at_a_snapshot_that_stays(
+    knowledge: Knowledge, position: int | None, expected: bool
+) -> None:
+    assert is_behind(reader(knowledge, position).reader, (8, 7)) is expected
+
+
+def test_a_plan_counts_rows_by_place_and_names_no_file() -> None:
+    plan = plan_erasure(SEEN)
+    assert (plan.at_stake, plan.rows, plan.refusals) == (Stake.ROWS, 2, ())
+    assert plan.evidence["rows"] == {"live": 2, "other": 0, "trash": 3}
+    assert "a.parquet" not in str(plan.as_json())
+    assert plan_erasure(replace(SEEN, meant=(LIVE,))).digest != plan.digest
+    assert plan_erasure(replace(SEEN, digest="e")).digest != plan.digest
+
+
+def test_nothing_is_at_stake_where_nothing_is_found() -> None:
+    plan = plan_erasure(replace(SEEN, meant=(), forked=("x",), staged=("y",)))
+    assert (plan.at_stake, plan.refusals) == (Stake.NOTHING, ())
+
+
+@pytest.mark.parametrize(
+    ("kept", "gone", "stale", "expected"),
+    [((), 0, 0, True), ((7,), 3, 0, True), ((7,), 0, 2, True), ((7,), 0, 0, False)],
+)
+def test_an_erasure_that_was_interrupted_is_due(kept: tuple[int, ...], gone: int, stale: int, expected: bool) -> None:
+    seen = replace(SEEN, meant=(), has_begun=True, kept=kept, gone=gone, stale=stale)
+    assert seen.is_due is expected
+    assert not replace(seen, has_begun=False).is_due
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"unread": (("p", "it is torn"),)}, RefusalReason.NOT_PROVABLE),
+        ({"unread": (("p", "it is torn"),), "meant": ()}, RefusalReason.NOT_PROVABLE),
+        ({"delete_files": 1}, RefusalReason.DELETE_FILES),
+        ({"limits": ("format version 3",)}, RefusalReason.NOT_YET),
+        ({"rows": 2}, RefusalReason.EVERY_ROW),
+        ({"others": ("c.d",)}, RefusalReason.OTHER_WRITERS),
+        ({"staged": ("staging.s__main",)}, RefusalReason.BATCH_HELD),
+        ({"lost": True}, RefusalReason.CATALOG_BEHIND),
+        ({"forked": ("mine",)}, RefusalReason.OTHER_WRITERS),
+        ({"named_by": ("s",)}, RefusalReason.READER_STOPS),
+        ({"waiting": ("s",)}, RefusalReason.NOT_AT_REST),
+        ({"readers": (reader(Knowledge.UNKNOWN),)}, RefusalReason.NOT_PROVABLE),
+        ({"readers": (reader(Knowledge.KNOWN, 1, stops=True),)}, RefusalReason.READER_STOPS),
+    ],
+)
+def test_what_blocks_an_erasure_is_named_with_the_next_step(changes: dict[str, Any], reason: RefusalReason) -> None:
+    (refusal,) = plan_erasure(replace(SEEN, **changes)).refusals
+    assert refusal.reason is reason
+    assert refusal.next_step
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rows": 2, "takes_every_row": True},
+        {"readers": (reader(Knowledge.NOT_STARTED, stops=True),)},
+        {"readers": (reader(Knowledge.KNOWN, 1, stops=True),), "meant": (TRASHED,)},
+        {"readers": (reader(Knowledge.KNOWN, 1),)},
+    ],
+)
+def test_what_does_not_block_it(changes: dict[str, Any]) -> None:
+    assert plan_erasure(replace(SEEN, **changes)).refusals == ()
