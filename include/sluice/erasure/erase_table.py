@@ -189,6 +189,12 @@ class TableErasure:
 
     def _require_unneeded(self, found: Found) -> None:
         """Look again, right before the first file is deleted."""
+        now = require_table(self.observer.catalog, self.name)
+        if not HistoryLook(now, found.names, found.harmless).kept():
+            raise LakehouseError(
+                f"Meanwhile {self.name} refers to a file with such rows again. No file was deleted.",
+                next_step="Look who added it, and repeat the command.",
+            )
         for one in other_tables(self.observer.catalog, found.names, target=self.name):
             if one.listed and one.table.properties.get(STAGING_TARGET) != self.name:
                 raise LakehouseError(

@@ -272,8 +272,8 @@ def _of_readers(seen: ErasureSeen, again: str) -> Iterator[Refusal]:
     for stream in seen.waiting:
         yield Refusal(
             reason=RefusalReason.NOT_AT_REST,
-            sentence=f"{stream} holds a place in {seen.table}, and is not known by a readable declaration.",
-            next_step=f"Stop it, or end the refresh that it belongs to. {again}",
+            sentence=f"{stream} may stand in {seen.table}, by a refresh, an earlier declaration or an unreadable one.",
+            next_step=f"Stop or restart it, end its refresh, or repair its declaration: `sluice validate`. {again}",
         )
 
 

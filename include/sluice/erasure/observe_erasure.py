@@ -19,7 +19,7 @@ from sluice.ledger.backfill_attempts import running_attempts
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.held_batches import find_held
 from sluice.ledger.next_generation import require_at_rest
-from sluice.ledger.refreshes import kept_shadows, unsettled_refresh
+from sluice.ledger.refreshes import OPEN_STATES, kept_shadows, newest_refresh
 from sluice.ledger.runs import live_streams
 from sluice.maintenance.direct_writers import observe_direct_writers
 from sluice.maintenance.maintained_tables import named_pins, named_tags, unreadable_streams
@@ -153,9 +153,10 @@ class ErasureObserver:
 
     def _waiting(self, now: TableObservation, readers: Collection[ErasedReader]) -> Iterator[str]:
         """Streams that may need an earlier snapshot, and are not known: they run without a declaration or by an earlier
-        one, or their declaration cannot be read."""
+        one, are refreshed, or their declaration cannot be read."""
         live, streams = live_streams(self.ledger), {one.reader.stream for one in readers}
         yield from sorted(unreadable_streams(self.declarations))
+        yield from sorted(one for one in streams if self._is_refreshed(one))
         yield from sorted(outdated_runs(self.ledger, self.declarations, streams))
         unknown = (live | kept_shadows(self.ledger)) - set(self.declarations.streams)
         yield from sorted({stream for stream, _ in stands_at(now.references, unknown)})
@@ -182,7 +183,7 @@ class ErasureObserver:
                     sentence=f"A staged batch of {one.name} waits for a person, and may hold such rows.",
                     next_step=f"Decide about it first: `sluice batch list {one.name}`.",
                 )
-            if one.name in running or unsettled_refresh(self.ledger, one.name) is not None:
+            if one.name in running or self._is_refreshed(one.name):
                 yield Refusal(
                     reason=RefusalReason.NOT_AT_REST,
                     sentence=f"A backfill or a refresh of {one.name} is under way.",
@@ -197,6 +198,10 @@ class ErasureObserver:
                 sentence=f"{sink.stream} may write a batch again, and knows it by a snapshot that would go.",
                 next_step=f"Start it, let it commit a batch, and stop it: `sluice stream start {sink.stream}`.",
             )
+
+    def _is_refreshed(self, stream: str) -> bool:
+        newest = newest_refresh(self.ledger, stream)
+        return newest is not None and newest.state in OPEN_STATES
 
     @staticmethod
     def _unsearched(writers: Collection[LoadedStream], searched: Collection[str]) -> Iterator[str]:

@@ -15,7 +15,6 @@ from pyiceberg.table import Table
 
 from sluice.erasure.parquet_rows import SearchedFile, UnreadableFileError, search
 from sluice.erasure.row_test import RowTest
-from sluice.errors import LakehouseError
 from sluice.publication.write_folders import data_folder
 from sluice.stored_keys import TRASH_FOLDER_PREFIX
 from sluice.tables.manifest_reading import READERS
@@ -133,7 +132,7 @@ class FileSearch:
         except UnreadableFileError as error:
             return error.message
         except OSError as error:
-            raise LakehouseError(f"{one.path} cannot be read: {error}") from error
+            return f"The object store does not give it: {error}"
 
 
 def _read_of(

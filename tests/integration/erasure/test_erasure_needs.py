@@ -1,0 +1,117 @@
+"""Whoever needs what an erasure would remove blocks it: refreshes, lookups, other tables in the folder. No Spark."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.fixtures.erasing import ANN, Household, home
+from tests.integration.erasure.test_erasure_refusals import refused
+
+from sluice.errors import LakehouseError
+from sluice.ledger.events import Actor, Event, EventAction, EventSubject
+from sluice.ledger.refreshes import abandon_refresh, begin_refresh
+from sluice.ledger.runs import admit_run
+from sluice.operations import RefusalReason
+from sluice.publication.crash_points import CrashPoint
+
+__all__ = ["home"]
+
+
+@pytest.mark.parametrize("who", ["writer", "reader"])
+def test_a_refresh_that_is_open(home: Household, who: str) -> None:
+    home.declare(reads="skip")
+    home.append((ANN, 1), ("Bob", 2))
+    home.read_up_to(home.head(), files=1)
+    home.bench.begin()
+    stream = home.writer if who == "writer" else home.reader
+    event = Event(
+        subject=EventSubject.STREAM,
+        name=stream,
+        actor=Actor.person("a test"),
+        action=EventAction.REFRESH,
+        reason="requested",
+    )
+    refresh = begin_refresh(
+        home.ledger, stream, digest="d", leaves=1, keeps=timedelta(days=1), asked_by="a test", event=event
+    )
+    assert refused(home) == [RefusalReason.NOT_AT_REST]
+    abandon_refresh(home.ledger, refresh.number, event=event)
+    assert refused(home) == []
+
+
+@pytest.mark.parametrize("by", ["tag", "snapshot_id"])
+def test_a_state_that_a_stream_looks_up(home: Household, by: str) -> None:
+    home.declare()
+    first = home.append((ANN, 1), ("Bob", 2))
+    home.tag("seen", first)
+    home.append(("Carl", 3))
+    source = {"table": home.name, by: "seen" if by == "tag" else first}
+    declared = {
+        "stream": f"l{home.writer}",
+        "description": "d",
+        "owner": "o",
+        "mode": "incremental",
+        "schedule": {"cron": "@hourly"},
+        "inputs": {
+            "rows": {"stream": {"iceberg": {"table": f"{home.writer}.inbox"}}},
+            "seen": {"static": {"iceberg": source}},
+        },
+        "transformation": {"sql": "lookup.sql"},
+        "outputs": {"copies": {"iceberg": {"table": f"{home.writer}.copies"}}},
+    }
+    (home.folder / "lookup.sql").write_text("SELECT rows.kind, rows.id FROM rows JOIN seen ON rows.id = seen.id")
+    file = home.folder / f"l{home.writer}.stream.yaml"
+    file.write_text(yaml.safe_dump(declared))
+    assert refused(home) == [RefusalReason.READER_STOPS]
+    del source[by]
+    file.write_text(yaml.safe_dump(declared))
+    assert refused(home) == []
+
+
+def test_a_reader_that_runs_by_an_earlier_declaration(home: Household) -> None:
+    home.declare(reads="skip")
+    home.append((ANN, 1), ("Bob", 2))
+    home.read_up_to(home.head(), files=1)
+    admit_run(home.ledger, stream=home.reader, mode="incremental", declaration_digest="old", launched_by="a test")
+    assert refused(home) == [RefusalReason.NOT_AT_REST]
+
+
+def test_a_table_that_lies_in_the_folder(home: Household) -> None:
+    home.declare()
+    home.append((ANN, 1), ("Bob", 2))
+    table = home.table()
+    home.bench.catalog.create_table(f"{home.writer}.inside", table.schema(), location=f"{table.location()}/inside")
+    assert RefusalReason.OTHER_WRITERS in refused(home)
+
+
+def test_a_file_that_the_table_gets_back_meanwhile_is_not_deleted(home: Household, tmp_path: Path) -> None:
+    home.declare()
+    home.append((ANN, 1), ("Bob", 2))
+    paths = [task.file.file_path for task in home.table().scan().plan_files()]
+
+    def take(point: CrashPoint) -> None:
+        if point is CrashPoint.RECORDED:
+            home.table().add_files(paths, check_duplicate_files=False)
+
+    with pytest.raises(LakehouseError, match="refers to a file with such rows again"):
+        home.erasure(reached=take).erase()
+    assert (ANN, 1) in home.rows()
+
+
+def test_a_compaction_behind_the_cut_needs_no_other_one(home: Household) -> None:
+    home.declare(reads="skip")
+    home.append((ANN, 1), ("Bob", 2))
+    home.append(("Carl", 3))
+    home.read_up_to(home.head(), files=1)
+    with pytest.raises(Exception, match="has read up to"):
+        home.erasure().erase()
+    cut = home.head()
+    home.bench.compact()
+    assert home.head() != cut
+    assert home.erasure().plan().seen.kept == (home.head(), cut)
+    home.read_up_to(cut, files=0)
+    home.erasure().erase()
+    assert home.rows() == [("Bob", 2), ("Carl", 3)]
