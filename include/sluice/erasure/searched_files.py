@@ -20,8 +20,12 @@ from sluice.stored_keys import TRASH_FOLDER_PREFIX
 from sluice.tables.manifest_reading import READERS
 from sluice.tables.stored_files import StoredFile, StoredFolder
 
-_METADATA = (".avro", ".metadata.json", ".metadata.json.gz", ".gz.metadata.json")
-"""How the names of manifests, lists of manifests and metadata files end."""
+_METADATA = (".avro", ".metadata.json", ".metadata.json.gz", ".gz.metadata.json", ".stats", ".puffin")
+"""How the names of manifests, lists of manifests, metadata files and statistics of columns end."""
+
+_STATISTICS = "partition-stats"
+"""How the names of statistics of partitions begin, which are Parquet. Statistics belong to one snapshot, and go with
+it."""
 
 _WITHOUT_ROWS = ("version-hint.text", "_SUCCESS")
 
@@ -45,7 +49,8 @@ class PlacedFile:
 
     def is_metadata_in(self, folders: Sequence[str]) -> bool:
         """Whether it is one of Iceberg's own. A data file may be Avro, too, and has rows."""
-        return self.name.endswith(_METADATA) and any(is_within(self.path, one) for one in folders)
+        is_ours = self.name.endswith(_METADATA) or self.name.startswith(_STATISTICS)
+        return is_ours and any(is_within(self.path, one) for one in folders)
 
     @property
     def is_in_trash(self) -> bool:

@@ -41,7 +41,8 @@ def _of_table(table: Table, files: Sequence[PlacedFile]) -> Iterator[PlacedFile]
 
 
 def _needed(table: Table) -> frozenset[str]:
-    paths = [table.metadata_location]
+    statistics = (*table.metadata.statistics, *table.metadata.partition_statistics)
+    paths = [table.metadata_location, *(one.statistics_path for one in statistics)]
     with catalog_refusals(f"read the manifests of {'.'.join(table.name())}"):
         for snapshot in table.snapshots():
             paths += [snapshot.manifest_list or "", *(one.manifest_path for one in snapshot.manifests(table.io))]
