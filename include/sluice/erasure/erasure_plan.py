@@ -9,7 +9,6 @@ from hashlib import sha256
 
 from sluice.maintenance.pin_plan import Knowledge, ReaderObservation
 from sluice.operations import OperationPlan, OperationVerb, Refusal, RefusalReason, Stake, steps_of
-from sluice.sources.iceberg_positions import BEGINNING
 from sluice.tables.delete_files import statement_without_delete_files
 
 
@@ -116,10 +115,11 @@ class ErasureSeen:
 
 
 def is_behind(reader: ReaderObservation, kept: tuple[int, ...]) -> bool:
-    """Whether a reader still needs a snapshot that goes. One that has not started begins with what is left."""
+    """Whether a reader still needs a snapshot that goes. One that has not started begins with what is left; one that
+    found the table empty, with the oldest snapshot, of which it would read nothing else."""
     if reader.knowledge is Knowledge.NOT_STARTED:
         return False
-    return reader.knowledge is Knowledge.UNKNOWN or reader.position == BEGINNING or reader.position not in kept
+    return reader.knowledge is Knowledge.UNKNOWN or reader.position not in kept
 
 
 def plan_erasure(seen: ErasureSeen) -> OperationPlan[ErasureSeen]:
