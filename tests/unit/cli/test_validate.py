@@ -52,8 +52,8 @@ def test_a_problem_is_a_line_with_file_and_line(tmp_path: Path, capsys: pytest.C
         "Connections were not checked: the environment describes no deployment.",
         "bronze.flights.table.yaml:1: the declaration lacks the key `owner` (who answers for it). Add `owner`.",
         "bronze.flights.table.yaml:3: `ownr`: unknown key `ownr`; allowed here: columns, description, drop, "
-        "maintenance, owner, partitioning, properties, quality, rules, sort_order, table, tags, unchecked_properties, "
-        "unusual_rows. Did you mean `owner`?",
+        "filters, maintenance, owner, partitioning, properties, quality, rules, sort_order, table, tags, "
+        "unchecked_properties, unusual_rows. Did you mean `owner`?",
         "2 problems in 1 declaration of ..",
     ]
 
