@@ -25,7 +25,8 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 
-from sluice.erasure.row_test import RowTest, arrow_type
+from sluice.erasure.condition_text import arrow_type
+from sluice.erasure.row_test import RowTest
 from sluice.errors import LakehouseError
 
 _ROWS_AT_ONCE = 32_768

@@ -8,27 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import reduce
 from hashlib import sha256
-from operator import or_
 from typing import Any, Protocol
-from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 from pyiceberg.expressions import AlwaysFalse, AlwaysTrue, BooleanExpression
-from pyiceberg.expressions.literals import Literal
-from pyiceberg.expressions.parser import parse
 from pyiceberg.expressions.visitors import BoundBooleanExpressionVisitor, bind, extract_field_ids, visit
-from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
-from pyiceberg.types import BinaryType, IcebergType, NestedField, PrimitiveType, StringType, UUIDType
-from pyparsing import ParseException
+from pyiceberg.types import BinaryType, DoubleType, FloatType, NestedField, PrimitiveType, StringType
 
+from sluice.erasure.condition_text import FORM, arrow_type, arrow_value, has_unseen, parse_condition
 from sluice.errors import UsageError
-
-_FORM = "Write it as `name = 'Ann'`, `id in (1, 2)`, `mail like 'ann@%' or mail is null`; see docs/guides/erasures.md."
 
 
 class RowTest(Protocol):
@@ -48,11 +39,6 @@ class RowTest(Protocol):
         ...
 
 
-def arrow_type(kind: IcebergType) -> Any:
-    """How the values of a column are compared. PyArrow compares no uuid, but its bytes."""
-    return pa.binary(16) if isinstance(kind, UUIDType) else schema_to_pyarrow(kind)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
     """A condition in Iceberg's expression language. bound: holds its values, and is
@@ -68,11 +54,7 @@ class Condition:
 
     def meant(self, rows: pa.Table) -> Any:
         """Of each row whether the condition is true."""
-        columns: Any = {"meant": visit(self.bound, _ToArrow())}
-        found: Any = ds.Scanner.from_batches(
-            iter(rows.to_batches()), schema=rows.schema, columns=columns, use_threads=False
-        ).to_table()
-        return pc.fill_null(found.column("meant").combine_chunks(), False)
+        return pc.fill_null(visit(self.bound, _OfRows(rows.combine_chunks())), False)
 
 
 def condition_of(text: str, schema: Schema, *, table: str) -> Condition:
@@ -80,15 +62,10 @@ def condition_of(text: str, schema: Schema, *, table: str) -> Condition:
 
     Raises
     ------
-    UsageError: when it cannot be read, names what is no column of the table, compares a column with a value of another
-        type, or is true or false for every row.
+    UsageError: when it cannot be read, names what is no column of the table, compares a column with a value that
+        is not exactly one of its type, or is true or false for every row.
     """
-    try:
-        parsed = parse(text)
-    except (ParseException, ValueError, RecursionError) as error:
-        place = f" near its character {error.loc + 1}" if isinstance(error, ParseException) else ""
-        raise UsageError(f"The condition cannot be read{place}.", next_step=_FORM) from None
-    bound = _bound(parsed, schema, table=table)
+    bound = _bound(parse_condition(text, schema, table=table), schema, table=table)
     if isinstance(bound, AlwaysTrue | AlwaysFalse):
         which = "every row" if isinstance(bound, AlwaysTrue) else "no row"
         raise UsageError(
@@ -103,22 +80,42 @@ def condition_of(text: str, schema: Schema, *, table: str) -> Condition:
             next_step="Name columns of the table itself, of a plain type.",
         )
     fields = tuple(one for one in schema.fields if one.field_id in named)
-    return Condition(digest=_digest(text), bound=bound, fields=fields)
+    condition = Condition(digest=_digest(text), bound=bound, fields=fields)
+    _try(condition, table=table)
+    return condition
 
 
 def _bound(parsed: BooleanExpression, schema: Schema, *, table: str) -> BooleanExpression:
+    """The condition over the columns by their ids."""
     try:
         return bind(schema, parsed, case_sensitive=True)
     except (ValueError, TypeError) as error:
-        if "Could not find field" in str(error):
-            columns = ", ".join(one.name for one in schema.fields)
-            raise UsageError(
-                f"The condition names what is no column of {table}.",
-                next_step=f"Its columns are {columns}; capital letters count.",
-            ) from None
-        raise UsageError(
-            f"The condition compares a column of {table} with a value that is not of its type.", next_step=_FORM
-        ) from None
+        raise _incomparable(table, error) from None
+    except RecursionError:
+        raise _too_long() from None
+
+
+def _try(condition: Condition, *, table: str) -> None:
+    """Compute it without a row, so that what cannot be computed is found before a file is read."""
+    try:
+        condition.meant(pa.table({one.name: pa.array([], arrow_type(one.field_type)) for one in condition.fields}))
+    except (ValueError, TypeError, pa.ArrowException) as error:
+        raise _incomparable(table, error) from None
+    except RecursionError:
+        raise _too_long() from None
+
+
+def _incomparable(table: str, error: Exception) -> UsageError:
+    return UsageError(
+        f"The condition compares a column of {table} with a value that is not of its type: {type(error).__name__}.",
+        next_step=FORM,
+    )
+
+
+def _too_long() -> UsageError:
+    return UsageError(
+        "The condition has too many parts.", next_step="Write several values of a column as `id in (1, 2)`."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,13 +150,18 @@ def texts_of(texts: Iterable[str]) -> Texts:
 
     Raises
     ------
-    UsageError: when one is so short that it is in records of others, too.
+    UsageError: when one is so short that it is in records of others, too, or has what its reader does not see.
     """
     given = tuple(dict.fromkeys(texts))
     if any(len(one.strip()) < _SHORTEST for one in given):
         raise UsageError(
             f"A text of fewer than {_SHORTEST} characters is in records of others, too.",
             next_step="Give the whole value, such as a mail address.",
+        )
+    if any(one != one.strip() or has_unseen(one) for one in given):
+        raise UsageError(
+            "A text begins or ends with a blank, or has a character that cannot be seen, which records may lack.",
+            next_step="Give it without them, one text a line.",
         )
     return Texts(texts=given)
 
@@ -171,16 +173,25 @@ def _digest(text: str) -> str:
     return sha256(text.encode()).hexdigest()
 
 
-class _ToArrow(BoundBooleanExpressionVisitor[Any]):
-    """A condition as PyArrow computes it. Compared with a null, all is null, so that `not in` leaves such rows out."""
+class _OfRows(BoundBooleanExpressionVisitor[Any]):
+    """Of each row whether a condition is true, false, or unknown, which is null. Compared with a null, all is unknown,
+    so that `not in` leaves such rows out. What is no number is above all numbers, as in Spark."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        self._rows = rows
 
     def visit_in(self, term: Any, literals: set[Any]) -> Any:
         """Whether the value is one of several."""
-        return reduce(or_, [self._column(term) == self._value(term, one) for one in literals])
+        column, kind = self._column(term), term.ref().field.field_type
+        values = [arrow_value(one, kind).as_py() for one in literals]
+        if _is_float(term) and 0.0 in values:
+            values += [0.0, -0.0]  # they are equal, but not found by each other
+        found = pc.is_in(column, value_set=pa.array(values, arrow_type(kind)))
+        return pc.if_else(pc.is_valid(column), found, pa.scalar(None, pa.bool_()))
 
     def visit_not_in(self, term: Any, literals: set[Any]) -> Any:
         """Whether it is none of them."""
-        return ~self.visit_in(term, literals)
+        return pc.invert(self.visit_in(term, literals))
 
     def visit_is_nan(self, term: Any) -> Any:
         """Whether it is no number."""
@@ -188,74 +199,79 @@ class _ToArrow(BoundBooleanExpressionVisitor[Any]):
 
     def visit_not_nan(self, term: Any) -> Any:
         """Whether it is a number."""
-        return ~self.visit_is_nan(term)
+        return pc.invert(self.visit_is_nan(term))
 
     def visit_is_null(self, term: Any) -> Any:
         """Whether there is none."""
-        return self._column(term).is_null()
+        return pc.is_null(self._column(term))
 
     def visit_not_null(self, term: Any) -> Any:
         """Whether there is one."""
-        return self._column(term).is_valid()
+        return pc.is_valid(self._column(term))
 
     def visit_equal(self, term: Any, literal: Any) -> Any:
         """Whether it is this one."""
-        return self._column(term) == self._value(term, literal)
+        return pc.equal(self._column(term), self._value(term, literal))
 
     def visit_not_equal(self, term: Any, literal: Any) -> Any:
         """Whether it is another one."""
-        return self._column(term) != self._value(term, literal)
+        return pc.not_equal(self._column(term), self._value(term, literal))
 
     def visit_greater_than_or_equal(self, term: Any, literal: Any) -> Any:
         """Whether it is this one, or above."""
-        return self._column(term) >= self._value(term, literal)
+        return self._or_nan(term, pc.greater_equal(self._column(term), self._value(term, literal)))
 
     def visit_greater_than(self, term: Any, literal: Any) -> Any:
         """Whether it is above."""
-        return self._column(term) > self._value(term, literal)
+        return self._or_nan(term, pc.greater(self._column(term), self._value(term, literal)))
 
     def visit_less_than(self, term: Any, literal: Any) -> Any:
         """Whether it is below."""
-        return self._column(term) < self._value(term, literal)
+        return pc.less(self._column(term), self._value(term, literal))
 
     def visit_less_than_or_equal(self, term: Any, literal: Any) -> Any:
         """Whether it is this one, or below."""
-        return self._column(term) <= self._value(term, literal)
+        return pc.less_equal(self._column(term), self._value(term, literal))
 
     def visit_starts_with(self, term: Any, literal: Any) -> Any:
         """Whether it begins so."""
-        return pc.starts_with(self._column(term), literal.value)
+        return pc.starts_with(self._column(term), self._value(term, literal).as_py())
 
     def visit_not_starts_with(self, term: Any, literal: Any) -> Any:
         """Whether it begins otherwise."""
-        return ~self.visit_starts_with(term, literal)
+        return pc.invert(self.visit_starts_with(term, literal))
 
     def visit_true(self) -> Any:
         """Every row."""
-        return pc.scalar(True)
+        return pa.array([True] * self._rows.num_rows, pa.bool_())
 
     def visit_false(self) -> Any:
         """No row."""
-        return pc.scalar(False)
+        return pa.array([False] * self._rows.num_rows, pa.bool_())
 
     def visit_not(self, child_result: Any) -> Any:
         """The others, but those of which it is unknown."""
-        return ~child_result
+        return pc.invert(child_result)
 
     def visit_and(self, left_result: Any, right_result: Any) -> Any:
         """Both."""
-        return left_result & right_result
+        return pc.and_kleene(left_result, right_result)
 
     def visit_or(self, left_result: Any, right_result: Any) -> Any:
         """One of both."""
-        return left_result | right_result
+        return pc.or_kleene(left_result, right_result)
 
-    @staticmethod
-    def _column(term: Any) -> Any:
-        return pc.field(term.ref().field.name)
+    def _or_nan(self, term: Any, found: Any) -> Any:
+        return pc.or_kleene(found, pc.is_nan(self._column(term))) if _is_float(term) else found
+
+    def _column(self, term: Any) -> Any:
+        found = self._rows.column(term.ref().field.name)
+        return found.chunk(0) if found.num_chunks else pa.array([], found.type)
 
     @staticmethod
     def _value(term: Any, literal: Any) -> Any:
-        value = literal.value if isinstance(literal, Literal) else literal
-        value = value.bytes if isinstance(value, UUID) else value
-        return pa.scalar(value, arrow_type(term.ref().field.field_type))
+        return arrow_value(literal, term.ref().field.field_type)
+
+
+def _is_float(term: Any) -> bool:
+    return isinstance(term.ref().field.field_type, FloatType | DoubleType)
