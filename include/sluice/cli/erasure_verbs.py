@@ -28,7 +28,10 @@ Where = Annotated[
     str | None, typer.Option(help="Which rows, such as \"mail = 'ann@x.org'\". It stands in your history.")
 ]
 WhereFile = Annotated[Path | None, typer.Option(help="A file with the condition; `-` for stdin, with `--yes`.")]
-Text = Annotated[list[str] | None, typer.Option(help="Erase rejected records that contain it; may be repeated.")]
+Text = Annotated[
+    list[str] | None,
+    typer.Option(help="Erase rejected records that contain it; may be repeated. It stands in your history."),
+]
 TextFile = Annotated[Path | None, typer.Option(help="A file with such texts, one a line.")]
 EveryRow = Annotated[bool, typer.Option("--every-row", help="Also where the condition is true for every row.")]
 
@@ -70,16 +73,24 @@ def _condition(where: str | None, where_file: Path | None) -> str | None:
 
 
 def _lines(file: Path | None) -> list[str]:
-    return [] if file is None else [line for line in _content(file).splitlines() if line.strip()]
+    """The lines of a file, of which each is one text."""
+    if file is None:
+        return []
+    found = [line for line in _content(file).split("\n") if line.strip()]
+    if not found:
+        raise UsageError(f"{file} has no text.", next_step="Write one text a line.")
+    return found
 
 
 def _content(file: Path) -> str:
+    """What a file says, without the mark that some editors put before it."""
     try:
-        return sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+        said = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise UsageError(
             f"{file} cannot be read: {type(error).__name__}.", next_step="Name a file of text in UTF-8."
         ) from error
+    return said.removeprefix("\ufeff")
 
 
 @contextmanager

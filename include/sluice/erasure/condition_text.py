@@ -165,7 +165,7 @@ def _is_exact(literal: Literal[Any], kind: IcebergType) -> bool:
     if not isinstance(kind, _NUMBERS):
         return not isinstance(literal, LongLiteral | DecimalLiteral)
     if not isinstance(kind, FloatType | DoubleType):
-        return Decimal(literal.value) == value.value
+        return bool(Decimal(literal.value) == value.value)
     return _is_exact_float(literal, value.value, kind)
 
 

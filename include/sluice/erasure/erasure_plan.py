@@ -212,7 +212,10 @@ def _of_files(seen: ErasureSeen) -> Iterator[Refusal]:
         yield Refusal(
             reason=RefusalReason.NOT_YET,
             sentence=f"{seen.table} has {limit}, which Sluice does not write.",
-            next_step="Delete the rows with the engine that writes the table, and repeat the command for what is left.",
+            next_step=(
+                "Delete the rows with the engine that writes the table, or let `rewrite_data_files` in Spark write "
+                "such a file, and repeat the command for what is left."
+            ),
         )
     if seen.rows and seen.live_rows >= seen.rows and not seen.takes_every_row:
         yield Refusal(

@@ -12,6 +12,7 @@ from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.declarations.source_declarations import IcebergSource
 from sluice.erasure.cut_history import HistoryLook, has_erasures, live_files
 from sluice.erasure.erasure_plan import ErasedReader, ErasureSeen, MeantFile, Place
+from sluice.erasure.file_columns import key_of
 from sluice.erasure.searched_files import FileSearch, Found, PlacedFile, folders_of, is_within
 from sluice.erasure.stale_metadata import stale_metadata
 from sluice.errors import SluiceError
@@ -96,7 +97,7 @@ class ErasureObserver:
             meant=tuple(_placed(table, found)),
             unread=tuple((one.path, why) for one, why in found.unread),
             delete_files=now.delete_files,
-            limits=_limits(table),
+            limits=tuple(_limits(table, found)),
             kept=kept,
             gone=len(now.snapshots) - len(kept),
             references=tuple(sorted(one.name for one in doomed)),
@@ -212,9 +213,15 @@ class ErasureObserver:
         return self.declarations.streams[stream].declaration.tables_written
 
 
-def _limits(table: Table) -> tuple[str, ...]:
+def _limits(table: Table, found: Found) -> Iterator[str]:
+    """What keeps the files of the newest snapshot with such rows from being written again."""
     version = table.metadata.format_version
-    return () if version == 2 else (f"format version {version}",)
+    if version != 2:
+        yield f"format version {version}"
+    live = {key_of(one.file_path) for one in live_files(table)}
+    for one, why in found.unwritable:
+        if one.name in found.names and key_of(one.path) in live:
+            yield f"the file {one.name} with {why}"
 
 
 def _is_forked(one: ReferenceObservation, now: TableObservation) -> bool:

@@ -1,12 +1,12 @@
 """Looks into Parquet files as they lie there, whatever refers to them, and writes one again without some of its rows.
 
-A file is read row group by row group, batch by batch, so that a large one needs little memory. Columns are found by
-their ids, as Iceberg does: one may have had another name or a narrower type when the file was written, or be missing.
+A file is read row group by row group, batch by batch, so that a large one needs little memory. What is written has
+nothing of the old file but its rows: a dictionary of values, or what programs keep in its footer, may name who went.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import IO, Any, cast
@@ -14,56 +14,70 @@ from typing import IO, Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import pyarrow.types as pat
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import (
+    UnsupportedPyArrowTypeException,
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
     parquet_path_to_id_mapping,
     pyarrow_to_schema,
 )
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
-from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.types import NestedField
 
-from sluice.erasure.condition_text import arrow_type
+from sluice.erasure.file_columns import (
+    FIELD_ID,
+    HeldColumn,
+    TableColumns,
+    UnreadableFileError,
+    column_of,
+    columns_of,
+    has_positions_alone,
+    held_columns,
+    id_of,
+    key_of,
+    values_of,
+)
 from sluice.erasure.row_test import RowTest
 from sluice.errors import LakehouseError
 
 _ROWS_AT_ONCE = 32_768
-_FIELD_ID = b"PARQUET:field_id"
-
-
-class UnreadableFileError(LakehouseError):
-    """A file is no Parquet, or Parquet that cannot be compared with the condition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchedFile:
-    """What a search found in a file. rows: in the whole file. meant: those that are to be erased."""
+    """What a search found in a file. rows: in the whole file. meant: those that are to be erased. unwritable: why it
+    cannot be written again without them, where it cannot."""
 
     rows: int
     meant: int
+    unwritable: str = ""
 
 
-def search(source: Any, test: RowTest, schema: Schema) -> SearchedFile:
+def search(source: Any, test: RowTest, columns: TableColumns, *, path: str) -> SearchedFile:
     """Count the rows of a Parquet file that are meant.
 
     Parameters
     ----------
-    source: opened for reading, with random access. schema: the newest of the table.
+    source: opened for reading, with random access. path: where it lies.
 
     Raises
     ------
-    UnreadableFileError: when it cannot be read as Parquet, or a column of it has an incomparable type.
+    UnreadableFileError: when it cannot be read as Parquet, or it is not sure which rows of it are meant.
     """
     file = _opened(source)
-    meant = sum(pc.sum(found).as_py() or 0 for _, found in _batches(file, test, schema, only_tested=True))
-    return SearchedFile(rows=file.metadata.num_rows, meant=meant)
+    if has_positions_alone(file.schema_arrow):
+        return SearchedFile(rows=file.metadata.num_rows, meant=0)
+    read = _batches(file, test, columns, path=path, only_tested=True)
+    meant = sum(pc.sum(found).as_py() or 0 for _, found in read)
+    return SearchedFile(rows=file.metadata.num_rows, meant=meant, unwritable=_why_unwritable(file))
 
 
 def _opened(source: Any) -> pq.ParquetFile:
     try:
-        return pq.ParquetFile(source)
+        return pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
     except (pa.ArrowException, OSError, ValueError) as error:
         if isinstance(error, FileNotFoundError):
             raise
@@ -71,51 +85,47 @@ def _opened(source: Any) -> pq.ParquetFile:
 
 
 def _batches(
-    file: pq.ParquetFile, test: RowTest, schema: Schema, *, only_tested: bool
+    file: pq.ParquetFile, test: RowTest, columns: TableColumns, *, path: str, only_tested: bool
 ) -> Iterator[tuple[pa.RecordBatch, Any]]:
     """The rows of a file, each batch with whether its rows are meant."""
-    places = _places(file.schema_arrow, test, schema)
-    needed = [file.schema_arrow.field(place).name for place in places.values() if place is not None]
+    tested = test.columns_in(columns.schema)
+    held = held_columns(file.schema_arrow, tested, columns, path=path)
+    needed = [file.schema_arrow.field(one.place).name for one in held.values() if one.place is not None]
+    old_times = _old_times(file)
     try:
         read = file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=needed if only_tested else None)
         for batch in read:
-            yield batch, test.meant(_tested(batch, test, schema, places, file.schema_arrow))
-    except (pa.ArrowException, OSError, NotImplementedError) as error:
+            yield batch, test.meant(_tested(batch, tested, held, file.schema_arrow, old_times))
+    except (pa.ArrowException, OSError, NotImplementedError, KeyError, ValueError) as error:
         if isinstance(error, FileNotFoundError):
             raise
         raise UnreadableFileError(f"Its rows cannot be compared: {type(error).__name__}.") from error
 
 
-def _places(found: pa.Schema, test: RowTest, schema: Schema) -> Mapping[str, int | None]:
-    """Where the tested columns are in a file, by their name in the table. A file without ids, as other programs write
-    it, is read by the names."""
-    ids = {_id_of(found.field(place)): place for place in range(len(found))}
-    if set(ids) == {None}:
-        names = {found.field(place).name: place for place in range(len(found))}
-        return {one.name: names.get(one.name) for one in test.columns_in(schema)}
-    return {one.name: ids.get(one.field_id) for one in test.columns_in(schema)}
-
-
-def _id_of(field: pa.Field[Any]) -> int | None:
-    found = (field.metadata or {}).get(_FIELD_ID)
-    return None if found is None else int(found)
-
-
 def _tested(
-    batch: pa.RecordBatch, test: RowTest, schema: Schema, places: Mapping[str, int | None], found: pa.Schema
+    batch: pa.RecordBatch,
+    tested: Sequence[NestedField],
+    held: Mapping[str, HeldColumn],
+    found: pa.Schema,
+    old_times: frozenset[str],
 ) -> pa.Table:
     columns = {}
-    for one in test.columns_in(schema):
-        place, kind = places[one.name], arrow_type(one.field_type)
-        if place is None:
-            columns[one.name] = pa.nulls(batch.num_rows).cast(kind)
-        else:
-            held = batch.column(found.field(place).name)
-            held = held.storage if isinstance(held, pa.ExtensionArray) else held
-            columns[one.name] = held.cast(kind, safe=not pa.types.is_timestamp(held.type))
+    for one in tested:
+        place = held[one.name].place
+        name = None if place is None else found.field(place).name
+        values = None if name is None else batch.column(name)
+        columns[one.name] = column_of(
+            held[one.name], values, one.field_type, batch.num_rows, is_old_time=name in old_times
+        )
     if not columns:  # PyArrow knows the number of rows by a column
         columns[""] = pa.nulls(batch.num_rows)
     return pa.table(columns)
+
+
+def _old_times(file: pq.ParquetFile) -> frozenset[str]:
+    """The columns with times of 96 bits, which are moments whatever else is said of them."""
+    every = (file.metadata.schema.column(number) for number in range(file.metadata.num_columns))
+    return frozenset(one.path for one in every if one.physical_type == "INT96")
 
 
 def write_without(
@@ -137,38 +147,46 @@ def write_without(
     UnreadableFileError: when the file has what would change by writing it.
     LakehouseError: when the new file differs. It is deleted then.
     """
-    schema = metadata.schema()
-    rows = _write(io, old, test, schema, location=location)
+    columns = columns_of(metadata, values={key_of(old.file_path): values_of(metadata, old)})
+    rows = _write(io, old, test, columns, location=location)
     if not rows:
         io.delete(location)
         return None
     with io.new_input(location).open() as again, io.new_input(old.file_path).open() as source:
         written = _opened(again)
-        if written.metadata.num_rows != rows or not _is_same(written, _kept(_opened(source), test, schema)):
+        if written.metadata.num_rows != rows or not _is_same(
+            written, _kept(_opened(source), test, columns, path=old.file_path)
+        ):
             io.delete(location)
             raise LakehouseError(
-                f"A file of {old.file_path} without the erased rows does not hold the others. Nothing was committed.",
+                f"The file {_name_of(old)} without the erased rows does not hold the others. Nothing was committed.",
                 next_step="Keep the file named here and report the fault; the table is as it was.",
             )
         return _entry_of(written, old, metadata, location=location, size=len(io.new_input(location)))
 
 
-def _write(io: FileIO, old: DataFile, test: RowTest, schema: Schema, *, location: str) -> int:
+def _name_of(file: DataFile) -> str:
+    """Without folders, in which values of partitions may stand."""
+    return file.file_path.rpartition("/")[2]
+
+
+def _write(io: FileIO, old: DataFile, test: RowTest, columns: TableColumns, *, location: str) -> int:
     """Write the rows that stay; how many they are."""
     rows = 0
     with io.new_input(old.file_path).open() as source:
         file = _opened(source)
-        _require_writable(file, old)
+        if why := _why_unwritable(file):
+            raise UnreadableFileError(f"{_name_of(old)} has {why}.")
         with (
             io.new_output(location).create(overwrite=True) as sink,
             pq.ParquetWriter(
                 cast("IO[Any]", sink),
-                file.schema_arrow,
+                _plain_schema(file.schema_arrow),
                 compression=_codec(file),
                 store_decimal_as_integer=True,
             ) as writer,
         ):
-            for batch in _kept(file, test, schema):
+            for batch in _kept(file, test, columns, path=old.file_path):
                 writer.write_batch(batch)
                 rows += batch.num_rows
     return rows
@@ -198,19 +216,49 @@ def _entry_of(written: pq.ParquetFile, old: DataFile, metadata: TableMetadata, *
     return new
 
 
-def _kept(file: pq.ParquetFile, test: RowTest, schema: Schema) -> Iterator[pa.RecordBatch]:
-    for batch, meant in _batches(file, test, schema, only_tested=False):
+def _kept(file: pq.ParquetFile, test: RowTest, columns: TableColumns, *, path: str) -> Iterator[pa.RecordBatch]:
+    plain = _plain_schema(file.schema_arrow)
+    for batch, meant in _batches(file, test, columns, path=path, only_tested=False):
         kept = batch.filter(pc.invert(meant))
         if kept.num_rows:
-            yield kept
+            yield kept.cast(plain)
 
 
-def _require_writable(file: pq.ParquetFile, old: DataFile) -> None:
-    columns = (file.metadata.schema.column(number) for number in range(file.metadata.num_columns))
-    if any(one.physical_type == "INT96" for one in columns):
-        raise UnreadableFileError(f"{old.file_path} has times of 96 bits, which Iceberg does not write.")
-    if any(_id_of(one) is None for one in file.schema_arrow):
-        raise UnreadableFileError(f"{old.file_path} has columns without ids: another program has written it.")
+def _plain_schema(found: pa.Schema) -> pa.Schema:
+    """The columns without dictionaries of their values, and without what programs say of them beside their ids."""
+    return pa.schema([_plain_field(one) for one in found])
+
+
+def _plain_field(field: pa.Field[Any]) -> Any:
+    number = id_of(field)
+    metadata: Any = None if number is None else {FIELD_ID: str(number).encode()}
+    return pa.field(field.name, _plain_type(field.type), nullable=field.nullable, metadata=metadata)
+
+
+def _plain_type(kind: Any) -> Any:
+    if pat.is_dictionary(kind):
+        return _plain_type(kind.value_type)
+    if pat.is_string_view(kind) or pat.is_binary_view(kind):
+        return pa.string() if pat.is_string_view(kind) else pa.binary()
+    if pat.is_struct(kind):
+        return pa.struct([_plain_field(kind.field(number)) for number in range(kind.num_fields)])
+    if pat.is_map(kind):
+        return pa.map_(_plain_field(kind.key_field), _plain_field(kind.item_field))
+    if pat.is_large_list(kind):
+        return pa.large_list(_plain_field(kind.value_field))
+    is_list = pat.is_list(kind) or pat.is_fixed_size_list(kind) or pat.is_list_view(kind)
+    return pa.list_(_plain_field(kind.value_field)) if is_list else kind
+
+
+def _why_unwritable(file: pq.ParquetFile) -> str:
+    """What of a file would change by writing it again, where something would."""
+    if _old_times(file):
+        return "times of 96 bits, which Iceberg does not write"
+    try:
+        pyarrow_to_schema(_plain_schema(file.schema_arrow))
+    except (ValueError, TypeError, NotImplementedError, UnsupportedPyArrowTypeException):
+        return "columns without ids, or of types that Iceberg does not have: another program has written it"
+    return ""
 
 
 def _codec(file: pq.ParquetFile) -> Any:

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
-from sluice.erasure.parquet_rows import SearchedFile, UnreadableFileError, search
+from sluice.erasure.file_columns import TableColumns, UnreadableFileError, columns_of, partition_values
+from sluice.erasure.parquet_rows import SearchedFile, search
 from sluice.erasure.row_test import RowTest
 from sluice.publication.write_folders import data_folder
 from sluice.stored_keys import TRASH_FOLDER_PREFIX
@@ -64,12 +64,14 @@ class Found:
 
     harmless: the names of the Parquet files that were read and hold no row that is to be erased. meant: those with such
     rows, and how many. unread: files that could not be searched, each with the reason. metadata: Iceberg's own.
+    unwritable: those that cannot be written again without rows, each with the reason.
     """
 
     harmless: frozenset[str]
     meant: tuple[tuple[PlacedFile, int], ...]
     unread: tuple[tuple[PlacedFile, str], ...]
     metadata: tuple[PlacedFile, ...]
+    unwritable: tuple[tuple[PlacedFile, str], ...] = ()
 
     @property
     def searched(self) -> int:
@@ -109,29 +111,33 @@ class FileSearch:
         metadata = [one for one in files if one.is_metadata_in(places)]
         ours = {one.path for one in metadata}
         parquet = [one for one in files if one.path not in ours and not one.name.endswith(_WITHOUT_ROWS)]
+        tested = {one.field_id for one in self.test.columns_in(table.schema())}
+        values = partition_values((table,), tested)  # staging tables may have been cut meanwhile
+        columns = columns_of(table.metadata, [one.metadata for one in others], values=values)
         with ThreadPoolExecutor(READERS) as pool:
-            seen = list(pool.map(lambda one: self._searched(one, table.schema()), parquet))
+            seen = list(pool.map(lambda one: self._searched(one, columns), parquet))
         return Found(
             harmless=frozenset(one.name for one, rows in _read_of(parquet, seen) if not rows.meant),
             meant=tuple((one, rows.meant) for one, rows in _read_of(parquet, seen) if rows.meant),
             unread=tuple((one, why) for one, why in zip(parquet, seen, strict=True) if isinstance(why, str) and why),
             metadata=tuple(metadata),
+            unwritable=tuple((one, rows.unwritable) for one, rows in _read_of(parquet, seen) if rows.unwritable),
         )
 
-    def _searched(self, one: PlacedFile, schema: Schema) -> SearchedFile | str:
+    def _searched(self, one: PlacedFile, columns: TableColumns) -> SearchedFile | str:
         """What a file holds, or why it cannot be read; an empty reason where it went meanwhile, or is the list of the
         trash."""
         key = (one.path, one.file.size, one.file.modified_at.isoformat())
         if key not in self.known:
-            self.known[key] = self._read(one, schema)
+            self.known[key] = self._read(one, columns)
         return self.known[key]
 
-    def _read(self, one: PlacedFile, schema: Schema) -> SearchedFile | str:
+    def _read(self, one: PlacedFile, columns: TableColumns) -> SearchedFile | str:
         if one.is_in_trash and one.name == "list.parquet":
             return ""
         try:
             with one.folder.open(one.file.place) as source:
-                return search(source, self.test, schema)
+                return search(source, self.test, columns, path=one.path)
         except FileNotFoundError:
             return ""
         except UnreadableFileError as error:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO, schema_to_pyarrow
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
-from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
@@ -35,7 +35,8 @@ from pyiceberg.types import (
 )
 
 from sluice.erasure import parquet_rows
-from sluice.erasure.parquet_rows import UnreadableFileError, search, write_without
+from sluice.erasure.file_columns import TableColumns, UnreadableFileError, columns_of
+from sluice.erasure.parquet_rows import search, write_without
 from sluice.erasure.row_test import condition_of
 from sluice.errors import LakehouseError
 
@@ -88,10 +89,13 @@ def table_of(schema: Schema, rows: Sequence[dict[str, Any]]) -> pa.Table:
     return pa.table(columns, schema=arrow)
 
 
-def metadata_of(schema: Schema, folder: Path) -> TableMetadata:
-    """The metadata of a table with this schema; ids are kept."""
+def metadata_of(schema: Schema, folder: Path, *earlier: Schema, spec: PartitionSpec | None = None) -> TableMetadata:
+    """The metadata of a table with this schema, and files of the spec 3; ids are kept."""
     made = new_table_metadata(schema, UNPARTITIONED_PARTITION_SPEC, UNSORTED_SORT_ORDER, folder.as_uri())
-    return made.model_copy(update={"schemas": [schema], "current_schema_id": schema.schema_id})
+    specs = [PartitionSpec(*(spec.fields if spec else ()), spec_id=3)]
+    schemas = [schema, *(one.model_copy(update={"schema_id": 9 + n}) for n, one in enumerate(earlier))]
+    found = {"schemas": schemas, "current_schema_id": schema.schema_id, "partition_specs": specs}
+    return made.model_copy(update=found | {"default_spec_id": 3})
 
 
 def file_of(path: Path) -> DataFile:
@@ -109,12 +113,12 @@ def file_of(path: Path) -> DataFile:
     return old
 
 
-def without(path: Path, schema: Schema, text: str) -> tuple[DataFile | None, Path]:
+def without(path: Path, schema: Schema, text: str, *earlier: Schema) -> tuple[DataFile | None, Path]:
     """A file written again, and where."""
     new = path.with_name("new.parquet")
     test = condition_of(text, schema, table="a.b")
     written = write_without(
-        PyArrowFileIO(), metadata_of(schema, path.parent), file_of(path), test, location=new.as_uri()
+        PyArrowFileIO(), metadata_of(schema, path.parent, *earlier), file_of(path), test, location=new.as_uri()
     )
     return written, new
 
@@ -140,13 +144,18 @@ def test_a_file_of_which_every_row_is_meant_leaves_none(tmp_path: Path) -> None:
     assert not new.exists()
 
 
+def columns(schema: Schema, *earlier: Schema) -> TableColumns:
+    """The columns of a table with this schema and earlier ones."""
+    return columns_of(metadata_of(schema, Path("/t")), [metadata_of(one, Path("/t")) for one in earlier], values={})
+
+
 def test_columns_are_found_by_their_ids(tmp_path: Path) -> None:
     then = Schema(NestedField(2, "id", StringType()), NestedField(1, "number", IntegerType()))
     path = tmp_path / "old.parquet"
     pq.write_table(table_of(then, [{"id": "Ann", "number": 1}, {"id": "Bob", "number": 2}]), path)
 
     def found(text: str) -> int:
-        return search(str(path), condition_of(text, NOW, table="a.b"), NOW).meant
+        return search(str(path), condition_of(text, NOW, table="a.b"), columns(NOW, then), path="x").meant
 
     assert (found("name = 'Ann'"), found("id = 2"), found("id > 0"), found("x is null"), found("x > 0")) == (
         1,
@@ -155,17 +164,9 @@ def test_columns_are_found_by_their_ids(tmp_path: Path) -> None:
         2,
         0,
     )
-    written, new = without(path, NOW, "name = 'Ann'")
+    written, new = without(path, NOW, "name = 'Ann'", then)
     assert written is not None
     assert pq.read_table(new).to_pylist() == [{"id": "Bob", "number": 2}]
-
-
-def test_a_file_without_ids_is_searched_by_names_and_not_written(tmp_path: Path) -> None:
-    path = tmp_path / "old.parquet"
-    pq.write_table(pa.table({"name": ["Ann", "Bob"]}), path)
-    assert search(str(path), condition_of("name = 'Ann'", NOW, table="a.b"), NOW).meant == 1
-    with pytest.raises(UnreadableFileError, match="columns without ids"):
-        without(path, NOW, "name = 'Ann'")
 
 
 def test_a_file_with_times_of_96_bits_is_not_written(tmp_path: Path) -> None:
@@ -181,15 +182,15 @@ def test_what_is_no_parquet_is_said(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "old.parquet"
     path.write_bytes(content)
     with pytest.raises(UnreadableFileError, match="no whole Parquet file"):
-        search(str(path), condition_of("name = 'Ann'", NOW, table="a.b"), NOW)
+        search(str(path), condition_of("name = 'Ann'", NOW, table="a.b"), columns(NOW), path="x")
 
 
 def test_a_column_of_another_kind_is_not_taken_for_one_without_the_value(tmp_path: Path) -> None:
     other = Schema(NestedField(1, "id", StringType()))
     path = tmp_path / "old.parquet"
     pq.write_table(table_of(other, [{"id": "Ann"}]), path)
-    with pytest.raises(UnreadableFileError, match="cannot be compared"):
-        search(str(path), condition_of("id = 2", NOW, table="a.b"), NOW)
+    with pytest.raises(UnreadableFileError, match="It has large_string where the table has long"):
+        search(str(path), condition_of("id = 2", NOW, table="a.b"), columns(NOW), path="x")
 
 
 @pytest.mark.parametrize("wrong", ["value", "order", "fewer", "more"])
@@ -201,8 +202,8 @@ def test_a_new_file_that_differs_is_deleted_and_nothing_comes_of_it(
     right = parquet_rows._kept
     calls = iter([True, False])
 
-    def kept(*of: Any) -> Iterator[pa.RecordBatch]:
-        for batch in right(*of):
+    def kept(*of: Any, **more: Any) -> Iterator[pa.RecordBatch]:
+        for batch in right(*of, **more):
             if not next(calls):
                 yield batch
             elif wrong == "value":
