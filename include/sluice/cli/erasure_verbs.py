@@ -132,7 +132,7 @@ def _quarantines(ctx: CliContext, observer: ErasureObserver, name: str) -> list[
         raise UsageError(
             f"{name} has no quarantine in which texts could be looked for.", next_step="Leave `--text` out."
         )
-    return [one for one in found if load_table(observer.catalog, one) is not None]
+    return [one for one in dict.fromkeys(found) if load_table(observer.catalog, one) is not None]
 
 
 def _carry_out(erasures: Sequence[TableErasure], shown: Sequence[str]) -> list[Erased]:

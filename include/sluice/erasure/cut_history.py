@@ -10,14 +10,16 @@ that a reader finds every position that it needs, and nothing of the rows.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import uuid4
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestEntryStatus, ManifestFile
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.table.update import (
@@ -30,6 +32,7 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 
+from sluice.erasure.file_columns import key_of
 from sluice.erasure.parquet_rows import write_without
 from sluice.erasure.row_test import RowTest
 from sluice.maintenance.file_rewrite import CommitConflictError
@@ -38,6 +41,7 @@ from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.write_folders import Writer, WriterKind, folder_of
 from sluice.stored_keys import ERASED
 from sluice.tables.catalog import catalog_refusals
+from sluice.tables.manifest_reading import READERS
 
 
 def live_files(table: Table) -> tuple[DataFile, ...]:
@@ -61,7 +65,7 @@ def erase_rows(
     committer: TableCommitter,
     name: str,
     *,
-    names: Collection[str],
+    keys: Collection[str],
     test: RowTest,
     identity: str,
     now: datetime,
@@ -71,7 +75,7 @@ def erase_rows(
 
     Parameters
     ----------
-    names: of the files that hold such rows, without their folders.
+    keys: of the files that hold such rows.
     identity: of the erasure, as its event has it. now: before anything is written.
 
     Raises
@@ -80,7 +84,7 @@ def erase_rows(
     DeliveryError, LakehouseError: as `commit_checked` and `write_without` raise them.
     """
     table = committer.load(name)
-    old = tuple(file for file in live_files(table) if file.file_path.rpartition("/")[2] in names)
+    old = tuple(file for file in live_files(table) if key_of(file.file_path) in keys)
     if not old:
         return
     folder = folder_of(table.metadata, Writer(kind=WriterKind.REWRITE, identity=identity))
@@ -112,14 +116,13 @@ def erase_rows(
 class HistoryLook:
     """Looks at the history of a table.
 
-    names: of the files with rows that are meant. harmless: of those that were searched and hold none.
-    clean: of each manifest that was read whether it says nothing of such rows.
+    harmless: the keys of the files that were searched and hold no row that is meant. Every other file counts as one
+    with such rows, also one that is gone: what it held is unknown, and manifests have the bounds of its values.
     """
 
     table: Table
-    names: Collection[str] = ()
     harmless: Collection[str] = ()
-    clean: dict[str, bool] = field(default_factory=dict)
+    _listed: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def main_line(self) -> Iterator[Snapshot]:
         """The snapshots of main, newest first."""
@@ -140,23 +143,41 @@ class HistoryLook:
                 return tuple(passed)
         return ()
 
+    def doubtful(self) -> frozenset[str]:
+        """The keys of the manifests that any listed snapshot has and that name a file which is not known as harmless.
+
+        Raises
+        ------
+        LakehouseError: when a manifest cannot be read.
+        """
+        with self._refusals(), ThreadPoolExecutor(READERS) as pool:
+            lists = pool.map(lambda one: one.manifests(self.table.io), self.table.snapshots())
+            every = {one.manifest_path: one for some in lists for one in some}
+            found = zip(every, pool.map(self._lists_no_such, every.values()), strict=True)
+            return frozenset(key_of(path) for path, is_clean in found if not is_clean)
+
+    def read_keys(self) -> frozenset[str]:
+        """The keys of the manifests that were read."""
+        return frozenset(map(key_of, self._listed))
+
+    def named(self) -> frozenset[str]:
+        """All files that the manifests name that were read, and these themselves, with their lists."""
+        files = {path for some in self._listed.values() for path in some}
+        return frozenset({*files, *self._listed, *(one.manifest_list for one in self.table.snapshots())})
+
     def _is_clean(self, snapshot: Snapshot) -> bool:
-        with catalog_refusals(f"read the manifests of {'.'.join(self.table.name())}"):
+        with self._refusals():
             return all(self._lists_no_such(manifest) for manifest in snapshot.manifests(self.table.io))
 
     def _lists_no_such(self, manifest: ManifestFile) -> bool:
-        """A removed file may be listed beside its bounds only if it is still there and was searched."""
-        if not self.names and manifest.deleted_files_count == 0:
-            return True
-        if manifest.manifest_path not in self.clean:
+        """Whether every file that a manifest lists is still there and was searched, also those it has removed."""
+        if manifest.manifest_path not in self._listed:
             entries = manifest.fetch_manifest_entry(self.table.io, discard_deleted=False)
-            self.clean[manifest.manifest_path] = all(map(self._is_harmless, entries))
-        return self.clean[manifest.manifest_path]
+            self._listed[manifest.manifest_path] = frozenset(one.data_file.file_path for one in entries)
+        return all(key_of(path) in self.harmless for path in self._listed[manifest.manifest_path])
 
-    def _is_harmless(self, entry: ManifestEntry) -> bool:
-        name = entry.data_file.file_path.rpartition("/")[2]
-        is_removed = entry.status == ManifestEntryStatus.DELETED
-        return name in self.harmless if is_removed else name not in self.names
+    def _refusals(self) -> AbstractContextManager[None]:
+        return catalog_refusals(f"read the manifests of {'.'.join(self.table.name())}")
 
 
 def is_cut(snapshot: Snapshot) -> bool:
@@ -165,32 +186,26 @@ def is_cut(snapshot: Snapshot) -> bool:
     return summary is not None and ERASED in summary.additional_properties and summary.operation is Operation.APPEND
 
 
-def has_erasures(table: Table) -> bool:
-    """Whether a snapshot of a table erased rows, or was made for that."""
-    summaries = (one.summary for one in table.snapshots())
-    return any(one is not None and ERASED in one.additional_properties for one in summaries)
-
-
 def commit_cut(
     committer: TableCommitter,
     name: str,
     *,
-    entries: Mapping[str, str],
+    entries: Callable[[Table], Mapping[str, str]],
     reached: Reached = unnoticed,
 ) -> None:
     """Append an empty snapshot whose manifests list no removed file.
 
     Parameters
     ----------
-    entries: of its summary.
+    entries: of its summary, for the table on which it is committed; raises when it must not be cut any more.
 
     Raises
     ------
     DeliveryError, LakehouseError: as `commit_checked` raises them.
     """
 
-    def plan(_: Table) -> TableChange:
-        return TableChange(operation=Operation.APPEND, summary=entries, cleans=True)
+    def plan(table: Table) -> TableChange:
+        return TableChange(operation=Operation.APPEND, summary=entries(table), cleans=True)
 
     commit_checked(committer, name, plan, what=f"the cut in the history of {name}", reached=reached)
 

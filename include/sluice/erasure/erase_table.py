@@ -9,7 +9,7 @@ reader needs is touched until then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import sleep
 from typing import Any
@@ -17,20 +17,17 @@ from uuid import uuid4
 
 from pyiceberg.table import Table
 
-from sluice.erasure.cut_history import (
-    HistoryLook,
-    commit_cut,
-    erase_rows,
-    expire_before_cut,
-)
-from sluice.erasure.erasure_plan import ErasureSeen, is_behind, plan_erasure
-from sluice.erasure.observe_erasure import ErasureLook, ErasureObserver, is_settled
-from sluice.erasure.searched_files import FileSearch, Found, PlacedFile
+from sluice.erasure.cut_history import HistoryLook, commit_cut, erase_rows, expire_before_cut, is_cut, live_files
+from sluice.erasure.erasure_plan import ErasureSeen, backfill_refusal, is_behind, plan_erasure
+from sluice.erasure.judged_metadata import judge_metadata, unsearched_files
+from sluice.erasure.observe_erasure import ErasureLook, ErasureObserver
+from sluice.erasure.searched_files import FileSearch, Found, PlacedFile, spoken
 from sluice.erasure.stale_metadata import stale_metadata
 from sluice.errors import LakehouseError, UnhealthyError
 from sluice.ledger.connection import database_time
 from sluice.ledger.events import REQUESTED, WRITE, Actor, Event, EventAction, EventSubject, record_event
 from sluice.ledger.locks import maintenance_lock
+from sluice.maintenance.file_rewrite import CommitConflictError
 from sluice.maintenance.file_trash import forget_files, removals_in
 from sluice.maintenance.needed_files import other_tables
 from sluice.operations import OperationPlan
@@ -138,7 +135,7 @@ class TableErasure:
         erase_rows(
             committer,
             self.name,
-            names=look.found.names,
+            keys=look.found.keys,
             test=self.search.test,
             identity=identity,
             now=database_time(ledger),
@@ -146,56 +143,74 @@ class TableErasure:
         )
         self.reached(CrashPoint.PUBLISHED)
         self.pause(_UNTIL_ANOTHER_DATE)
-        for staging in look.staging:
-            self._settle(".".join(staging.name()), identity)
-        if not HistoryLook(require_table(catalog, self.name), look.found.names, look.found.harmless).kept():
-            commit_cut(committer, self.name, entries={ERASED: identity}, reached=self.reached)
+        for name in look.seen.to_cut:
+            self._settle(name, identity, look)
+        if not (look.seen.kept and self._kept(look)):
+            commit_cut(committer, self.name, entries=lambda _: {ERASED: identity}, reached=self.reached)
         self.reached(CrashPoint.COMMITTED)
-        table = require_table(catalog, self.name)
-        kept = self._require_passed(table, look.found)
+        table, kept = self._require_passed(look)
         expire_before_cut(catalog, table, kept)
         self.reached(CrashPoint.RECORDED)
-        self._require_unneeded(look.found)
-        self._delete_rows(look)
+        self._require_unneeded(look)
         self._delete_metadata(look)
+        self._delete_rows(look)
 
-    def _settle(self, name: str, identity: str) -> None:
-        """Let a staging table forget all snapshots but an empty one, which keeps its fencing token."""
+    def _settle(self, name: str, identity: str, look: ErasureLook) -> None:
+        """Let a staging table forget all snapshots but an empty one, which keeps its fencing token. Whatever a stream
+        has staged since the look is left alone."""
         catalog = self.observer.catalog
-        staging = require_table(catalog, name)
-        if is_settled(staging):
-            return
-        token = newest_token(staging)
-        if not HistoryLook(staging).kept():
-            entries = {ERASED: identity} | ({TOKEN: str(token)} if token >= 0 else {})
-            commit_cut(PyIcebergCommitter(catalog), name, entries=entries, reached=self.reached)
-            staging = require_table(catalog, name)
-        newest = staging.current_snapshot()
-        expire_before_cut(catalog, staging, () if newest is None else (newest.snapshot_id,))
+        seen = next(one for one in look.staging if ".".join(one.name()) == name)
+        self.observer.require_writers_at_rest(self.name)
 
-    def _require_passed(self, table: Table, found: Found) -> tuple[int, ...]:
-        """The snapshots that stay, once every reader stands at one of them."""
-        kept = HistoryLook(table, found.names, found.harmless).kept()
+        def entries(now: Table) -> dict[str, str]:
+            if now.metadata.current_snapshot_id != seen.metadata.current_snapshot_id or live_files(now):
+                raise self._written(name)
+            token = newest_token(now)
+            return {ERASED: identity} | ({TOKEN: str(token)} if token >= 0 else {})
+
+        commit_cut(PyIcebergCommitter(catalog), name, entries=entries, reached=self.reached)
+        staging = require_table(catalog, name)
+        newest = staging.current_snapshot()
+        if newest is None or not is_cut(newest) or live_files(staging):
+            raise self._written(name)
+        expire_before_cut(catalog, staging, (newest.snapshot_id,))
+
+    def _written(self, name: str) -> CommitConflictError:
+        return CommitConflictError(f"{name} was written while its history was cut.", next_step="Repeat the command.")
+
+    def _kept(self, look: ErasureLook) -> tuple[int, ...]:
+        """The snapshots that may stay now: files that have come since the look are searched, too."""
+        table = require_table(self.observer.catalog, self.name)
+        found = self.search.look(table, look.staging)
+        return HistoryLook(table, found.harmless - look.found.keys).kept()
+
+    def _require_passed(self, look: ErasureLook) -> tuple[Table, tuple[int, ...]]:
+        """The table and the snapshots of it that stay, once every reader stands at one of them."""
+        table = require_table(self.observer.catalog, self.name)
+        found = self.search.look(table, look.staging)
+        kept = HistoryLook(table, found.harmless - look.found.keys).kept()
         if not kept:
-            raise LakehouseError(f"{self.name} was written while its history was cut.", next_step="Repeat the command.")
-        if behind := [one for one in self.observer.readers_of(self.name, table) if is_behind(one.reader, kept)]:
+            raise self._written(self.name)
+        for stream in self.observer.backfills_of(self.name):
+            refusal = backfill_refusal(stream)
+            raise UnhealthyError(refusal.sentence, next_step=refusal.next_step)
+        if behind := [one for one in self.observer.readers_of(self.name, table) if is_behind(one, kept)]:
             streams = " and ".join(f"`sluice stream start {one.reader.stream}`" for one in behind)
             raise UnhealthyError(
                 f"The rows are out of the newest snapshot of {self.name}, and not erased yet: files of earlier "
                 f"snapshots stay until {' and '.join(map(str, behind))} has read up to snapshot {kept[-1]}.",
                 next_step=f"Let it read: {streams}. Then repeat the command, with the same condition.",
             )
-        return kept
+        return table, kept
 
-    def _require_unneeded(self, found: Found) -> None:
+    def _require_unneeded(self, look: ErasureLook) -> None:
         """Look again, right before the first file is deleted."""
-        now = require_table(self.observer.catalog, self.name)
-        if not HistoryLook(now, found.names, found.harmless).kept():
+        if not self._kept(look):
             raise LakehouseError(
                 f"Meanwhile {self.name} refers to a file with such rows again. No file was deleted.",
                 next_step="Look who added it, and repeat the command.",
             )
-        for one in other_tables(self.observer.catalog, found.names, target=self.name):
+        for one in other_tables(self.observer.catalog, look.found.names, target=self.name):
             if one.listed and one.table.properties.get(STAGING_TARGET) != self.name:
                 raise LakehouseError(
                     f"Meanwhile {'.'.join(one.table.name())} refers to {len(one.listed)} files with such rows.",
@@ -213,25 +228,36 @@ class TableErasure:
             self._delete(one)
 
     def _delete_metadata(self, look: ErasureLook) -> None:
+        """Before the rows: as long as one is left, the next erasure finds that there is something to do."""
         table = require_table(self.observer.catalog, self.name)
         staging = look.staging_now(self.observer.catalog)
-        for one in stale_metadata((table, *staging), self.search.look(table, staging).metadata):
+        found = self.search.look(table, staging)
+        for one in stale_metadata((table, *staging), found.metadata):
             self._delete(one)
+        known = {one.key for dropped in look.dropped for one in dropped.files}
+        for dropped in self.observer.dropped(table, found):
+            for one in dropped.files:
+                if one.key in known:
+                    self._delete(one)
 
     def _delete(self, one: PlacedFile) -> None:
-        if one.folder.size_of(one.file.place) is not None:
-            one.folder.delete(one.file.place)
-            self.reached(CrashPoint.CLEARED)
+        try:
+            if one.folder.size_of(one.file.place) is not None:
+                one.folder.delete(one.file.place)
+                self.reached(CrashPoint.CLEARED)
+        except LakehouseError:  # its message has the path, in which a value may stand
+            raise LakehouseError(f"Cannot delete {one.spoken}.", next_step="Repeat the command.") from None
 
     def _proved(self, plan: ErasurePlan, look: ErasureLook) -> Erased:
         """Search every file again, as the object store lists them now."""
         table = require_table(self.observer.catalog, self.name)
-        found = self.search.look(table, look.staging, afresh=True)
-        left = [(one.path, f"holds {rows} such rows") for one, rows in found.meant]
-        left += [(one.path, f"cannot be searched: {why}") for one, why in found.unread]
+        staging = look.staging_now(self.observer.catalog) if look.seen.is_due else look.staging
+        found = self.search.look(table, staging, afresh=True)
+        left = [(one.spoken, f"holds {rows} such rows") for one, rows in found.meant]
+        left += [(one.spoken, f"cannot be searched: {why}") for one, why in found.unread]
+        left += [(spoken(path), "lies where nothing was searched") for path in unsearched_files(table, found)]
         if look.seen.is_due:
-            stale = stale_metadata((table, *look.staging_now(self.observer.catalog)), found.metadata)
-            left += [(one.path, "is metadata of an earlier state") for one in stale]
+            left += self._metadata_left(table, staging, found)
         if left:
             path, why = left[0]
             raise UnhealthyError(
@@ -244,6 +270,18 @@ class TableErasure:
             deleted_files=len(look.found.meant) if look.seen.is_due else 0,
             searched=found.searched,
         )
+
+    def _metadata_left(self, table: Table, staging: Sequence[Table], found: Found) -> Iterator[tuple[str, str]]:
+        for one in stale_metadata((table, *staging), found.metadata):
+            yield one.spoken, "is metadata of an earlier state"
+        judged = judge_metadata(table, staging, found)
+        if judged.doubtful:
+            yield f"{judged.doubtful} manifests of {self.name}", "may tell of such rows"
+        for path in judged.outside:
+            yield spoken(path), "lies outside of the folders"
+        for dropped in self.observer.dropped(table, found):
+            if dropped.is_doubtful:
+                yield dropped.place, "has metadata of a staging table that was dropped"
 
     def _event(self, plan: ErasurePlan, identity: str) -> Event:
         return Event(

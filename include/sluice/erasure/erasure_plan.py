@@ -9,6 +9,7 @@ from hashlib import sha256
 
 from sluice.maintenance.pin_plan import Knowledge, ReaderObservation
 from sluice.operations import OperationPlan, OperationVerb, Refusal, RefusalReason, Stake, steps_of
+from sluice.publication import staging_layout
 from sluice.tables.delete_files import statement_without_delete_files
 
 
@@ -42,10 +43,12 @@ class MeantFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasedReader:
-    """An input that reads the table, and whether it stops where rows are overwritten."""
+    """An input that reads the table. stops: where rows are overwritten. runs: it has a live run, which may have chosen
+    where it begins before that is on record."""
 
     reader: ReaderObservation
     stops: bool
+    runs: bool = False
 
     def __str__(self) -> str:
         return f"{self.reader.stream} (input {self.reader.input})"
@@ -57,13 +60,17 @@ class ErasureSeen:
 
     digest: of the condition. rows: all that the newest snapshot has. searched: how many files were read.
     unread: the files that could not be searched, each with the reason. meant: those with rows that are to be erased.
+    unsearched: files of the newest snapshot that lie elsewhere. outside: other files outside of the folders that
+    metadata names. unwritable: live files with such rows that cannot be written again, each with the reason.
     delete_files: how many the newest snapshot has. limits: what of the table keeps its files from being written again.
     kept: the snapshots that stay, from the cut on; empty when there is no cut yet. gone: how many others there are.
     references: the tags and branches on those that go. forked: the branches among them with commits of their own.
-    named_by: the streams that look up a state of the table that goes. has_begun: whether an erasure has cut or is to
-    cut the history. stale: how many metadata files nothing needs. staged: the staging tables with files of unpublished
-    batches, by name. to_cut: the staging tables whose history holds more than it needs.
-    writers: what blocks writers, as refusals. readers: of the table. waiting: other streams that hold a place in it.
+    named_by: the streams that look up a state of the table that goes. doubtful: how many manifests of the table and its
+    staging tables, needed or not, list a file that is not known to hold no such row. young: folders of dropped staging
+    tables that may be of tables which are being created. staged: the staging tables with files of unpublished batches,
+    by name. to_cut: the staging tables whose history holds more than it needs.
+    writers: what blocks writers, as refusals. readers: of the table. backfilled: those with a backfill that has not
+    ended. waiting: other streams that hold a place in it. shadows: the refreshes that hold one, with until when.
     others: the tables that list a file with rows that are meant, or lie in its folders. lost: whether metadata lies
     beside its line of commits. feeds: the tables that its readers write. sources: what its writers read.
     checkpoints: the streams that read or write it. quarantines: of its writers, that are not searched along.
@@ -76,6 +83,9 @@ class ErasureSeen:
     searched: int
     meant: tuple[MeantFile, ...] = ()
     unread: tuple[tuple[str, str], ...] = ()
+    unsearched: tuple[str, ...] = ()
+    outside: tuple[str, ...] = ()
+    unwritable: tuple[tuple[str, str], ...] = ()
     delete_files: int = 0
     limits: tuple[str, ...] = ()
     kept: tuple[int, ...] = ()
@@ -83,13 +93,15 @@ class ErasureSeen:
     references: tuple[str, ...] = ()
     forked: tuple[str, ...] = ()
     named_by: tuple[str, ...] = ()
-    has_begun: bool = False
-    stale: int = 0
+    doubtful: int = 0
+    young: tuple[str, ...] = ()
     staged: tuple[str, ...] = ()
     to_cut: tuple[str, ...] = ()
     writers: tuple[Refusal, ...] = ()
     readers: tuple[ErasedReader, ...] = ()
+    backfilled: tuple[str, ...] = ()
     waiting: tuple[str, ...] = ()
+    shadows: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
     lost: bool = False
     feeds: tuple[str, ...] = ()
@@ -105,21 +117,32 @@ class ErasureSeen:
 
     @property
     def is_due(self) -> bool:
-        """Whether there is something to do: rows, or an erasure that was interrupted."""
-        return bool(self.meant) or (self.has_begun and (not self.kept or self.gone > 0 or self.stale > 0))
+        """Whether anything is left: rows, or manifests that may tell of some."""
+        return bool(self.meant) or self.doubtful > 0
 
     @property
     def behind(self) -> tuple[ErasedReader, ...]:
         """The readers that have not passed the cut; where there is none yet, all that have read anything."""
-        return tuple(one for one in self.readers if is_behind(one.reader, self.kept))
+        return tuple(one for one in self.readers if is_behind(one, self.kept))
 
 
-def is_behind(reader: ReaderObservation, kept: tuple[int, ...]) -> bool:
-    """Whether a reader still needs a snapshot that goes. One that has not started begins with what is left; one that
-    found the table empty, with the oldest snapshot, of which it would read nothing else."""
+def is_behind(one: ErasedReader, kept: tuple[int, ...]) -> bool:
+    """Whether a reader still needs a snapshot that goes. One that has not started begins with what is left, unless it
+    starts just now; one that found the table empty, with the oldest snapshot, of which it would read nothing else."""
+    reader = one.reader
     if reader.knowledge is Knowledge.NOT_STARTED:
-        return False
+        return one.runs
     return reader.knowledge is Knowledge.UNKNOWN or reader.position not in kept
+
+
+def backfill_refusal(stream: str) -> Refusal:
+    """Why a backfill that has not ended keeps rows from being erased."""
+    return Refusal(
+        reason=RefusalReason.NOT_AT_REST,
+        sentence=f"A backfill of {stream} has not reported an end.",
+        next_step=f"Let it end: `sluice work list`, `sluice stream status {stream}`. When its process has died, repeat "
+        "it, or let `sluice stream clean` note that.",
+    )
 
 
 def plan_erasure(seen: ErasureSeen) -> OperationPlan[ErasureSeen]:
@@ -137,7 +160,7 @@ def plan_erasure(seen: ErasureSeen) -> OperationPlan[ErasureSeen]:
             "condition": seen.digest,
             "rows": {place.value: sum(one.rows for one in seen.meant if one.place is place) for place in Place},
             "files": sha256("\n".join(sorted(one.path for one in seen.meant)).encode()).hexdigest(),
-            "has_begun": seen.has_begun,
+            "doubtful": seen.doubtful,
             "waits_for": [str(one) for one in seen.behind],
         },
     )
@@ -150,6 +173,11 @@ def _steps(seen: ErasureSeen) -> Iterator[str]:
             rows = sum(one.rows for one in found)
             verb = "Write again without" if place is Place.LIVE else "Delete with"
             yield f"{verb} {rows:,} rows: {_files(len(found))} {_WORDS[place]}."
+    if seen.doubtful:
+        yield (
+            f"{_count(seen.doubtful, 'manifest')} may tell of such rows: of removed files nobody knows what they held, "
+            "and manifests have the lowest and highest values of each."
+        )
     if seen.to_cut:
         yield f"Cut the history of its staging tables: {', '.join(seen.to_cut)}."
     if not seen.kept:
@@ -178,14 +206,15 @@ def _notes(seen: ErasureSeen) -> Iterator[str]:
         )
     if seen.sources:
         yield (
-            f"Not Sluice's: {', '.join(seen.sources)}. What they still hold comes back by a backfill, a refresh or a "
-            "reset."
+            f"Not searched, what the table is made of: {', '.join(seen.sources)}. What they still hold comes back by a "
+            "backfill, a refresh or a reset."
         )
     yield "Not searched: what checks of the table found, in the ledger and the Data Docs, until their retention ends."
 
 
 def _refusals(seen: ErasureSeen) -> Iterator[Refusal]:
-    if not seen.is_due and not seen.unread:
+    if not seen.is_due:  # whoever does not need it is not kept waiting; but "nothing" has to be certain
+        yield from _of_search(seen)
         return
     again = f"Then repeat the command: `sluice table erase {seen.table}`."
     yield from seen.writers
@@ -194,13 +223,32 @@ def _refusals(seen: ErasureSeen) -> Iterator[Refusal]:
     yield from _of_readers(seen, again)
 
 
-def _of_files(seen: ErasureSeen) -> Iterator[Refusal]:
+def _of_search(seen: ErasureSeen) -> Iterator[Refusal]:
     if seen.unread:
         path, why = seen.unread[0]
         yield Refusal(
             reason=RefusalReason.NOT_PROVABLE,
             sentence=f"{_files(len(seen.unread))} below the folders cannot be searched, such as {path}: {why}",
             next_step="Look at each of them, and move it elsewhere or delete it.",
+        )
+    if away := seen.unsearched or seen.outside:
+        yield Refusal(
+            reason=RefusalReason.NOT_PROVABLE,
+            sentence=f"{_files(len(away))} of {seen.table} lie outside of its folders, such as {away[0]}: they are not "
+            "searched, and may belong to somebody else.",
+            next_step=f"Let Spark write the table into its folder: `{_written_again(seen)}`, and `rewrite_manifests`. "
+            "Expire what is before that, and look at the folder that is left.",
+        )
+
+
+def _of_files(seen: ErasureSeen) -> Iterator[Refusal]:
+    yield from _of_search(seen)
+    if seen.unwritable:
+        path, why = seen.unwritable[0]
+        yield Refusal(
+            reason=RefusalReason.NOT_YET,
+            sentence=f"{_files(len(seen.unwritable))} with such rows cannot be written again, such as {path}: {why}",
+            next_step=f"Let Spark write them: `{_written_again(seen)}`. Then repeat the command.",
         )
     if seen.delete_files:
         yield Refusal(
@@ -236,7 +284,13 @@ def _of_history(seen: ErasureSeen, again: str) -> Iterator[Refusal]:
         yield Refusal(
             reason=RefusalReason.BATCH_HELD,
             sentence=f"{name} holds a batch that is not published, or not cleared.",
-            next_step=f"Start and stop its stream, or decide about the batch: `sluice batch list`. {again}",
+            next_step=f"{_way_out(name)} {again}",
+        )
+    if seen.young:
+        yield Refusal(
+            reason=RefusalReason.NOT_AT_REST,
+            sentence=f"{seen.young[0]} has metadata for {seen.table} and is of no table: one may be created there.",
+            next_step=f"Wait for a quarter of an hour. {again}",
         )
     if seen.lost:
         yield Refusal(
@@ -272,6 +326,13 @@ def _of_readers(seen: ErasureSeen, again: str) -> Iterator[Refusal]:
                 sentence=f"{one} stops where rows are overwritten, as its `on_overwrite: fail` asks for.",
                 next_step="Declare `on_overwrite: skip` for that input, until it has passed the erasure.",
             )
+    yield from map(backfill_refusal, seen.backfilled)
+    for shadow in seen.shadows:
+        yield Refusal(
+            reason=RefusalReason.NOT_AT_REST,
+            sentence=f"{shadow}, keeps a place in {seen.table}, from which its old content can be brought back.",
+            next_step=f"Wait until then. {again}",
+        )
     for stream in seen.waiting:
         yield Refusal(
             reason=RefusalReason.NOT_AT_REST,
@@ -280,5 +341,26 @@ def _of_readers(seen: ErasureSeen, again: str) -> Iterator[Refusal]:
         )
 
 
+_LEFTOVERS = "What a dead one left, `sluice stream leftovers` shows and `sluice stream clean` removes."
+
+
+def _way_out(staging: str) -> str:
+    """How a staging table gets rid of its files."""
+    match staging.partition(".")[0]:
+        case staging_layout.BACKFILL_NAMESPACE:
+            return f"Repeat that backfill. {_LEFTOVERS}"
+        case staging_layout.REFRESH_NAMESPACE:
+            return f"Let that refresh end. {_LEFTOVERS}"
+    return "Start and stop its stream, or decide about the batch: `sluice batch list`."
+
+
+def _written_again(seen: ErasureSeen) -> str:
+    return f"CALL <catalog>.system.rewrite_data_files(table => '{seen.table}', options => map('rewrite-all', 'true'))"
+
+
 def _files(count: int) -> str:
-    return f"{count:,} files" if count != 1 else "1 file"
+    return _count(count, "file")
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count:,} {what}s" if count != 1 else f"1 {what}"

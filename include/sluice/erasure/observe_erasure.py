@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.declarations.source_declarations import IcebergSource
-from sluice.erasure.cut_history import HistoryLook, has_erasures, live_files
-from sluice.erasure.erasure_plan import ErasedReader, ErasureSeen, MeantFile, Place
+from sluice.declarations.table_lookups import lookups_of
+from sluice.erasure.cut_history import live_files
+from sluice.erasure.dropped_staging import DroppedStaging, dropped_staging
+from sluice.erasure.erasure_plan import ErasedReader, ErasureSeen, MeantFile, Place, backfill_refusal
 from sluice.erasure.file_columns import key_of
-from sluice.erasure.searched_files import FileSearch, Found, PlacedFile, folders_of, is_within
-from sluice.erasure.stale_metadata import stale_metadata
+from sluice.erasure.judged_metadata import judge_metadata, unsearched_files
+from sluice.erasure.searched_files import FileSearch, Found, PlacedFile, folders_of, is_within, spoken
 from sluice.errors import SluiceError
 from sluice.ledger.backfill_attempts import running_attempts
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.held_batches import find_held
 from sluice.ledger.next_generation import require_at_rest
-from sluice.ledger.refreshes import OPEN_STATES, kept_shadows, newest_refresh
+from sluice.ledger.refreshes import OPEN_STATES, all_refreshes, kept_shadows, newest_refresh
 from sluice.ledger.runs import live_streams
 from sluice.maintenance.direct_writers import observe_direct_writers
 from sluice.maintenance.maintained_tables import named_pins, named_tags, unreadable_streams
@@ -32,19 +34,21 @@ from sluice.operations import Refusal, RefusalReason
 from sluice.publication.write_folders import data_folder
 from sluice.settings import Settings
 from sluice.stored_keys import STAGING_TARGET
-from sluice.tables.declared_tables import require_table
+from sluice.tables.declared_tables import load_table, require_table
 from sluice.tables.inspection import observe_table
 from sluice.tables.table_observation import ReferenceKind, ReferenceObservation, TableObservation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureLook:
-    """What was seen, with what carrying it out needs. staging: the staging tables of the table."""
+    """What was seen, with what carrying it out needs. staging: the staging tables of the table. dropped: what others
+    have left that were dropped."""
 
     seen: ErasureSeen
     found: Found
     table: Table
     staging: tuple[Table, ...]
+    dropped: tuple[DroppedStaging, ...]
 
     def staging_now(self, catalog: Catalog) -> tuple[Table, ...]:
         """The staging tables, freshly loaded."""
@@ -79,50 +83,102 @@ class ErasureObserver:
         ------
         LakehouseError, LedgerError: when something cannot be read.
         """
-        table = require_table(self.catalog, name)
+        before = require_table(self.catalog, name)
         staging = tuple(self._staging(name))
-        found = search.look(table, staging)
-        writers, readers = tuple(self._writers(name)), tuple(self._readers(name, table))
-        others = tuple(self._others(name, table, found))
+        found = search.look(before, staging)
+        writers, readers = tuple(self._writers(name)), self.readers_of(name, before)
+        others = tuple(self._others(name, before, found))
         table = require_table(self.catalog, name)
         now = observe_table(table, name=name, small_file_bytes=1, now=database_time(self.ledger))
-        history = HistoryLook(table, found.names, found.harmless)
-        kept = history.kept()
-        doomed = [one for one in now.references if one.snapshot_id not in kept and one.name != "main"]
+        judged = judge_metadata(before, staging, found, after=table)
+        dropped = self.dropped(before, found)
+        doomed = [one for one in now.references if one.snapshot_id not in judged.kept and one.name != "main"]
         seen = ErasureSeen(
             table=name,
             digest=search.test.digest,
             rows=now.rows,
             searched=found.searched,
             meant=tuple(_placed(table, found)),
-            unread=tuple((one.path, why) for one, why in found.unread),
+            unread=tuple((one.spoken, why) for one, why in found.unread),
+            unsearched=tuple(map(spoken, unsearched_files(before, found))),
+            outside=tuple(map(spoken, judged.outside)),
+            unwritable=tuple(_unwritable(table, found)),
             delete_files=now.delete_files,
-            limits=tuple(_limits(table, found)),
-            kept=kept,
-            gone=len(now.snapshots) - len(kept),
+            limits=_limits(table),
+            kept=judged.kept,
+            gone=len(now.snapshots) - len(judged.kept),
             references=tuple(sorted(one.name for one in doomed)),
             forked=tuple(one.name for one in doomed if _is_forked(one, now)),
-            named_by=tuple(self._named_by(now, kept)),
-            has_begun=has_erasures(table),
-            stale=len(stale_metadata((table, *staging), found.metadata)),
+            named_by=tuple(self._named_by(now, judged.kept)),
+            doubtful=judged.doubtful + sum(one.is_doubtful for one in dropped),
+            young=tuple(one.place for one in dropped if one.is_young(database_time(self.ledger))),
             staged=tuple(".".join(one.name()) for one in staging if _has_live_files(one)),
-            to_cut=tuple(".".join(one.name()) for one in staging if not is_settled(one)),
+            to_cut=judged.to_cut,
             writers=tuple(self._blocking(writers, name, table)),
             readers=readers,
+            backfilled=tuple(self._backfilled(one.reader.stream for one in readers)),
             waiting=tuple(self._waiting(now, readers)),
+            shadows=tuple(self._shadows(now)),
             others=others,
             lost=has_lost_states(table),
-            feeds=_distinct(one for reader in readers for one in self._written_by(reader.reader.stream)),
-            sources=_distinct(one for writer in writers for one in _sources_of(writer)),
-            checkpoints=_distinct([*(one.name for one in writers), *(one.reader.stream for one in readers)]),
-            quarantines=tuple(self._unsearched(writers, {name, *searched_quarantines})),
             takes_every_row=every_row,
+            **self._named_along(name, writers, readers, searched_quarantines),
         )
-        return ErasureLook(seen=seen, found=found, table=table, staging=staging)
+        return ErasureLook(seen=seen, found=found, table=table, staging=staging, dropped=dropped)
+
+    def dropped(self, table: Table, found: Found) -> tuple[DroppedStaging, ...]:
+        """What dropped staging tables of a table have left."""
+        return dropped_staging(self.catalog, table, found.harmless, warehouse=self.settings.catalog.warehouse)
 
     def readers_of(self, name: str, table: Table) -> tuple[ErasedReader, ...]:
         """The inputs that read a table, freshly observed."""
-        return tuple(self._readers(name, table))
+        live = live_streams(self.ledger)
+        found = tuple(self._readers(name, table))
+        live |= live_streams(self.ledger)  # a run that begins or ends meanwhile may have chosen a snapshot
+        return tuple(replace(one, runs=one.reader.stream in live) for one in found)
+
+    def require_writers_at_rest(self, name: str) -> None:
+        """Require that no stream that writes a table runs, or is to run.
+
+        Raises
+        ------
+        RunAlreadyLiveError, UsageError: as `require_at_rest` does.
+        """
+        for one in self._writers(name):
+            require_at_rest(self.ledger, one.name)
+
+    def backfills_of(self, name: str) -> tuple[str, ...]:
+        """The streams that read a table, and of which a backfill has not reported an end."""
+        streams = self.declarations.streams.items()
+        reading = (
+            one for one, it in streams if any(source.table == name for _, source in streamed_tables(it.declaration))
+        )
+        return tuple(self._backfilled(reading))
+
+    def _backfilled(self, streams: Iterable[str]) -> Iterator[str]:
+        running = {one.key.stream for one in running_attempts(self.ledger)}
+        yield from sorted(running.intersection(streams))
+
+    def _named_along(
+        self,
+        name: str,
+        writers: Collection[LoadedStream],
+        readers: Collection[ErasedReader],
+        searched: Collection[str],
+    ) -> dict[str, tuple[str, ...]]:
+        """What is not searched, for the plan."""
+        using = {one.reader.stream for one in readers} | {*lookups_of(self.declarations, name)}
+        shadows = {one.shadow for one in all_refreshes(self.ledger) if one.stream in {two.name for two in writers}}
+        theirs = {f"quarantine.{one}" for one in shadows}
+        return {
+            "feeds": _distinct(one for stream in using for one in self._written_by(stream)),
+            "sources": _distinct(one for writer in writers for one in _sources_of(writer)),
+            "checkpoints": _distinct([*(one.name for one in writers), *using]),
+            "quarantines": (
+                *self._unsearched(writers, {name, *searched}),
+                *sorted(one for one in theirs if load_table(self.catalog, one) is not None),
+            ),
+        }
 
     def _staging(self, name: str) -> Iterator[Table]:
         for one in other_tables(self.catalog, (), target=name):
@@ -159,8 +215,17 @@ class ErasureObserver:
         yield from sorted(unreadable_streams(self.declarations))
         yield from sorted(one for one in streams if self._is_refreshed(one))
         yield from sorted(outdated_runs(self.ledger, self.declarations, streams))
-        unknown = (live | kept_shadows(self.ledger)) - set(self.declarations.streams)
+        unknown = live - kept_shadows(self.ledger) - set(self.declarations.streams)
         yield from sorted({stream for stream, _ in stands_at(now.references, unknown)})
+
+    def _shadows(self, now: TableObservation) -> Iterator[str]:
+        """The shadows of refreshes that stand in a table, and until when they are kept."""
+        kept = kept_shadows(self.ledger)
+        refreshes = {one.shadow: one for one in all_refreshes(self.ledger) if one.shadow in kept}
+        for shadow in sorted({stream for stream, _ in stands_at(now.references, kept)}):
+            one = refreshes[shadow]
+            until = f"until {one.keeps_until:%Y-%m-%d %H:%M} UTC" if one.keeps_until is not None else "until it ends"
+            yield f"Refresh {one.number} of {one.stream}, {until}"
 
     def _named_by(self, now: TableObservation, kept: Collection[int]) -> Iterator[str]:
         named = {one.stream for one in named_pins(self.declarations, now) if one.snapshot_id not in kept}
@@ -184,11 +249,13 @@ class ErasureObserver:
                     sentence=f"A staged batch of {one.name} waits for a person, and may hold such rows.",
                     next_step=f"Decide about it first: `sluice batch list {one.name}`.",
                 )
-            if one.name in running or self._is_refreshed(one.name):
+            if one.name in running:
+                yield backfill_refusal(one.name)
+            if self._is_refreshed(one.name):
                 yield Refusal(
                     reason=RefusalReason.NOT_AT_REST,
-                    sentence=f"A backfill or a refresh of {one.name} is under way.",
-                    next_step=f"Let it end first: `sluice work list`, `sluice stream status {one.name}`.",
+                    sentence=f"A refresh of {one.name} is under way.",
+                    next_step=f"Let it end first: `sluice stream refresh {one.name}`, or `--abandon` to give it up.",
                 )
         store, live = self.settings.object_store, live_streams(self.ledger)
         for sink in observe_direct_writers(
@@ -213,15 +280,9 @@ class ErasureObserver:
         return self.declarations.streams[stream].declaration.tables_written
 
 
-def _limits(table: Table, found: Found) -> Iterator[str]:
-    """What keeps the files of the newest snapshot with such rows from being written again."""
+def _limits(table: Table) -> tuple[str, ...]:
     version = table.metadata.format_version
-    if version != 2:
-        yield f"format version {version}"
-    live = {key_of(one.file_path) for one in live_files(table)}
-    for one, why in found.unwritable:
-        if one.name in found.names and key_of(one.path) in live:
-            yield f"the file {one.name} with {why}"
+    return () if version == 2 else (f"format version {version}",)
 
 
 def _is_forked(one: ReferenceObservation, now: TableObservation) -> bool:
@@ -233,29 +294,35 @@ def _distinct(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(set(names)))
 
 
-def is_settled(staging: Table) -> bool:
-    """Whether a staging table has one snapshot alone, of which no manifest lists a removed file."""
-    return not staging.snapshots() or (len(staging.snapshots()) == 1 and bool(HistoryLook(staging).kept()))
-
-
 def _has_live_files(staging: Table) -> bool:
     return bool(live_files(staging))
 
 
 def _placed(table: Table, found: Found) -> Iterator[MeantFile]:
-    live = {one.file_path.rpartition("/")[2] for one in live_files(table)}
+    live = {key_of(one.file_path) for one in live_files(table)}
 
     def place_of(one: PlacedFile) -> Place:
         if one.is_in_trash:
             return Place.TRASH
-        return Place.LIVE if one.name in live else Place.OTHER
+        return Place.LIVE if one.key in live else Place.OTHER
 
     for one, rows in found.meant:
         yield MeantFile(path=one.path, place=place_of(one), rows=rows)
 
 
+def _unwritable(table: Table, found: Found) -> Iterator[tuple[str, str]]:
+    """The live files with such rows that cannot be written again, each with the reason."""
+    live = {key_of(one.file_path) for one in live_files(table)}
+    for one, why in found.unwritable:
+        if one.key in live and one.key in found.keys:
+            yield one.spoken, why
+
+
 def _sources_of(stream: LoadedStream) -> Iterator[str]:
-    """What a stream reads that is no table of the catalog."""
+    """What a stream reads: tables, and what is not Sluice's."""
     for name, declared in stream.declaration.inputs.items():
-        if not isinstance(declared.declared_source.source, IcebergSource):
+        source = declared.declared_source.source
+        if isinstance(source, IcebergSource):
+            yield f"the table {source.table}"
+        else:
             yield f"the {declared.declared_source.kind} input {name} of {stream.name}"

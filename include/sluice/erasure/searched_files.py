@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from pyiceberg.table import Table
 
-from sluice.erasure.file_columns import TableColumns, UnreadableFileError, columns_of, partition_values
+from sluice.erasure.file_columns import TableColumns, UnreadableFileError, columns_of, key_of, partition_values
 from sluice.erasure.parquet_rows import SearchedFile, search
 from sluice.erasure.row_test import RowTest
 from sluice.publication.write_folders import data_folder
@@ -44,8 +44,18 @@ class PlacedFile:
 
     @property
     def name(self) -> str:
-        """Without its folders. It holds a random number, so that one name is one file."""
+        """Without its folders. Other programs give one name to files of several folders."""
         return self.file.name
+
+    @property
+    def key(self) -> str:
+        """By which it is known, as manifests name it."""
+        return key_of(self.path)
+
+    @property
+    def spoken(self) -> str:
+        """Where it is, for messages: a folder of a partition is named by a value, which may be a person's."""
+        return spoken(self.path)
 
     def is_metadata_in(self, folders: Sequence[str]) -> bool:
         """Whether it is one of Iceberg's own. A data file may be Avro, too, and has rows."""
@@ -62,7 +72,7 @@ class PlacedFile:
 class Found:
     """What is below the folders of a table.
 
-    harmless: the names of the Parquet files that were read and hold no row that is to be erased. meant: those with such
+    harmless: the keys of the Parquet files that were read and hold no row that is to be erased. meant: those with such
     rows, and how many. unread: files that could not be searched, each with the reason. metadata: Iceberg's own.
     unwritable: those that cannot be written again without rows, each with the reason.
     """
@@ -79,8 +89,13 @@ class Found:
         return len(self.harmless) + len(self.meant)
 
     @property
+    def keys(self) -> frozenset[str]:
+        """The keys of the files with rows that are to be erased."""
+        return frozenset(file.key for file, _ in self.meant)
+
+    @property
     def names(self) -> frozenset[str]:
-        """The names of the files with rows that are to be erased."""
+        """Their names without folders, by which other tables are asked: too many are found rather than too few."""
         return frozenset(file.name for file, _ in self.meant)
 
 
@@ -117,7 +132,7 @@ class FileSearch:
         with ThreadPoolExecutor(READERS) as pool:
             seen = list(pool.map(lambda one: self._searched(one, columns), parquet))
         return Found(
-            harmless=frozenset(one.name for one, rows in _read_of(parquet, seen) if not rows.meant),
+            harmless=frozenset(one.key for one, rows in _read_of(parquet, seen) if not rows.meant),
             meant=tuple((one, rows.meant) for one, rows in _read_of(parquet, seen) if rows.meant),
             unread=tuple((one, why) for one, why in zip(parquet, seen, strict=True) if isinstance(why, str) and why),
             metadata=tuple(metadata),
@@ -143,7 +158,7 @@ class FileSearch:
         except UnreadableFileError as error:
             return error.message
         except OSError as error:
-            return f"The object store does not give it: {error}"
+            return f"The object store does not give it: {type(error).__name__}."
 
 
 def _read_of(
@@ -173,6 +188,11 @@ def metadata_folder(table: Table) -> str:
 def is_within(place: str, folder: str) -> bool:
     """Whether a folder is another one, or lies below it."""
     return place == folder or place.startswith(f"{folder}/")
+
+
+def spoken(path: str) -> str:
+    """A path without its folders of partitions."""
+    return "/".join(part for part in path.split("/") if "=" not in part)
 
 
 def _files_below(folders: Sequence[StoredFolder]) -> Iterator[PlacedFile]:

@@ -1,22 +1,34 @@
-"""Finds the metadata files of a table that nothing needs any more: manifests hold the bounds of the values in files.
+"""Finds the metadata files of a table that nothing needs any more, and those that may tell of rows that are meant.
 
-A commit that is under way has written manifests to which nothing refers yet. None of those is older than the snapshot
-on which it is made, and it can land only on the newest one. So a file counts that is older than the oldest snapshot
-which stays, and one of the metadata files that the newest names as earlier ones. Object stores date files by seconds.
+Manifests hold the bounds of the values in files, and lists of manifests those of partitions. A commit that is under way
+has written manifests to which nothing refers yet. None of those is older than the snapshot on which it is made, and it
+can land only on the newest one. So a file counts that is older than the oldest snapshot which stays, and a metadata
+file of a lower number than the newest. Object stores date files by seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
 
+from pyiceberg.avro.file import AvroFile
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestFile, read_manifest_list
 from pyiceberg.table import Table
 
+from sluice.erasure.cut_history import HistoryLook
+from sluice.erasure.file_columns import key_of
 from sluice.erasure.searched_files import PlacedFile, is_within, metadata_folder
+from sluice.maintenance.needed_files import number_of_metadata
 from sluice.tables.catalog import catalog_refusals
+from sluice.tables.manifest_reading import READERS
 
 
 def stale_metadata(tables: Iterable[Table], files: Sequence[PlacedFile]) -> tuple[PlacedFile, ...]:
-    """Those of some metadata files that nothing needs.
+    """Those of some metadata files that nothing needs, in the order in which they may go: whatever ends a deletion, a
+    manifest is left that tells of it.
 
     Parameters
     ----------
@@ -26,18 +38,34 @@ def stale_metadata(tables: Iterable[Table], files: Sequence[PlacedFile]) -> tupl
     ------
     LakehouseError: when a list of manifests cannot be read.
     """
-    return tuple(one for table in tables for one in _of_table(table, files))
+    found = [one for table in tables for one in _of_table(table, files)]
+    return tuple(sorted(found, key=lambda one: (one.name.endswith(".avro"), not one.name.startswith("snap-"))))
 
 
 def _of_table(table: Table, files: Sequence[PlacedFile]) -> Iterator[PlacedFile]:
-    ours = [one for one in files if is_within(one.path, metadata_folder(table))]
-    needed, earlier = _needed(table), {_name(one.metadata_file) for one in table.metadata.metadata_log}
+    earlier = {key_of(one.metadata_file) for one in table.metadata.metadata_log}
+    newest = number_of_metadata(table.metadata_location.rpartition("/")[2])
     oldest = min(table.snapshots(), key=lambda one: one.sequence_number or 0, default=None)
-    lists = {one.name: one.file.modified_at for one in ours}
-    since = None if oldest is None else lists.get(_name(oldest.manifest_list or ""))
-    for one in ours:
-        if one.name not in needed and (one.name in earlier or (since is not None and one.file.modified_at < since)):
+    since = None if oldest is None else written_at(files, oldest.manifest_list)
+    for one in unneeded_files((table,), files):
+        number = number_of_metadata(one.name)
+        is_earlier = number is not None and newest is not None and number < newest
+        if one.key in earlier or is_earlier or (since is not None and one.file.modified_at < since):
             yield one
+
+
+def unneeded_files(tables: Iterable[Table], files: Sequence[PlacedFile]) -> Iterator[PlacedFile]:
+    """Those of some files that lie in the metadata folder of a table, and to which nothing in it refers. tables: some
+    states of it."""
+    states = tuple(tables)
+    needed = frozenset[str]().union(*map(_needed, states))
+    folders = {metadata_folder(one) for one in states}
+    yield from (one for one in files if one.key not in needed and any(is_within(one.path, place) for place in folders))
+
+
+def written_at(files: Sequence[PlacedFile], path: str) -> datetime | None:
+    """When a file was written, as the object store says."""
+    return next((one.file.modified_at for one in files if one.key == key_of(path)), None)
 
 
 def _needed(table: Table) -> frozenset[str]:
@@ -46,8 +74,117 @@ def _needed(table: Table) -> frozenset[str]:
     with catalog_refusals(f"read the manifests of {'.'.join(table.name())}"):
         for snapshot in table.snapshots():
             paths += [snapshot.manifest_list or "", *(one.manifest_path for one in snapshot.manifests(table.io))]
-    return frozenset(map(_name, paths))
+    return frozenset(map(key_of, paths))
 
 
-def _name(path: str) -> str:
-    return path.rpartition("/")[2]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doubts:
+    """What of the metadata of a table may tell of rows that are meant, because it lists a file of which nobody can say
+    that it holds none.
+
+    listed: how many manifests of its snapshots. unneeded: files to which nothing refers. outside: files that any of
+    them names, and that exist outside of its folders.
+    """
+
+    listed: int = 0
+    unneeded: tuple[PlacedFile, ...] = ()
+    outside: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.listed or self.unneeded)
+
+
+def doubts_of(
+    states: Sequence[Table], files: Sequence[PlacedFile], harmless: Collection[str], *, folders: Sequence[str]
+) -> Doubts:
+    """Judge the metadata of a table.
+
+    Parameters
+    ----------
+    states: of the table, one as it was before the files were listed, and maybe one after that. files: its metadata, as
+    the object store lists it. harmless: the keys of the files that were searched and hold no row that is meant.
+    folders: that were searched.
+
+    Raises
+    ------
+    LakehouseError: when a manifest cannot be read.
+    """
+    table, history = states[0], HistoryLook(states[0], harmless)
+    doubtful = history.doubtful()
+    left = [one for one in unneeded_files(states, files) if number_of_metadata(one.name) is None]
+    with ThreadPoolExecutor(READERS) as pool:
+        read = dict(zip((one.key for one in left), pool.map(lambda one: paths_in(table.io, one), left), strict=True))
+    unneeded = doubtful_of(read, harmless, clean=history.read_keys() - doubtful)
+    named = {path for found in read.values() if isinstance(found, frozenset) for path in found}
+    return Doubts(
+        listed=len(doubtful),
+        unneeded=tuple(one for one in left if one.key in unneeded),
+        outside=_outside(table, named | history.named(), folders),
+    )
+
+
+def doubtful_of(
+    read: Mapping[str, frozenset[str] | ListOfManifests | None],
+    harmless: Collection[str],
+    *,
+    clean: frozenset[str] = frozenset(),
+) -> frozenset[str]:
+    """The keys of those of some files that may tell of rows that are meant.
+
+    Parameters
+    ----------
+    read: what each of them says, from `paths_in`. clean: the keys of other manifests that tell of none.
+    """
+    manifests = {key: found for key, found in read.items() if not isinstance(found, ListOfManifests)}
+    doubtful = {
+        key for key, found in manifests.items() if found is None or not all(key_of(path) in harmless for path in found)
+    }
+    known = clean | (manifests.keys() - doubtful)
+    lists = {
+        key for key, found in read.items() if isinstance(found, ListOfManifests) and not found.with_bounds <= known
+    }
+    return frozenset(doubtful | lists)
+
+
+@dataclass(frozen=True, slots=True)
+class ListOfManifests:
+    """What a list of manifests says. with_bounds: the keys of those of which it has bounds of partitions."""
+
+    with_bounds: frozenset[str]
+
+
+def paths_in(io: FileIO, one: PlacedFile) -> frozenset[str] | ListOfManifests | None:
+    """The files that a manifest lists, or what a list of manifests says; none when it is neither. What was deleted
+    meanwhile says nothing."""
+    try:
+        source = io.new_input(one.path)
+        with AvroFile[ManifestFile](source) as reader:
+            is_list = "manifest_path" in reader.schema.column_names
+        if is_list:
+            found = read_manifest_list(source)
+            return ListOfManifests(frozenset(key_of(entry.manifest_path) for entry in found if entry.partitions))
+        alone = ManifestFile.from_args(manifest_path=one.path, manifest_length=one.file.size, partition_spec_id=0)
+        entries = alone.fetch_manifest_entry(io, discard_deleted=False)
+        return frozenset(entry.data_file.file_path for entry in entries)
+    except FileNotFoundError:
+        return frozenset()
+    except Exception:  # noqa: BLE001  # whatever a file is that cannot be read, nobody knows what it tells
+        return None
+
+
+def _outside(table: Table, named: Iterable[str], folders: Sequence[str]) -> tuple[str, ...]:
+    """Those of some files that exist, and lie outside of all folders."""
+    places = tuple(map(key_of, folders))
+    named = {*named, *(one.metadata_file for one in table.metadata.metadata_log)}
+    away = sorted(path for path in named if not any(is_within(key_of(path), place) for place in places))
+    with ThreadPoolExecutor(READERS) as pool:
+        exist = pool.map(lambda path: _may_exist(table.io, path), away)
+        return tuple(path for path, is_there in zip(away, exist, strict=True) if is_there)
+
+
+def _may_exist(io: FileIO, path: str) -> bool:
+    """A store that denies access to another place says nothing of what is there."""
+    try:
+        return io.new_input(path).exists()
+    except OSError:
+        return True

@@ -131,6 +131,12 @@ _VERSION = re.compile(r"v?(\d+)(-.*)?(\.gz)?\.metadata\.json(\.gz)?")
 """The names that catalogs give the metadata files of a table: its line of commits has one file of each number."""
 
 
+def number_of_metadata(name: str) -> int | None:
+    """The number of a metadata file in the commits of its table; none for another file. name: without folders."""
+    found = _VERSION.fullmatch(name)
+    return None if found is None else int(found[1])
+
+
 def _lost_states(table: Table) -> Iterator[Table]:
     """The states in the folder of a table that are not of its line of commits: their number is higher than the newest,
     or another file has it. A table that deletes its old metadata keeps none but its line, so every other file counts:

@@ -7,7 +7,7 @@ without a recorded batch continues from the first offset in its checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from sluice.checkpoints.checkpoint_files import CheckpointFiles, open_checkpoint_files
 from sluice.declarations.loaded_declarations import Declarations
@@ -116,15 +116,27 @@ def _first_offset(
 ) -> StreamOffset | None:
     """The first offset of the input; unset when several inputs may have it.
 
-    With one Iceberg input it is the only one. Among several inputs, those of this table have a snapshot that it lists.
+    With one Iceberg input all are of it: a query may read it at several places, of which the earliest counts. Among
+    several inputs, those of this table have a snapshot that it lists.
     """
     firsts = tuple(first_offsets(checkpoint).values())
     if len(list(streamed_tables(stream))) == 1:
-        return next(iter(firsts), None)
+        return earliest_offset(firsts, listed)
     own = [offset for offset in firsts if offset.snapshot_id in listed]
     if own:
         return min(own, key=lambda offset: list(listed).index(offset.snapshot_id))
     return firsts[0] if firsts and all(offset.snapshot_id == BEGINNING for offset in firsts) else None
+
+
+def earliest_offset(offsets: Iterable[StreamOffset], listed: Collection[int]) -> StreamOffset | None:
+    """The earliest of some offsets in one table; none of none. What is before all that it lists comes first.
+
+    Parameters
+    ----------
+    listed: the snapshots that the table lists, oldest first.
+    """
+    places = {snapshot_id: place for place, snapshot_id in enumerate(listed)}
+    return min(offsets, key=lambda one: (places.get(one.snapshot_id, -1), one.position), default=None)
 
 
 def _unknown(stream: StreamDeclaration, name: str, problem: str) -> ReaderObservation:

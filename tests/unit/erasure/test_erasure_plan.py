@@ -37,7 +37,7 @@ def reader(knowledge: Knowledge, position: int | None = None, *, stops: bool = F
 def test_a_reader_is_behind_until_it_stands_at_a_snapshot_that_stays(
     knowledge: Knowledge, position: int | None, expected: bool
 ) -> None:
-    assert is_behind(reader(knowledge, position).reader, (8, 7)) is expected
+    assert is_behind(reader(knowledge, position), (8, 7)) is expected
 
 
 def test_a_plan_counts_rows_by_place_and_names_no_file() -> None:
@@ -54,14 +54,36 @@ def test_nothing_is_at_stake_where_nothing_is_found() -> None:
     assert (plan.at_stake, plan.refusals) == (Stake.NOTHING, ())
 
 
+def test_a_reader_that_starts_just_now_may_have_chosen_where_it_begins() -> None:
+    assert is_behind(replace(reader(Knowledge.NOT_STARTED), runs=True), (8, 7))
+
+
+@pytest.mark.parametrize("kept", [(), (7,)])
+def test_metadata_that_may_tell_of_such_rows_is_due_and_a_missing_cut_alone_is_not(kept: tuple[int, ...]) -> None:
+    nothing = replace(SEEN, meant=(), kept=kept, gone=0)
+    assert not nothing.is_due
+    plan = plan_erasure(replace(nothing, doubtful=2))
+    assert plan.at_stake is Stake.ROWS
+    assert "2 manifests may tell of such rows" in " ".join(plan.sentences())
+
+
 @pytest.mark.parametrize(
-    ("kept", "gone", "stale", "expected"),
-    [((), 0, 0, True), ((7,), 3, 0, True), ((7,), 0, 2, True), ((7,), 0, 0, False)],
+    ("name", "expected"),
+    [
+        ("staging.s__main", "sluice batch list"),
+        ("backfill_staging.s__main", "Repeat that backfill"),
+        ("refresh_staging.s__main", "Let that refresh end"),
+    ],
 )
-def test_an_erasure_that_was_interrupted_is_due(kept: tuple[int, ...], gone: int, stale: int, expected: bool) -> None:
-    seen = replace(SEEN, meant=(), has_begun=True, kept=kept, gone=gone, stale=stale)
-    assert seen.is_due is expected
-    assert not replace(seen, has_begun=False).is_due
+def test_the_way_out_of_a_staging_table_fits_what_fills_it(name: str, expected: str) -> None:
+    (refusal,) = plan_erasure(replace(SEEN, staged=(name,))).refusals
+    assert expected in (refusal.next_step or "")
+
+
+@pytest.mark.parametrize("changes", [{"unsearched": ("p",)}, {"outside": ("p",)}])
+def test_nothing_found_is_no_answer_while_a_file_was_not_searched(changes: dict[str, Any]) -> None:
+    (refusal,) = plan_erasure(replace(SEEN, meant=(), **changes)).refusals
+    assert refusal.reason is RefusalReason.NOT_PROVABLE
 
 
 @pytest.mark.parametrize(
@@ -69,6 +91,12 @@ def test_an_erasure_that_was_interrupted_is_due(kept: tuple[int, ...], gone: int
     [
         ({"unread": (("p", "it is torn"),)}, RefusalReason.NOT_PROVABLE),
         ({"unread": (("p", "it is torn"),), "meant": ()}, RefusalReason.NOT_PROVABLE),
+        ({"unsearched": ("p",)}, RefusalReason.NOT_PROVABLE),
+        ({"outside": ("p",)}, RefusalReason.NOT_PROVABLE),
+        ({"unwritable": (("p", "it has no ids"),)}, RefusalReason.NOT_YET),
+        ({"young": ("p",)}, RefusalReason.NOT_AT_REST),
+        ({"backfilled": ("s",)}, RefusalReason.NOT_AT_REST),
+        ({"shadows": ("Refresh 3 of s, until 2026-12-01 10:00 UTC",)}, RefusalReason.NOT_AT_REST),
         ({"delete_files": 1}, RefusalReason.DELETE_FILES),
         ({"limits": ("format version 3",)}, RefusalReason.NOT_YET),
         ({"rows": 2}, RefusalReason.EVERY_ROW),

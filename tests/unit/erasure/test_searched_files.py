@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from sluice.erasure.searched_files import PlacedFile, is_within
+from sluice.erasure.file_columns import key_of
+from sluice.erasure.searched_files import PlacedFile, is_within, spoken
 from sluice.tables.stored_files import StoredFile, StoredFolder
 
 
@@ -48,3 +49,28 @@ def test_the_trash_is_known_by_its_folder(tmp_path: Path) -> None:
 )
 def test_a_folder_lies_in_another_by_its_whole_name(place: str, folder: str, expected: bool) -> None:
     assert is_within(place, folder) is expected
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("s3://a/b=c/d.parquet", "a/b=c/d.parquet"),
+        ("s3a://a/b=c/d.parquet", "a/b=c/d.parquet"),
+        ("file:///a/d.parquet", "a/d.parquet"),
+        ("file:/a/d.parquet", "a/d.parquet"),
+        ("/a/d.parquet", "a/d.parquet"),
+    ],
+)
+def test_a_file_has_one_key_however_engines_spell_it(path: str, expected: str) -> None:
+    assert key_of(path) == expected
+
+
+def test_files_of_one_name_in_two_partitions_are_two(tmp_path: Path) -> None:
+    one, other = placed(tmp_path, "data/x=1/part-0.parquet"), placed(tmp_path, "data/x=2/part-0.parquet")
+    assert one.name == other.name
+    assert one.key != other.key
+
+
+def test_what_is_said_of_a_file_holds_no_value_of_a_partition(tmp_path: Path) -> None:
+    assert "ann" not in placed(tmp_path, "data/mail=ann%40x.org/part-0.parquet").spoken
+    assert spoken("s3://a/t/data/mail=ann%40x.org/day=1/p.parquet") == "s3://a/t/data/p.parquet"

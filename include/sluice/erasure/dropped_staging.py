@@ -1,0 +1,136 @@
+"""Finds the metadata that staging tables have left behind which were dropped without their files.
+
+Backfills, replays and refreshes drop theirs once the target has the files. Their manifests still have the bounds of
+these. No table of the catalog refers to them, so that they are looked for where the catalog puts such tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import groupby
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchNamespaceError
+from pyiceberg.io import FileIO
+from pyiceberg.serializers import FromInputFile
+from pyiceberg.table import Table
+
+from sluice.erasure.file_columns import key_of
+from sluice.erasure.searched_files import PlacedFile, folders_of, is_within, metadata_folder
+from sluice.erasure.stale_metadata import doubtful_of, paths_in
+from sluice.maintenance.needed_files import number_of_metadata, other_tables
+from sluice.publication.staged_batch import STAGING_NAMESPACE
+from sluice.publication.staging_layout import BACKFILL_NAMESPACE, REFRESH_NAMESPACE
+from sluice.stored_keys import STAGING_TARGET
+from sluice.tables.catalog import catalog_refusals
+from sluice.tables.manifest_reading import READERS
+from sluice.tables.stored_files import StoredFolder
+
+_NAMESPACES = (STAGING_NAMESPACE, BACKFILL_NAMESPACE, REFRESH_NAMESPACE, "quarantine")
+
+_BEING_CREATED = timedelta(minutes=15)
+"""A table that is being created has metadata before the catalog knows it. That takes seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DroppedStaging:
+    """The metadata of a dropped staging table of a target.
+
+    place: its folder. files: in the order in which they may go. is_doubtful: whether a manifest lists a file that is
+    not known to hold no row that is meant.
+    """
+
+    place: str
+    files: tuple[PlacedFile, ...]
+    is_doubtful: bool
+
+    def is_young(self, now: datetime) -> bool:
+        """Whether it may belong to a table that is being created."""
+        return any(one.file.modified_at > now - _BEING_CREATED for one in self.files)
+
+
+def dropped_staging(
+    catalog: Catalog, table: Table, harmless: Collection[str], *, warehouse: str
+) -> tuple[DroppedStaging, ...]:
+    """The metadata that dropped staging tables of a table have left.
+
+    Parameters
+    ----------
+    harmless: the keys of the files that were searched and hold no row that is meant. warehouse: of the catalog.
+
+    Raises
+    ------
+    LakehouseError: when the catalog or the object store does not answer.
+    """
+    target = ".".join(table.name())
+    listed = tuple(_listed(catalog, table, warehouse))  # before the catalog is asked whose they are
+    owned = {key_of(metadata_folder(one.table)) for one in other_tables(catalog, (), target=target)}
+    owned.add(key_of(metadata_folder(table)))
+    folders = tuple(key_of(one.location) for one in folders_of(table))
+    found = []
+    for place, grouped in groupby(sorted(listed, key=_place), key=_place):
+        files = tuple(grouped)
+        if key_of(place) in owned:
+            continue
+        with ThreadPoolExecutor(READERS) as pool:
+            manifests = [one for one in files if number_of_metadata(one.name) is None]
+            said = pool.map(lambda one: paths_in(table.io, one), manifests)
+            read = dict(zip((one.key for one in manifests), said, strict=True))
+        named = {key_of(path) for some in read.values() if isinstance(some, frozenset) for path in some}
+        lies_there = any(is_within(path, folder) for path in named for folder in folders)
+        if lies_there or target in _targets(table.io, files):
+            is_doubtful = bool(doubtful_of(read, harmless))
+            found.append(DroppedStaging(place=place, files=tuple(sorted(files, key=_order)), is_doubtful=is_doubtful))
+    return tuple(found)
+
+
+def _order(one: PlacedFile) -> tuple[bool, bool]:
+    return one.name.endswith(".avro"), not one.name.startswith("snap-")
+
+
+def _place(one: PlacedFile) -> str:
+    return one.path.rpartition("/")[0]
+
+
+def _listed(catalog: Catalog, table: Table, warehouse: str) -> Iterator[PlacedFile]:
+    for namespace in _NAMESPACES:
+        for place in sorted(_folders_of_namespace(catalog, table, namespace, warehouse)):
+            folder = StoredFolder.at(table.io, place)
+            for file in folder.below():
+                one = PlacedFile(folder=folder, file=file)
+                if one.is_metadata_in([_place(one)]) and "metadata" in _place(one).split("/"):
+                    yield one
+
+
+def _folders_of_namespace(catalog: Catalog, table: Table, namespace: str, warehouse: str) -> set[str]:
+    """Where a catalog puts the tables of a namespace: beside the target's namespace, in the warehouse, or where it
+    says."""
+    *_, own, _ = table.name()
+    found = {f"{warehouse.rstrip('/')}/{namespace}", f"{warehouse.rstrip('/')}/{namespace}.db"}
+    root, _, last = table.location().rstrip("/").rpartition("/")[0].rpartition("/")
+    if last in (own, f"{own}.db"):
+        found.add(f"{root}/{last.replace(own, namespace)}")
+    with catalog_refusals(f"look at the namespace {namespace}", but_not=(NoSuchNamespaceError,)):
+        try:
+            properties: Mapping[str, str] = catalog.load_namespace_properties(namespace)
+        except NoSuchNamespaceError:
+            properties = {}
+    if location := properties.get("location"):
+        found.add(location.rstrip("/"))
+    return {one for one in found if "://" in one or one.startswith("/")}
+
+
+def _targets(io: FileIO, files: Sequence[PlacedFile]) -> frozenset[str]:
+    """Of which targets the tables were, as their metadata files say."""
+
+    def target_of(one: PlacedFile) -> str:
+        try:
+            return FromInputFile.table_metadata(io.new_input(one.path)).properties.get(STAGING_TARGET, "")
+        except (FileNotFoundError, ValueError):
+            return ""
+
+    with ThreadPoolExecutor(READERS) as pool:
+        return frozenset(pool.map(target_of, [one for one in files if number_of_metadata(one.name) is not None]))
