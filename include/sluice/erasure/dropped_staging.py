@@ -109,7 +109,9 @@ def _folders_of_namespace(catalog: Catalog, table: Table, namespace: str, wareho
     """Where a catalog puts the tables of a namespace: beside the target's namespace, in the warehouse, or where it
     says."""
     *_, own, _ = table.name()
-    found = {f"{warehouse.rstrip('/')}/{namespace}", f"{warehouse.rstrip('/')}/{namespace}.db"}
+    found = set[str]()
+    if warehouse.partition(":")[0][:2] == table.location().partition(":")[0][:2]:  # s3a is s3
+        found |= {f"{warehouse.rstrip('/')}/{namespace}", f"{warehouse.rstrip('/')}/{namespace}.db"}
     root, _, last = table.location().rstrip("/").rpartition("/")[0].rpartition("/")
     if last in (own, f"{own}.db"):
         found.add(f"{root}/{last.replace(own, namespace)}")
@@ -120,7 +122,7 @@ def _folders_of_namespace(catalog: Catalog, table: Table, namespace: str, wareho
             properties = {}
     if location := properties.get("location"):
         found.add(location.rstrip("/"))
-    return {one for one in found if "://" in one or one.startswith("/")}
+    return found
 
 
 def _targets(io: FileIO, files: Sequence[PlacedFile]) -> frozenset[str]:

@@ -19,7 +19,7 @@ from pyiceberg.table import Table
 
 from sluice.erasure.cut_history import HistoryLook, commit_cut, erase_rows, expire_before_cut, is_cut, live_files
 from sluice.erasure.erasure_plan import ErasureSeen, backfill_refusal, is_behind, plan_erasure
-from sluice.erasure.judged_metadata import judge_metadata, unsearched_files
+from sluice.erasure.judged_metadata import judge_metadata, listed_in, unsearched_files
 from sluice.erasure.observe_erasure import ErasureLook, ErasureObserver
 from sluice.erasure.searched_files import FileSearch, Found, PlacedFile, spoken
 from sluice.erasure.stale_metadata import stale_metadata
@@ -211,9 +211,11 @@ class TableErasure:
                 next_step="Look who added it, and repeat the command.",
             )
         for one in other_tables(self.observer.catalog, look.found.names, target=self.name):
-            if one.listed and one.table.properties.get(STAGING_TARGET) != self.name:
+            if not one.listed or one.table.properties.get(STAGING_TARGET) == self.name:
+                continue
+            if listed := listed_in(one.table, look.found.keys):
                 raise LakehouseError(
-                    f"Meanwhile {'.'.join(one.table.name())} refers to {len(one.listed)} files with such rows.",
+                    f"Meanwhile {'.'.join(one.table.name())} refers to {len(listed)} files with such rows.",
                     next_step="Look who added them. No file was deleted; repeat the command after that.",
                 )
 

@@ -4,7 +4,7 @@ which cut history ends, and what needs another cut. All of it is decided here, o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from pyiceberg.table import Table
@@ -57,6 +57,18 @@ def unsearched_files(table: Table, found: Found) -> tuple[str, ...]:
     """The live files of a table that no search has read: where they lie, nobody has looked. table: as it was before
     the files were listed."""
     return tuple(one.file_path for one in live_files(table) if key_of(one.file_path) not in found.harmless | found.keys)
+
+
+def listed_in(table: Table, keys: Collection[str]) -> frozenset[str]:
+    """Those of some files to which any snapshot of a table refers, by their keys.
+
+    Raises
+    ------
+    LakehouseError: when a manifest cannot be read.
+    """
+    history = HistoryLook(table)
+    history.doubtful()
+    return frozenset(map(key_of, history.named())).intersection(keys)
 
 
 def _kept(table: Table, found: Found, doubts: Doubts) -> tuple[int, ...]:

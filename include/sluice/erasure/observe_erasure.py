@@ -15,7 +15,7 @@ from sluice.erasure.cut_history import live_files
 from sluice.erasure.dropped_staging import DroppedStaging, dropped_staging
 from sluice.erasure.erasure_plan import ErasedReader, ErasureSeen, MeantFile, Place, backfill_refusal
 from sluice.erasure.file_columns import key_of
-from sluice.erasure.judged_metadata import judge_metadata, unsearched_files
+from sluice.erasure.judged_metadata import judge_metadata, listed_in, unsearched_files
 from sluice.erasure.searched_files import FileSearch, Found, PlacedFile, folders_of, is_within, spoken
 from sluice.errors import SluiceError
 from sluice.ledger.backfill_attempts import running_attempts
@@ -192,7 +192,8 @@ class ErasureObserver:
             if one.table.properties.get(STAGING_TARGET) == name:
                 continue
             places = (one.table.location().rstrip("/"), data_folder(one.table.metadata))
-            if one.listed or any(is_within(place, folder) for place in places for folder in folders):
+            refers = one.listed and listed_in(one.table, found.keys)  # other files may have these names
+            if refers or any(is_within(place, folder) for place in places for folder in folders):
                 yield ".".join(one.table.name())
 
     def _writers(self, name: str) -> Iterator[LoadedStream]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from datetime import timedelta
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +48,7 @@ def tells(content: bytes, path: str) -> bool:
     """Whether her name stands in a file; manifests are compressed."""
     if not path.endswith(".avro"):
         return ANN.encode()[:8] in content
-    return ANN.encode()[:8].decode() in str(list(fastavro.reader(pa.BufferReader(content))))
+    return ANN.encode()[:8].decode() in str(list(fastavro.reader(BytesIO(content))))
 
 
 def delete_and_expire(home: Household) -> None:
@@ -189,8 +191,7 @@ def test_a_live_file_outside_of_the_folders(home: Household, tmp_path: Path) -> 
     table = home.table()
     assert isinstance(table.io, PyArrowFileIO)
     away = f"{elsewhere(home)}/a.parquet"
-    rows = pa.Table.from_pylist([{"kind": ANN, "id": 1}], pa.schema({"kind": pa.string(), "id": pa.int64()}))
-    pq.write_table(rows, tmp_path / "a.parquet")
+    pq.write_table(pa.table({"kind": [ANN], "id": [1]}), tmp_path / "a.parquet")
     with table.io.new_output(away).create() as sink:
         sink.write((tmp_path / "a.parquet").read_bytes())
     table.add_files([away])
@@ -202,7 +203,7 @@ def test_a_live_file_outside_of_the_folders(home: Household, tmp_path: Path) -> 
 def replaced(file: DataFile, path: str) -> DataFile:
     """The entry of a copy of a file."""
     copy = deepcopy(file)
-    copy.file_path = path
+    copy[1] = path
     return copy
 
 
@@ -232,6 +233,8 @@ def dropped(home: Household) -> str:
     staging = home.bench.catalog.load_table(name)
     staging.append(pa.Table.from_pylist([{"kind": ANN, "id": 9}], staging.schema().as_arrow()))
     place = staging.location()
+    for task in staging.refresh().scan().plan_files():
+        staging.io.delete(task.file.file_path)
     drop_staging_copy(home.bench.catalog, name)
     return place
 
@@ -240,11 +243,11 @@ def test_metadata_of_a_dropped_staging_table(home: Household, monkeypatch: pytes
     home.declare()
     home.append(("Bob", 2))
     place = dropped(home)
-    if not tells_of_ann(home, place):  # a catalog that deletes what it drops
+    if not list(StoredFolder.at(home.table().io, place).below()):  # a catalog that deletes what it drops
         assert refused(home) == []
         return
     assert refused(home) == [RefusalReason.NOT_AT_REST]
-    monkeypatch.setattr(dropped_staging, "_BEING_CREATED", dropped_staging.timedelta(0))
+    monkeypatch.setattr(dropped_staging, "_BEING_CREATED", timedelta(0))
     assert tells_of_ann(home, place)
     home.erasure().erase()
     assert tells_of_ann(home, place) == set()
@@ -255,7 +258,7 @@ def test_metadata_of_a_dropped_staging_table(home: Household, monkeypatch: pytes
 def test_metadata_of_a_staging_table_that_is_there_again_stays(
     home: Household, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dropped_staging, "_BEING_CREATED", dropped_staging.timedelta(0))
+    monkeypatch.setattr(dropped_staging, "_BEING_CREATED", timedelta(0))
     home.declare()
     home.append(("Bob", 2))
     dropped(home)
@@ -274,11 +277,25 @@ def test_a_live_file_that_cannot_be_written_again_is_refused_before_anything(hom
     home.append(("Bob", 2))
     table = home.table()
     inside = f"{data_folder(table.metadata)}/a.parquet"
-    rows = pa.Table.from_pylist([{"kind": ANN, "id": 1}], pa.schema({"kind": pa.string(), "id": pa.int64()}))
-    pq.write_table(rows, tmp_path / "a.parquet")
+    pq.write_table(pa.table({"kind": [ANN], "id": [1]}), tmp_path / "a.parquet")
     with table.io.new_output(inside).create() as sink:
         sink.write((tmp_path / "a.parquet").read_bytes())
     table.add_files([inside])
     assert refused(home) == [RefusalReason.NOT_YET]
     (refusal,) = home.erasure().plan().refusals
     assert "rewrite_data_files" in (refusal.next_step or "")
+
+
+def test_a_file_of_the_same_name_in_another_table_is_another_file(home: Household) -> None:
+    home.declare()
+    home.append((ANN, 1), ("Bob", 2))
+    live = next(iter(home.table().scan().plan_files())).file
+    other = home.bench.catalog.load_table(f"{home.writer}.copies")
+    copy = f"{elsewhere(home)}/{live.file_path.rpartition('/')[2]}"
+    with other.io.new_output(copy).create() as sink, home.table().io.new_input(live.file_path).open() as source:
+        sink.write(source.read())
+    with other.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
+        append.append_data_file(replaced(live, copy))
+    assert refused(home) == []
+    home.erasure().erase()
+    assert home.bench.open_catalog().load_table(f"{home.writer}.copies").scan().to_arrow().num_rows == 2

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from tests.fixtures.erasing import ANN, Household, home
 from tests.integration.erasure.test_erasure_refusals import refused
 
-from sluice.errors import LakehouseError
+from sluice.errors import LakehouseError, UnhealthyError
+from sluice.ledger.backfill_attempts import BackfillState, begin_attempt, end_attempt
 from sluice.ledger.events import Actor, Event, EventAction, EventSubject
 from sluice.ledger.refreshes import abandon_refresh, begin_refresh
 from sluice.ledger.runs import admit_run
@@ -42,13 +44,71 @@ def test_a_refresh_that_is_open(home: Household, who: str) -> None:
     assert refused(home) == []
 
 
+@pytest.mark.parametrize("who", ["writer", "reader"])
+def test_a_backfill_that_has_not_ended(home: Household, who: str) -> None:
+    home.declare(reads="skip")
+    home.append((ANN, 1), ("Bob", 2))
+    home.read_up_to(home.head(), files=1)
+    stream = home.writer if who == "writer" else home.reader
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    key = begin_attempt(home.ledger, stream, start=start, end=start + timedelta(days=1), launched_by="a test")
+    assert refused(home) == [RefusalReason.NOT_AT_REST]
+    (refusal,) = home.erasure().plan().refusals
+    assert "sluice stream clean" in (refusal.next_step or "")
+    end_attempt(home.ledger, key, BackfillState.LOST)
+    assert refused(home) == []
+
+
+def test_a_backfill_of_a_reader_that_begins_meanwhile(home: Household) -> None:
+    home.declare(reads="skip")
+    home.append((ANN, 1), ("Bob", 2))
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def backfill(point: CrashPoint) -> None:
+        if point is CrashPoint.COMMITTED:
+            begin_attempt(home.ledger, home.reader, start=start, end=start + timedelta(days=1), launched_by="a test")
+
+    with pytest.raises(UnhealthyError, match="has not reported an end"):
+        home.erasure(reached=backfill).erase()
+    assert len(home.table().snapshots()) == 3
+
+
+def test_a_reader_that_runs_and_has_no_offsets_yet(home: Household) -> None:
+    home.declare(reads="skip")
+    home.append((ANN, 1), ("Bob", 2))
+    digest = home.observer().declarations.streams[home.reader].digest
+    admit_run(home.ledger, stream=home.reader, mode="incremental", declaration_digest=digest, launched_by="a test")
+    with pytest.raises(UnhealthyError, match="has read up to"):
+        home.erasure().erase()
+    assert len(home.table().snapshots()) == 3
+
+
+def test_what_looks_the_table_up_is_named(home: Household) -> None:
+    home.declare()
+    home.append((ANN, 1), ("Bob", 2))
+    declare_lookup(home, {"table": home.name})
+    seen = home.erasure().plan().seen
+    assert seen.checkpoints == (f"l{home.writer}", home.writer)
+    assert seen.feeds == (f"{home.writer}.copies",)
+    assert seen.sources == (f"the table {home.writer}.inbox",)
+
+
 @pytest.mark.parametrize("by", ["tag", "snapshot_id"])
 def test_a_state_that_a_stream_looks_up(home: Household, by: str) -> None:
     home.declare()
     first = home.append((ANN, 1), ("Bob", 2))
     home.tag("seen", first)
     home.append(("Carl", 3))
-    source = {"table": home.name, by: "seen" if by == "tag" else first}
+    source: dict[str, Any] = {"table": home.name, by: "seen" if by == "tag" else first}
+    declare_lookup(home, source)
+    assert refused(home) == [RefusalReason.READER_STOPS]
+    del source[by]
+    declare_lookup(home, source)
+    assert refused(home) == []
+
+
+def declare_lookup(home: Household, source: dict[str, Any]) -> None:
+    """Declare a stream that looks a table up."""
     declared = {
         "stream": f"l{home.writer}",
         "description": "d",
@@ -63,12 +123,7 @@ def test_a_state_that_a_stream_looks_up(home: Household, by: str) -> None:
         "outputs": {"copies": {"iceberg": {"table": f"{home.writer}.copies"}}},
     }
     (home.folder / "lookup.sql").write_text("SELECT rows.kind, rows.id FROM rows JOIN seen ON rows.id = seen.id")
-    file = home.folder / f"l{home.writer}.stream.yaml"
-    file.write_text(yaml.safe_dump(declared))
-    assert refused(home) == [RefusalReason.READER_STOPS]
-    del source[by]
-    file.write_text(yaml.safe_dump(declared))
-    assert refused(home) == []
+    (home.folder / f"l{home.writer}.stream.yaml").write_text(yaml.safe_dump(declared))
 
 
 def test_a_reader_that_runs_by_an_earlier_declaration(home: Household) -> None:

@@ -208,17 +208,24 @@ def test_a_file_that_is_written_meanwhile_is_found_at_the_end(home: Household, t
     assert home.raw(tmp=tmp_path) == [("Bob", 2)]
 
 
-def test_what_a_commit_under_way_has_written_stays(home: Household) -> None:
+@pytest.mark.parametrize("is_known", [True, False])
+def test_what_a_commit_under_way_has_written_stays(home: Household, is_known: bool) -> None:
     home.declare()
     home.append((ANN, 1), ("Bob", 2))
     folder = StoredFolder.at(home.table().io, f"{home.table().location()}/metadata")
 
     def prepare(point: CrashPoint) -> None:
-        if point is CrashPoint.RECORDED:
-            folder.write("of-a-commit-under-way-m0.avro", b"Obj\x01")
+        newest = home.table().current_snapshot()
+        if point is CrashPoint.RECORDED and newest is not None:
+            manifest = newest.manifests(home.table().io)[0].manifest_path.rpartition("/")[2]
+            folder.write("of-a-commit-under-way-m0.avro", folder.read(manifest) if is_known else b"Obj\x01")
 
-    home.erasure(reached=prepare).erase()
-    assert folder.size_of("of-a-commit-under-way-m0.avro") == 4
+    if is_known:
+        home.erasure(reached=prepare).erase()
+    else:
+        with pytest.raises(UnhealthyError, match=r"1 manifests of .* may tell of such rows"):
+            home.erasure(reached=prepare).erase()
+    assert folder.size_of("of-a-commit-under-way-m0.avro")
 
 
 def test_a_catalog_that_was_set_back(home: Household) -> None:
