@@ -278,7 +278,7 @@ class TableErasure:
             yield one.spoken, "is metadata of an earlier state"
         judged = judge_metadata(table, staging, found)
         if judged.doubtful:
-            yield f"{judged.doubtful} manifests of {self.name}", "may tell of such rows"
+            yield f"{judged.doubtful} manifests of {self.name}", "may name values of such rows"
         for path in judged.outside:
             yield spoken(path), "lies outside of the folders"
         for dropped in self.observer.dropped(table, found):

@@ -117,7 +117,7 @@ class ErasureSeen:
 
     @property
     def is_due(self) -> bool:
-        """Whether anything is left: rows, or manifests that may tell of some."""
+        """Whether anything is left: rows, or manifests that may name values of some."""
         return bool(self.meant) or self.doubtful > 0
 
     @property
@@ -175,7 +175,7 @@ def _steps(seen: ErasureSeen) -> Iterator[str]:
             yield f"{verb} {rows:,} rows: {_files(len(found))} {_WORDS[place]}."
     if seen.doubtful:
         yield (
-            f"{_count(seen.doubtful, 'manifest')} may tell of such rows: of removed files nobody knows what they held, "
+            f"{_count(seen.doubtful, 'manifest')} may name values of such rows: what removed files held is unknown, "
             "and manifests have the lowest and highest values of each."
         )
     if seen.to_cut:

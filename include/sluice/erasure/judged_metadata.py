@@ -1,5 +1,5 @@
-"""Judges the metadata of a table and its staging tables: whether anything is left that tells of rows that are meant, at
-which cut history ends, and what needs another cut. All of it is decided here, once.
+"""Judges the metadata of a table and its staging tables: whether anything is left that names values of rows which are
+meant, at which cut history ends, and what needs another cut. All of it is decided here, once.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from sluice.erasure.stale_metadata import Doubts, doubts_of, written_at
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedMetadata:
     """kept: the snapshots that stay, newest first, from the cut on; none when there is none that counts. doubtful: how
-    many manifests may tell of such rows. to_cut: the staging tables that need a cut. outside: files that are named, and
-    lie outside of the folders."""
+    many manifests may name values of such rows. to_cut: the staging tables that need a cut. outside: files that are
+    named, and lie outside of the folders."""
 
     kept: tuple[int, ...]
     doubtful: int
@@ -54,7 +54,7 @@ def judge_metadata(
 
 
 def unsearched_files(table: Table, found: Found) -> tuple[str, ...]:
-    """The live files of a table that no search has read: where they lie, nobody has looked. table: as it was before
+    """The live files of a table that no search has read: they lie elsewhere. table: as it was before
     the files were listed."""
     return tuple(one.file_path for one in live_files(table) if key_of(one.file_path) not in found.harmless | found.keys)
 
@@ -72,8 +72,8 @@ def listed_in(table: Table, keys: Collection[str]) -> frozenset[str]:
 
 
 def _kept(table: Table, found: Found, doubts: Doubts) -> tuple[int, ...]:
-    """A cut counts while nothing doubtful is younger: what is not older than it cannot be told from a commit that is
-    under way, and would stay."""
+    """A cut counts while nothing doubtful is younger: what is not older than it may be of a commit that is under way,
+    and would stay."""
     kept = HistoryLook(table, found.harmless).kept()
     return () if kept and any(_younger(table, kept[-1], found, doubts)) else kept
 

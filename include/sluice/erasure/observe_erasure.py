@@ -84,8 +84,7 @@ class ErasureObserver:
         LakehouseError, LedgerError: when something cannot be read.
         """
         before = require_table(self.catalog, name)
-        staging = tuple(self._staging(name))
-        found = search.look(before, staging)
+        found = search.look(before, staging := tuple(self._staging(name)))
         writers, readers = tuple(self._writers(name)), self.readers_of(name, before)
         others = tuple(self._others(name, before, found))
         table = require_table(self.catalog, name)
@@ -111,7 +110,7 @@ class ErasureObserver:
             forked=tuple(one.name for one in doomed if _is_forked(one, now)),
             named_by=tuple(self._named_by(now, judged.kept)),
             doubtful=judged.doubtful + sum(one.is_doubtful for one in dropped),
-            young=tuple(one.place for one in dropped if one.is_young(database_time(self.ledger))),
+            young=self._young(dropped),
             staged=tuple(".".join(one.name()) for one in staging if _has_live_files(one)),
             to_cut=judged.to_cut,
             writers=tuple(self._blocking(writers, name, table)),
@@ -125,6 +124,10 @@ class ErasureObserver:
             **self._named_along(name, writers, readers, searched_quarantines),
         )
         return ErasureLook(seen=seen, found=found, table=table, staging=staging, dropped=dropped)
+
+    def _young(self, dropped: Collection[DroppedStaging]) -> tuple[str, ...]:
+        now = database_time(self.ledger)
+        return tuple(one.place for one in dropped if one.is_young(now))
 
     def dropped(self, table: Table, found: Found) -> tuple[DroppedStaging, ...]:
         """What dropped staging tables of a table have left."""

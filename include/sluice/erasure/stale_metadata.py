@@ -1,4 +1,4 @@
-"""Finds the metadata files of a table that nothing needs any more, and those that may tell of rows that are meant.
+"""Finds the metadata files of a table that nothing needs any more, and those that may name values of meant rows.
 
 Manifests hold the bounds of the values in files, and lists of manifests those of partitions. A commit that is under way
 has written manifests to which nothing refers yet. None of those is older than the snapshot on which it is made, and it
@@ -28,7 +28,7 @@ from sluice.tables.manifest_reading import READERS
 
 def stale_metadata(tables: Iterable[Table], files: Sequence[PlacedFile]) -> tuple[PlacedFile, ...]:
     """Those of some metadata files that nothing needs, in the order in which they may go: whatever ends a deletion, a
-    manifest is left that tells of it.
+    manifest is left that says so.
 
     Parameters
     ----------
@@ -79,8 +79,8 @@ def _needed(table: Table) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doubts:
-    """What of the metadata of a table may tell of rows that are meant, because it lists a file of which nobody can say
-    that it holds none.
+    """What of the metadata of a table may name values of rows that are meant, because it lists a file of which it is
+    unknown that it holds none.
 
     listed: how many manifests of its snapshots. unneeded: files to which nothing refers. outside: files that any of
     them names, and that exist outside of its folders.
@@ -129,11 +129,11 @@ def doubtful_of(
     *,
     clean: frozenset[str] = frozenset(),
 ) -> frozenset[str]:
-    """The keys of those of some files that may tell of rows that are meant.
+    """The keys of those of some files that may name values of rows that are meant.
 
     Parameters
     ----------
-    read: what each of them says, from `paths_in`. clean: the keys of other manifests that tell of none.
+    read: what each of them says, from `paths_in`. clean: the keys of other manifests that name none.
     """
     manifests = {key: found for key, found in read.items() if not isinstance(found, ListOfManifests)}
     doubtful = {
@@ -168,7 +168,7 @@ def paths_in(io: FileIO, one: PlacedFile) -> frozenset[str] | ListOfManifests | 
         return frozenset(entry.data_file.file_path for entry in entries)
     except FileNotFoundError:
         return frozenset()
-    except Exception:  # noqa: BLE001  # whatever a file is that cannot be read, nobody knows what it tells
+    except Exception:  # noqa: BLE001  # whatever a file is that cannot be read, what it holds is unknown
         return None
 
 

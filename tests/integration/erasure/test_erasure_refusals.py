@@ -223,7 +223,7 @@ def test_what_a_commit_under_way_has_written_stays(home: Household, is_known: bo
     if is_known:
         home.erasure(reached=prepare).erase()
     else:
-        with pytest.raises(UnhealthyError, match=r"1 manifests of .* may tell of such rows"):
+        with pytest.raises(UnhealthyError, match=r"1 manifests of .* may name values of such rows"):
             home.erasure(reached=prepare).erase()
     assert folder.size_of("of-a-commit-under-way-m0.avro")
 

@@ -64,7 +64,7 @@ def test_metadata_that_may_tell_of_such_rows_is_due_and_a_missing_cut_alone_is_n
     assert not nothing.is_due
     plan = plan_erasure(replace(nothing, doubtful=2))
     assert plan.at_stake is Stake.ROWS
-    assert "2 manifests may tell of such rows" in " ".join(plan.sentences())
+    assert "2 manifests may name values of such rows" in " ".join(plan.sentences())
 
 
 @pytest.mark.parametrize(
