@@ -11,7 +11,7 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update.snapshot import _FastAppendFiles
 
 from sluice.erasure.cut_history import HistoryLook, commit_cut, is_cut
-from sluice.erasure.searched_files import key_of
+from sluice.erasure.file_columns import key_of
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.stored_keys import ERASED
 
