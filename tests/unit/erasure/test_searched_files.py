@@ -54,11 +54,11 @@ def test_a_folder_lies_in_another_by_its_whole_name(place: str, folder: str, exp
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
-        ("s3://a/b=c/d.parquet", "a/b=c/d.parquet"),
-        ("s3a://a/b=c/d.parquet", "a/b=c/d.parquet"),
-        ("file:///a/d.parquet", "a/d.parquet"),
-        ("file:/a/d.parquet", "a/d.parquet"),
-        ("/a/d.parquet", "a/d.parquet"),
+        ("s3://a/b=c/d.parquet", "/a/b=c/d.parquet"),
+        ("s3a://a/b=c/d.parquet", "/a/b=c/d.parquet"),
+        ("file:///a/d.parquet", "/a/d.parquet"),
+        ("file:/a/d.parquet", "/a/d.parquet"),
+        ("/a/d.parquet", "/a/d.parquet"),
     ],
 )
 def test_a_file_has_one_key_however_engines_spell_it(path: str, expected: str) -> None:
