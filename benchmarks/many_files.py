@@ -17,6 +17,7 @@ Rows are compared first. Ends with 1 when they differ, when a second look finds 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import statistics
@@ -25,6 +26,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -57,6 +59,7 @@ MOST_BYTES_PART = 1 / 8
 """What the selective filter reads afterwards, as a part of before, at most."""
 
 _MOST_RUNS = 20
+_FORGOTTEN_EVERY = 25
 _SPARED = 7_919
 """A prime: numbers in its steps reach every id, so that each file has small and large ones."""
 
@@ -109,7 +112,9 @@ class Reading:
         names = [row[0] for row in found.select("_file").distinct().collect()]
         sizes = {
             row["file_path"]: row["file_size_in_bytes"]
-            for row in self.spark.read.option("snapshot-id", self.snapshot).table(f"{self.qualified}.files").collect()
+            for row in self.spark.read.option("versionAsOf", str(self.snapshot))
+            .table(f"{self.qualified}.files")
+            .collect()
         }
         return sum(sizes[name] for name in names)
 
@@ -125,9 +130,16 @@ def fill(settings: Any, *, files: int, manifests: int, rows: int) -> int:
         first = number * each * rows
         ids = [place * _SPARED % total for place in range(first, first + each * rows)]
         parts = [place % each for place in range(each * rows)]
-        columns: list[pa.Array[Any]] = [pa.array(ids), pa.array([f"word {one}" for one in ids]), pa.array(parts)]
+        columns: list[pa.Array[Any]] = [pa.array(ids), pa.array([_word(one) for one in ids]), pa.array(parts)]
         table.append(pa.Table.from_arrays(columns, schema=schema))
+        if number % _FORGOTTEN_EVERY == 0:  # metadata of all of them would cost each further one more
+            table.maintenance.expire_snapshots().older_than(datetime.now(UTC)).commit()
     return table.refresh().metadata.current_snapshot_id or 0
+
+
+def _word(number: int) -> str:
+    """A text that does not compress to nothing, so that the table has more than one file of the target size."""
+    return hashlib.sha256(str(number).encode()).hexdigest()
 
 
 def maintain(maintenance: TableMaintenance, procedures: SparkProcedures) -> int:

@@ -12,7 +12,7 @@ from sluice.errors import UsageError
 from sluice.layout.known_filters import known_filters
 from sluice.layout.layout_advice import advice_document, advice_sentences, advise_layout
 from sluice.layout.pruning import read_data_files, table_filter
-from sluice.maintenance.compaction_plan import GROUP_FILES, small_file_bytes
+from sluice.maintenance.compaction_plan import ORDERED_GROUP_FILES, small_file_bytes
 from sluice.maintenance.maintained_tables import find_declaration
 from sluice.settings import load_settings
 from sluice.tables.catalog import open_catalog
@@ -53,7 +53,7 @@ def layout(
         declaration,
         filters,
         files=files,
-        group_files=GROUP_FILES,
+        group_files=ORDERED_GROUP_FILES,
         small_bytes=small_file_bytes(declaration.maintenance),
     )
     if as_json:

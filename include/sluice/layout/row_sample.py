@@ -1,6 +1,6 @@
 """Reads some rows of the files that a rewrite would write together, within a bound of bytes.
 
-A rewrite orders the rows of one partition, and of a large one those of about eight full files at a time. So the files
+A rewrite orders the rows of one partition, and of a large one those of about 32 full files at a time. So the files
 are grouped in the same way, and the rows of a group stay together.
 """
 

@@ -33,8 +33,10 @@ from sluice.tables.table_observation import PartitionObservation, TableObservati
 SMALL_FILE_SHARE = 0.75
 """A file below this share of the target size is small: Iceberg's own default for `min-file-size-bytes`."""
 
-GROUP_FILES = 8
-"""How many files of the target size one rewrite job writes at most."""
+GROUP_FILES, ORDERED_GROUP_FILES = 8, 32
+"""How many files of the target size one rewrite job writes at most, and one that brings rows into an order. Ranges of
+values overlap from group to group, so that a condition reads a file or two of each; Spark sorts on disk what is larger
+than its memory."""
 
 MOST_BYTES_OF_A_PARTITION = 64 * 1024**2
 """Up to so many bytes of small files a partition is compacted by PyArrow: it makes one file of them in memory, where
@@ -234,11 +236,12 @@ def _compaction_options(policy: CompactionDeclaration) -> Mapping[str, str]:
 
     Source: https://iceberg.apache.org/docs/latest/spark-procedures/#rewrite_data_files
     """
+    group_files = GROUP_FILES if policy.strategy == "binpack" else ORDERED_GROUP_FILES
     options = {
         "target-file-size-bytes": policy.target_file_bytes,
         "min-file-size-bytes": int(policy.target_file_bytes * SMALL_FILE_SHARE),
         "min-input-files": policy.min_input_files,
-        "max-file-group-size-bytes": GROUP_FILES * policy.target_file_bytes,
+        "max-file-group-size-bytes": group_files * policy.target_file_bytes,
         MOST_FILES: LARGEST_CALL_FILES,
         "delete-ratio-threshold": policy.max_deleted_share,
     }

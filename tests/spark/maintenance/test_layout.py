@@ -17,7 +17,7 @@ from sluice.declarations.load_declarations import load_declarations
 from sluice.layout.layout_advice import LayoutAdvice, advise_layout
 from sluice.layout.pruning import files_read, read_data_files, table_filter, total_of
 from sluice.ledger.maintenance_runs import MaintenanceStep, StepOutcome
-from sluice.maintenance.compaction_plan import GROUP_FILES
+from sluice.maintenance.compaction_plan import ORDERED_GROUP_FILES
 
 COLUMNS = {"a": "long", "b": "long", "word": "string", "noise": "string"}
 ROWS = 1000
@@ -57,7 +57,7 @@ def advice_of(workshop: Workshop, table: str, *conditions: str) -> LayoutAdvice:
         load_declarations(workshop.folder).table(table).declaration,
         [table_filter(opened.schema(), one, origin="a test") for one in conditions],
         files=read_data_files(opened),
-        group_files=GROUP_FILES,
+        group_files=ORDERED_GROUP_FILES,
         small_bytes=1024**2,
     )
 
