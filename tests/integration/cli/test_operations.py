@@ -223,15 +223,21 @@ def of_a_closed_generation(request: Any) -> Scene:
     return of_the_copier("stream", "clean", "")(request)
 
 
-def of_a_table(verb: str) -> Callable[[Any], Scene]:
-    """A command over a table with nothing to do."""
+def of_a_table(verb: str, *more: str) -> Callable[[Any], Scene]:
+    """A command over a table, with two rows and nothing else to do."""
 
     def scene(request: Any) -> Scene:
         copier: Copier = request.getfixturevalue("copier")
         table = copier.bench.output.target
-        return Scene(subject=table, words=("table", verb, table), ledger=copier.ledger)
+        return Scene(subject=table, words=("table", verb, table, *more), ledger=copier.ledger)
 
     return scene
+
+
+def of_rows_to_erase(request: Any) -> Scene:
+    """A row of a table whose stream has left nothing staged."""
+    request.getfixturevalue("copier").bench.clear()
+    return of_a_table("erase", "--where", "id = 1")(request)
 
 
 DAY = "--from 2013-01-05 --to 2013-01-06"
@@ -256,6 +262,7 @@ SCENES: dict[OperationVerb, tuple[Stake, Callable[[Any], Scene]]] = {
     OperationVerb.TAKE_BACK: (Stake.ROWS, of_a_swapped_refresh),
     OperationVerb.ABANDON_REFRESH: (Stake.ROWS, of_an_open_refresh),
     OperationVerb.MAINTAIN: (Stake.NOTHING, of_a_table("maintain")),
+    OperationVerb.ERASE: (Stake.ROWS, of_rows_to_erase),
     OperationVerb.REMOVE_ORPHANS: (Stake.NOTHING, of_a_table("remove-orphans")),
     OperationVerb.RESTORE_ORPHANS: (Stake.NOTHING, of_a_table("restore-orphans")),
 }
@@ -356,7 +363,8 @@ def test_a_verb_has_the_one_form_of_plan_and_asks_where_something_is_at_stake(
 ) -> None:
     stake, scene_of = SCENES[verb]
     scene = scene_of(request)
-    about = EventSubject.TABLE if verb is OperationVerb.MAINTAIN else EventSubject.STREAM
+    is_of_table = verb in (OperationVerb.MAINTAIN, OperationVerb.ERASE)
+    about = EventSubject.TABLE if is_of_table else EventSubject.STREAM
     events = recent_events(scene.ledger, about, scene.subject, limit=10)
 
     code, output, errors = typed([*scene.words, "--dry-run", "--json"], capsys)
