@@ -20,6 +20,7 @@ from pyiceberg.table import Table
 from sluice.erasure.cut_history import HistoryLook, commit_cut, erase_rows, expire_before_cut, is_cut, live_files
 from sluice.erasure.erasure_plan import ErasureSeen, backfill_refusal, is_behind, plan_erasure
 from sluice.erasure.judged_metadata import judge_metadata, listed_in, unsearched_files
+from sluice.erasure.listed_files import listed_keys
 from sluice.erasure.observe_erasure import ErasureLook, ErasureObserver
 from sluice.erasure.searched_files import FileSearch, Found, PlacedFile, spoken
 from sluice.erasure.stale_metadata import stale_metadata
@@ -143,21 +144,23 @@ class TableErasure:
         )
         self.reached(CrashPoint.PUBLISHED)
         self.pause(_UNTIL_ANOTHER_DATE)
+        listed = set(look.listed)
         for name in look.seen.to_cut:
-            self._settle(name, identity, look)
+            listed |= self._settle(name, identity, look)
         if not (look.seen.kept and self._kept(look)):
             commit_cut(committer, self.name, entries=lambda _: {ERASED: identity}, reached=self.reached)
         self.reached(CrashPoint.COMMITTED)
         table, kept = self._require_passed(look)
+        listed |= listed_keys((table,))
         expire_before_cut(catalog, table, kept)
         self.reached(CrashPoint.RECORDED)
         self._require_unneeded(look)
-        self._delete_metadata(look)
         self._delete_rows(look)
+        self._delete_metadata(look, listed)
 
-    def _settle(self, name: str, identity: str, look: ErasureLook) -> None:
+    def _settle(self, name: str, identity: str, look: ErasureLook) -> frozenset[str]:
         """Let a staging table forget all snapshots but an empty one, which keeps its fencing token. Whatever a stream
-        has staged since the look is left alone."""
+        has staged since the look is left alone. Returns the keys of what it has listed."""
         catalog = self.observer.catalog
         seen = next(one for one in look.staging if ".".join(one.name()) == name)
         self.observer.require_writers_at_rest(self.name)
@@ -173,7 +176,9 @@ class TableErasure:
         newest = staging.current_snapshot()
         if newest is None or not is_cut(newest) or live_files(staging):
             raise self._written(name)
+        listed = listed_keys((staging,))
         expire_before_cut(catalog, staging, (newest.snapshot_id,))
+        return listed
 
     def _written(self, name: str) -> CommitConflictError:
         return CommitConflictError(f"{name} was written while its history was cut.", next_step="Repeat the command.")
@@ -220,7 +225,8 @@ class TableErasure:
                 )
 
     def _delete_rows(self, look: ErasureLook) -> None:
-        """Delete every file with rows that are meant; those of the trash leave its lists before."""
+        """Delete every file with rows that are meant; those of the trash leave its lists before. Metadata goes after
+        that: it shows the next erasure which files were listed, and that there is something to do."""
         metadata = look.table.metadata
         folder = StoredFolder.at(look.table.io, data_folder(metadata))
         gone = {one.path.removeprefix(f"{folder.location}/") for one, _ in look.found.meant if one.is_in_trash}
@@ -229,12 +235,14 @@ class TableErasure:
         for one, _ in look.found.meant:
             self._delete(one)
 
-    def _delete_metadata(self, look: ErasureLook) -> None:
-        """Before the rows: as long as one is left, the next erasure finds that there is something to do."""
+    def _delete_metadata(self, look: ErasureLook, listed: Collection[str]) -> None:
+        self.observer.require_writers_at_rest(self.name)
         table = require_table(self.observer.catalog, self.name)
         staging = look.staging_now(self.observer.catalog)
         found = self.search.look(table, staging)
-        for one in stale_metadata((table, *staging), found.metadata):
+        for one in stale_metadata(
+            (table, *staging), found.metadata, listed=listed, before=self.observer.settled_before()
+        ):
             self._delete(one)
         known = {one.key for dropped in look.dropped for one in dropped.files}
         for dropped in self.observer.dropped(table, found):
@@ -264,7 +272,8 @@ class TableErasure:
             path, why = left[0]
             raise UnhealthyError(
                 f"Not erased from {self.name}: {len(left)} files are left, such as {path}, which {why}.",
-                next_step="Repeat the command with the same condition. When it stays so, look who writes them.",
+                next_step="Repeat the command with the same condition. When it stays so, look who writes them: what a "
+                "commit under way may need does not go before it is a day old.",
             )
         return Erased(
             table=self.name,
@@ -274,7 +283,8 @@ class TableErasure:
         )
 
     def _metadata_left(self, table: Table, staging: Sequence[Table], found: Found) -> Iterator[tuple[str, str]]:
-        for one in stale_metadata((table, *staging), found.metadata):
+        listed, before = listed_keys((table, *staging)), self.observer.settled_before()
+        for one in stale_metadata((table, *staging), found.metadata, listed=listed, before=before):
             yield one.spoken, "is metadata of an earlier state"
         judged = judge_metadata(table, staging, found)
         if judged.doubtful:

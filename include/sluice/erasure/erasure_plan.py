@@ -67,8 +67,9 @@ class ErasureSeen:
     references: the tags and branches on those that go. forked: the branches among them with commits of their own.
     named_by: the streams that look up a state of the table that goes. doubtful: how many manifests of the table and its
     staging tables, needed or not, list a file that is not known to hold no such row. young: folders of dropped staging
-    tables that may be of tables which are being created. staged: the staging tables with files of unpublished batches,
-    by name. to_cut: the staging tables whose history holds more than it needs.
+    tables that may be of tables which are being created. unlisted: files with such rows, and manifests that may name
+    values of some, which no known state lists, and that a commit under way may have written.
+    staged: the staging tables with files of unpublished batches, by name. to_cut: the staging tables whose history holds more than it needs.
     writers: what blocks writers, as refusals. readers: of the table. backfilled: those with a backfill that has not
     ended. waiting: other streams that hold a place in it. shadows: the refreshes that hold one, with until when.
     others: the tables that list a file with rows that are meant, or lie in its folders. lost: whether metadata lies
@@ -95,6 +96,7 @@ class ErasureSeen:
     named_by: tuple[str, ...] = ()
     doubtful: int = 0
     young: tuple[str, ...] = ()
+    unlisted: tuple[str, ...] = ()
     staged: tuple[str, ...] = ()
     to_cut: tuple[str, ...] = ()
     writers: tuple[Refusal, ...] = ()
@@ -291,6 +293,13 @@ def _of_history(seen: ErasureSeen, again: str) -> Iterator[Refusal]:
             reason=RefusalReason.NOT_AT_REST,
             sentence=f"{seen.young[0]} has metadata for {seen.table} and is of no table: one may be created there.",
             next_step=f"Wait for a quarter of an hour. {again}",
+        )
+    if seen.unlisted:
+        yield Refusal(
+            reason=RefusalReason.NOT_AT_REST,
+            sentence=f"{_files(len(seen.unlisted))} of no known state of {seen.table} are younger than a day, such as "
+            f"{seen.unlisted[0]}: a commit that needs them may be under way.",
+            next_step=f"Wait until they are a day old, or delete them when none is. {again}",
         )
     if seen.lost:
         yield Refusal(

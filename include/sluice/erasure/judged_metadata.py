@@ -18,11 +18,12 @@ from sluice.erasure.stale_metadata import Doubts, doubts_of, written_at
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedMetadata:
     """kept: the snapshots that stay, newest first, from the cut on; none when there is none that counts. doubtful: how
-    many manifests may name values of such rows. to_cut: the staging tables that need a cut. outside: files that are
-    named, and lie outside of the folders."""
+    many manifests may name values of such rows. unneeded: those of them to which nothing refers. to_cut: the staging
+    tables that need a cut. outside: files that are named, and lie outside of the folders."""
 
     kept: tuple[int, ...]
     doubtful: int
+    unneeded: tuple[PlacedFile, ...]
     to_cut: tuple[str, ...]
     outside: tuple[str, ...]
 
@@ -47,7 +48,8 @@ def judge_metadata(
     every = (ours, *(doubts for _, doubts in theirs))
     return JudgedMetadata(
         kept=_kept(states[-1], found, ours),
-        doubtful=sum(one.listed + len(one.unneeded) for one in every),
+        doubtful=sum(one.listed + len(one.unneeded) + len(one.earlier) for one in every),
+        unneeded=tuple(file for one in every for file in one.unneeded),
         to_cut=tuple(".".join(one.name()) for one, doubts in theirs if _needs_cut(one, found, doubts)),
         outside=tuple(sorted({path for one in every for path in one.outside})),
     )

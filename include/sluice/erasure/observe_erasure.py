@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
@@ -15,7 +16,8 @@ from sluice.erasure.cut_history import live_files
 from sluice.erasure.dropped_staging import DroppedStaging, dropped_staging
 from sluice.erasure.erasure_plan import ErasedReader, ErasureSeen, MeantFile, Place, backfill_refusal
 from sluice.erasure.file_columns import key_of
-from sluice.erasure.judged_metadata import judge_metadata, listed_in, unsearched_files
+from sluice.erasure.judged_metadata import JudgedMetadata, judge_metadata, listed_in, unsearched_files
+from sluice.erasure.listed_files import listed_keys
 from sluice.erasure.searched_files import FileSearch, Found, PlacedFile, folders_of, is_within, spoken
 from sluice.errors import SluiceError
 from sluice.ledger.backfill_attempts import running_attempts
@@ -24,6 +26,7 @@ from sluice.ledger.held_batches import find_held
 from sluice.ledger.next_generation import require_at_rest
 from sluice.ledger.refreshes import OPEN_STATES, all_refreshes, kept_shadows, newest_refresh
 from sluice.ledger.runs import live_streams
+from sluice.ledger.table_writers import LONGEST_WRITE
 from sluice.maintenance.direct_writers import observe_direct_writers
 from sluice.maintenance.maintained_tables import named_pins, named_tags, unreadable_streams
 from sluice.maintenance.needed_files import has_lost_states, other_tables
@@ -42,13 +45,14 @@ from sluice.tables.table_observation import ReferenceKind, ReferenceObservation,
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureLook:
     """What was seen, with what carrying it out needs. staging: the staging tables of the table. dropped: what others
-    have left that were dropped."""
+    have left that were dropped. listed: the keys of the files that a state of the table or its staging tables lists."""
 
     seen: ErasureSeen
     found: Found
     table: Table
     staging: tuple[Table, ...]
     dropped: tuple[DroppedStaging, ...]
+    listed: frozenset[str]
 
     def staging_now(self, catalog: Catalog) -> tuple[Table, ...]:
         """The staging tables, freshly loaded."""
@@ -57,12 +61,16 @@ class ErasureLook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureObserver:
-    """Observes tables of a deployment. Nothing is changed."""
+    """Observes tables of a deployment. Nothing is changed.
+
+    longest_commit: so long a program may need from writing a file to the commit that lists it.
+    """
 
     settings: Settings
     ledger: Ledger
     declarations: Declarations
     catalog: Catalog
+    longest_commit: timedelta = LONGEST_WRITE
 
     def look(
         self,
@@ -88,6 +96,7 @@ class ErasureObserver:
         writers, readers = tuple(self._writers(name)), self.readers_of(name, before)
         others = tuple(self._others(name, before, found))
         table = require_table(self.catalog, name)
+        listed = listed_keys((before, table, *staging))
         now = observe_table(table, name=name, small_file_bytes=1, now=database_time(self.ledger))
         judged = judge_metadata(before, staging, found, after=table)
         dropped = self.dropped(before, found)
@@ -111,6 +120,7 @@ class ErasureObserver:
             named_by=tuple(self._named_by(now, judged.kept)),
             doubtful=judged.doubtful + sum(one.is_doubtful for one in dropped),
             young=self._young(dropped),
+            unlisted=tuple(self._unlisted(found, judged, listed)),
             staged=tuple(".".join(one.name()) for one in staging if _has_live_files(one)),
             to_cut=judged.to_cut,
             writers=tuple(self._blocking(writers, name, table)),
@@ -123,7 +133,18 @@ class ErasureObserver:
             takes_every_row=every_row,
             **self._named_along(name, writers, readers, searched_quarantines),
         )
-        return ErasureLook(seen=seen, found=found, table=table, staging=staging, dropped=dropped)
+        return ErasureLook(seen=seen, found=found, table=table, staging=staging, dropped=dropped, listed=listed)
+
+    def settled_before(self) -> datetime:
+        """What was written before, and is not listed, is of no commit that may still land."""
+        return database_time(self.ledger) - self.longest_commit
+
+    def _unlisted(self, found: Found, judged: JudgedMetadata, listed: Collection[str]) -> Iterator[str]:
+        before = self.settled_before()
+        rows = (one for one, _ in found.meant if not one.is_in_trash)
+        for one in (*rows, *judged.unneeded):
+            if one.key not in listed and one.file.modified_at >= before:
+                yield one.spoken
 
     def _young(self, dropped: Collection[DroppedStaging]) -> tuple[str, ...]:
         now = database_time(self.ledger)

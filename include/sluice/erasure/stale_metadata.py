@@ -1,9 +1,10 @@
 """Finds the metadata files of a table that nothing needs any more, and those that may name values of meant rows.
 
 Manifests hold the bounds of the values in files, and lists of manifests those of partitions. A commit that is under way
-has written manifests to which nothing refers yet. None of those is older than the snapshot on which it is made, and it
-can land only on the newest one. So a file counts that is older than the oldest snapshot which stays, and a metadata
-file of a lower number than the newest. Object stores date files by seconds.
+has written manifests to which nothing refers yet, and keeps them while it is tried again: they may be older than the
+newest snapshot. So a file counts that is older than the oldest snapshot which stays and that some state of the table
+has listed, or that is older than any commit which may still be under way; and a metadata file of a lower number than
+the newest. Object stores date files by seconds.
 """
 
 from __future__ import annotations
@@ -18,31 +19,43 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile, read_manifest_list
 from pyiceberg.table import Table
 
-from sluice.erasure.cut_history import HistoryLook
+from sluice.erasure.cut_history import HistoryLook, is_cut
 from sluice.erasure.file_columns import key_of
+from sluice.erasure.listed_files import earlier_metadata
 from sluice.erasure.searched_files import PlacedFile, is_within, metadata_folder
 from sluice.maintenance.needed_files import number_of_metadata
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.manifest_reading import READERS
 
 
-def stale_metadata(tables: Iterable[Table], files: Sequence[PlacedFile]) -> tuple[PlacedFile, ...]:
-    """Those of some metadata files that nothing needs, in the order in which they may go: whatever ends a deletion, a
-    manifest is left that says so.
+def stale_metadata(
+    tables: Iterable[Table], files: Sequence[PlacedFile], *, listed: Collection[str], before: datetime
+) -> tuple[PlacedFile, ...]:
+    """Those of some metadata files that nothing needs, in the order in which they may go: whatever ends a deletion,
+    what shows that the others were listed is left.
 
     Parameters
     ----------
     tables: freshly loaded, each with metadata in a folder of its own. files: as the object store lists them.
+    listed: the keys of files that states of the tables have listed. before: what was written then, and is not listed,
+    is of no commit that may still land.
 
     Raises
     ------
     LakehouseError: when a list of manifests cannot be read.
     """
-    found = [one for table in tables for one in _of_table(table, files)]
-    return tuple(sorted(found, key=lambda one: (one.name.endswith(".avro"), not one.name.startswith("snap-"))))
+    found = [one for table in tables for one in _of_table(table, files, listed, before)]
+    return tuple(sorted(found, key=deletion_order))
 
 
-def _of_table(table: Table, files: Sequence[PlacedFile]) -> Iterator[PlacedFile]:
+def deletion_order(one: PlacedFile) -> tuple[bool, bool]:
+    """Manifests first, then their lists, then the metadata files that name these."""
+    return not one.name.endswith(".avro"), one.name.startswith("snap-")
+
+
+def _of_table(
+    table: Table, files: Sequence[PlacedFile], listed: Collection[str], before: datetime
+) -> Iterator[PlacedFile]:
     earlier = {key_of(one.metadata_file) for one in table.metadata.metadata_log}
     newest = number_of_metadata(table.metadata_location.rpartition("/")[2])
     oldest = min(table.snapshots(), key=lambda one: one.sequence_number or 0, default=None)
@@ -50,7 +63,8 @@ def _of_table(table: Table, files: Sequence[PlacedFile]) -> Iterator[PlacedFile]
     for one in unneeded_files((table,), files):
         number = number_of_metadata(one.name)
         is_earlier = number is not None and newest is not None and number < newest
-        if one.key in earlier or is_earlier or (since is not None and one.file.modified_at < since):
+        is_known = one.key in listed or one.file.modified_at < before
+        if one.key in earlier or is_earlier or (is_known and since is not None and one.file.modified_at < since):
             yield one
 
 
@@ -58,7 +72,7 @@ def unneeded_files(tables: Iterable[Table], files: Sequence[PlacedFile]) -> Iter
     """Those of some files that lie in the metadata folder of a table, and to which nothing in it refers. tables: some
     states of it."""
     states = tuple(tables)
-    needed = frozenset[str]().union(*map(_needed, states))
+    needed = frozenset[str]().union(*map(needed_by, states))
     folders = {metadata_folder(one) for one in states}
     yield from (one for one in files if one.key not in needed and any(is_within(one.path, place) for place in folders))
 
@@ -68,7 +82,13 @@ def written_at(files: Sequence[PlacedFile], path: str) -> datetime | None:
     return next((one.file.modified_at for one in files if one.key == key_of(path)), None)
 
 
-def _needed(table: Table) -> frozenset[str]:
+def needed_by(table: Table) -> frozenset[str]:
+    """The keys of the metadata files that a table needs.
+
+    Raises
+    ------
+    LakehouseError: when a list of manifests cannot be read.
+    """
     statistics = (*table.metadata.statistics, *table.metadata.partition_statistics)
     paths = [table.metadata_location, *(one.statistics_path for one in statistics)]
     with catalog_refusals(f"read the manifests of {'.'.join(table.name())}"):
@@ -83,15 +103,17 @@ class Doubts:
     unknown that it holds none.
 
     listed: how many manifests of its snapshots. unneeded: files to which nothing refers. outside: files that any of
-    them names, and that exist outside of its folders.
+    them names, and that exist outside of its folders. earlier: metadata files that name snapshots before the cut with
+    which history begins, as an erasure leaves them that was ended before its end.
     """
 
     listed: int = 0
     unneeded: tuple[PlacedFile, ...] = ()
     outside: tuple[str, ...] = ()
+    earlier: tuple[PlacedFile, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.listed or self.unneeded)
+        return bool(self.listed or self.unneeded or self.earlier)
 
 
 def doubts_of(
@@ -111,7 +133,8 @@ def doubts_of(
     """
     table, history = states[0], HistoryLook(states[0], harmless)
     doubtful = history.doubtful()
-    left = [one for one in unneeded_files(states, files) if number_of_metadata(one.name) is None]
+    every = tuple(unneeded_files(states, files))
+    left = [one for one in every if number_of_metadata(one.name) is None]
     with ThreadPoolExecutor(READERS) as pool:
         read = dict(zip((one.key for one in left), pool.map(lambda one: paths_in(table.io, one), left), strict=True))
     unneeded = doubtful_of(read, harmless, clean=history.read_keys() - doubtful)
@@ -120,7 +143,22 @@ def doubts_of(
         listed=len(doubtful),
         unneeded=tuple(one for one in left if one.key in unneeded),
         outside=_outside(table, named | history.named(), folders),
+        earlier=tuple(_earlier(states[-1], every)),
     )
+
+
+def _earlier(table: Table, files: Iterable[PlacedFile]) -> Iterator[PlacedFile]:
+    oldest = min(table.snapshots(), key=lambda one: one.sequence_number or 0, default=None)
+    if oldest is None or not is_cut(oldest):
+        return
+    newest = number_of_metadata(table.metadata_location.rpartition("/")[2]) or 0
+    numbered = [one for one in files if (number := number_of_metadata(one.name)) is not None and number < newest]
+    with ThreadPoolExecutor(READERS) as pool, catalog_refusals(f"read the metadata of {'.'.join(table.name())}"):
+        states = pool.map(lambda one: earlier_metadata(table.io, one.path), numbered)
+        for one, state in zip(numbered, states, strict=True):
+            snapshots = () if state is None else state.snapshots
+            if any((seen.sequence_number or 0) < (oldest.sequence_number or 0) for seen in snapshots):
+                yield one
 
 
 def doubtful_of(

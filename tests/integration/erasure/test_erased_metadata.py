@@ -20,6 +20,7 @@ from tests.integration.erasure.test_erasure_refusals import refused
 
 from sluice.erasure import dropped_staging
 from sluice.errors import LakehouseError, UnhealthyError
+from sluice.ledger.table_writers import LONGEST_WRITE
 from sluice.operations import RefusalReason
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.staging_layout import (
@@ -89,9 +90,9 @@ def test_a_death_between_deletions_leaves_something_to_do(home: Household, times
     home.append(("Bob", 2))
     delete_and_expire(home)
     try:
-        home.erasure(reached=Dying(CrashPoint.CLEARED, times)).erase()
+        home.erasure(reached=Dying(CrashPoint.CLEARED, times), longest_commit=LONGEST_WRITE).erase()
     except Died:
-        home.erasure().erase()
+        home.erasure(longest_commit=LONGEST_WRITE).erase()
     table = home.table()
     folder = StoredFolder.at(table.io, f"{table.location()}/metadata")
     assert sorted(file.name.rpartition(".")[2] for file in folder.below()) == ["avro", "avro", "json"]

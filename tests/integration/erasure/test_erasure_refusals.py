@@ -14,6 +14,7 @@ from sluice.errors import LakehouseError, UnhealthyError, UnpublishableError, Us
 from sluice.ledger.locks import maintenance_lock
 from sluice.ledger.run_values import DesiredState
 from sluice.ledger.runs import admit_run
+from sluice.ledger.table_writers import LONGEST_WRITE
 from sluice.maintenance.file_rewrite import CommitConflictError
 from sluice.operations import RefusalReason
 from sluice.publication.crash_points import CrashPoint
@@ -226,6 +227,16 @@ def test_what_a_commit_under_way_has_written_stays(home: Household, is_known: bo
         with pytest.raises(UnhealthyError, match=r"1 manifests of .* may name values of such rows"):
             home.erasure(reached=prepare).erase()
     assert folder.size_of("of-a-commit-under-way-m0.avro")
+
+
+def test_rows_that_a_commit_under_way_may_list_are_not_deleted(home: Household, tmp_path: Path) -> None:
+    home.declare()
+    home.append(("Bob", 2))
+    home.leave((ANN, 1))
+    plan = home.erasure(longest_commit=LONGEST_WRITE).plan()
+    assert [one.reason for one in plan.refusals] == [RefusalReason.NOT_AT_REST]
+    assert home.raw(tmp=tmp_path) == [(ANN, 1), ("Bob", 2)]
+    assert refused(home) == []
 
 
 def test_a_catalog_that_was_set_back(home: Household) -> None:

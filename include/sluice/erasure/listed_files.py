@@ -1,0 +1,71 @@
+"""Says which files a table is known to have listed, so that none of them belongs to a commit that is under way.
+
+What such a commit has written is of no state of the table yet. It may be older than the newest snapshot: a commit of
+Iceberg that has lost a race keeps its manifests, and is tried again with them on what came first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestFile, read_manifest_list
+from pyiceberg.serializers import FromInputFile
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+
+from sluice.erasure.file_columns import key_of
+from sluice.tables.catalog import catalog_refusals
+from sluice.tables.manifest_reading import READERS
+
+Read = TypeVar("Read")
+
+
+def listed_keys(tables: Iterable[Table]) -> frozenset[str]:
+    """The keys of all files that some tables list, or that an earlier state of one does whose metadata is still there:
+    data files, manifests, lists of manifests and statistics.
+
+    Raises
+    ------
+    LakehouseError: when one of them cannot be read.
+    """
+    return frozenset(key_of(path) for table in tables for path in _listed(table))
+
+
+def earlier_metadata(io: FileIO, path: str) -> TableMetadata | None:
+    """What an earlier metadata file of a table says; none when it is gone, or no such file."""
+    try:
+        return FromInputFile.table_metadata(io.new_input(path))
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def _listed(table: Table) -> Iterator[str]:
+    io, log = table.io, [one.metadata_file for one in table.metadata.metadata_log]
+
+    def lists_in(path: str) -> list[ManifestFile]:
+        return _unless_gone(lambda: list(read_manifest_list(io.new_input(path))))
+
+    def files_in(manifest: ManifestFile) -> list[str]:
+        entries = _unless_gone(lambda: manifest.fetch_manifest_entry(io, discard_deleted=False))
+        return [one.data_file.file_path for one in entries]
+
+    with catalog_refusals(f"read the manifests of {'.'.join(table.name())}"), ThreadPoolExecutor(READERS) as pool:
+        earlier = pool.map(lambda path: earlier_metadata(io, path), log)
+        states = [table.metadata, *(one for one in earlier if one is not None)]
+        yield from (one.statistics_path for state in states for one in (*state.statistics, *state.partition_statistics))
+        lists = {one.manifest_list for state in states for one in state.snapshots if one.manifest_list}
+        manifests = {one.manifest_path: one for some in pool.map(lists_in, lists) for one in some}
+        yield from (*lists, *manifests)
+        for some in pool.map(files_in, manifests.values()):
+            yield from some
+
+
+def _unless_gone(read: Callable[[], list[Read]]) -> list[Read]:
+    """What a file holds; nothing when it is gone."""
+    try:
+        return read()
+    except FileNotFoundError:
+        return []

@@ -1,0 +1,105 @@
+"""Which metadata files nothing needs: never one that a commit under way may still land with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
+
+from sluice.erasure.cut_history import commit_cut, expire_before_cut
+from sluice.erasure.file_columns import key_of
+from sluice.erasure.listed_files import listed_keys
+from sluice.erasure.searched_files import PlacedFile, metadata_folder
+from sluice.erasure.stale_metadata import doubts_of, stale_metadata
+from sluice.publication.pyiceberg_committer import PyIcebergCommitter
+from sluice.stored_keys import ERASED
+from sluice.tables.stored_files import StoredFolder
+
+NOW = datetime.now(UTC) + timedelta(minutes=10)
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[SqlCatalog]:
+    """A catalog with files in a folder."""
+    catalog = SqlCatalog("stale", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=tmp_path.as_uri())
+    catalog.create_namespace("a")
+    yield catalog
+    catalog.close()
+
+
+def cut(catalog: SqlCatalog) -> Table:
+    """A table whose history begins at a cut, with what an erasure has to delete after that."""
+    table = catalog.create_table("a.b", pa.schema([("id", pa.int64())]))
+    for one in (1, 2):
+        table.append(pa.table({"id": [one]}))
+    commit_cut(PyIcebergCommitter(catalog), "a.b", entries=lambda _: {ERASED: "x"})
+    table = catalog.load_table("a.b")
+    newest = table.current_snapshot()
+    assert newest is not None
+    expire_before_cut(catalog, table, (newest.snapshot_id,))
+    return catalog.load_table("a.b")
+
+
+def files_of(table: Table, *, cut_at: datetime = NOW) -> list[PlacedFile]:
+    """The metadata files of a table, with its cut written at a time."""
+    folder = StoredFolder.at(table.io, metadata_folder(table))
+    (newest,) = table.snapshots()
+    every = [PlacedFile(folder=folder, file=one) for one in folder.below()]
+    return [
+        replace(one, file=replace(one.file, modified_at=cut_at)) if one.key == key_of(newest.manifest_list) else one
+        for one in every
+    ]
+
+
+def names_of(files: Iterator[PlacedFile] | tuple[PlacedFile, ...]) -> set[str]:
+    """How they are called."""
+    return {one.name for one in files}
+
+
+def test_an_older_manifest_that_no_state_has_listed_stays_for_a_day(catalog: SqlCatalog) -> None:
+    table = cut(catalog)
+    folder = StoredFolder.at(table.io, metadata_folder(table))
+    (newest,) = table.snapshots()
+    folder.write("under-way-m0.avro", folder.read(newest.manifests(table.io)[0].manifest_path.rpartition("/")[2]))
+    files, listed = files_of(table), listed_keys((table,))
+    young = names_of(stale_metadata((table,), files, listed=listed, before=NOW - DAY))
+    old = names_of(stale_metadata((table,), files, listed=listed, before=NOW + DAY))
+    assert old - young == {"under-way-m0.avro"}
+    assert len([one for one in young if one.endswith(".avro")]) == 2  # the lists of both appends, at once
+
+
+def test_whatever_ends_a_deletion_the_rest_is_known_and_due(catalog: SqlCatalog) -> None:
+    table = cut(catalog)
+    stale = stale_metadata((table,), files_of(table), listed=listed_keys((table,)), before=NOW - DAY)
+    for number, one in enumerate(stale):
+        left = stale_metadata((table,), files_of(table), listed=listed_keys((table,)), before=NOW - DAY)
+        assert left == stale[number:]
+        named = any(it.name.endswith(".avro") for it in left)
+        doubts = doubts_of((table,), files_of(table), listed_keys((table,)), folders=[table.location()])
+        assert bool(doubts) or not named
+        one.folder.delete(one.file.place)
+    assert names_of(tuple(files_of(table))) - {table.metadata_location.rpartition("/")[2]} == {
+        key.rpartition("/")[2] for key in listed_keys((table,)) if key.endswith(".avro")
+    }
+
+
+def test_data_files_of_earlier_states_are_listed_and_others_are_not(catalog: SqlCatalog) -> None:
+    table = catalog.create_table("a.b", pa.schema([("id", pa.int64())]))
+    table.append(pa.table({"id": [1]}))
+    first = next(iter(table.scan().plan_files())).file.file_path
+    table.delete()
+    commit_cut(PyIcebergCommitter(catalog), "a.b", entries=lambda _: {ERASED: "x"})
+    table = catalog.load_table("a.b")
+    newest = table.current_snapshot()
+    assert newest is not None
+    expire_before_cut(catalog, table, (newest.snapshot_id,))
+    listed = listed_keys((catalog.load_table("a.b"),))
+    assert key_of(first) in listed
+    assert key_of(f"{table.location()}/data/under-way.parquet") not in listed
