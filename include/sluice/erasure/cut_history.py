@@ -80,13 +80,19 @@ def erase_rows(
 
     Raises
     ------
-    CommitConflictError: when somebody wrote the table meanwhile. Nothing was committed.
+    CommitConflictError: when somebody wrote the table meanwhile, or it has delete files: rows that they hide would come
+    back. Nothing was committed.
     DeliveryError, LakehouseError: as `commit_checked` and `write_without` raise them.
     """
     table = committer.load(name)
     old = tuple(file for file in live_files(table) if key_of(file.file_path) in keys)
     if not old:
         return
+    if _has_delete_files(table):
+        raise CommitConflictError(
+            f"Meanwhile {name} has delete files: rows that they hide would come back. Nothing was committed.",
+            next_step="Repeat the command: it names the statement that writes them away.",
+        )
     folder = folder_of(table.metadata, Writer(kind=WriterKind.REWRITE, identity=identity))
     with catalog_refusals(f"write files of {name} without the rows"):
         written = [
@@ -110,6 +116,16 @@ def erase_rows(
         )
 
     commit_checked(committer, name, plan, what=f"{name} without the erased rows", reached=reached)
+
+
+def _has_delete_files(table: Table) -> bool:
+    newest = table.current_snapshot()
+    with catalog_refusals(f"read the manifests of {'.'.join(table.name())}"):
+        manifests = newest.manifests(table.io) if newest is not None else []
+    return any(
+        one.content == ManifestContent.DELETES and (one.has_added_files() or one.has_existing_files())
+        for one in manifests
+    )
 
 
 @dataclass(slots=True)

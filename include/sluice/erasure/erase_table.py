@@ -23,7 +23,7 @@ from sluice.erasure.judged_metadata import judge_metadata, listed_in, unsearched
 from sluice.erasure.listed_files import listed_keys
 from sluice.erasure.observe_erasure import ErasureLook, ErasureObserver
 from sluice.erasure.searched_files import FileSearch, Found, PlacedFile, spoken
-from sluice.erasure.stale_metadata import stale_metadata
+from sluice.erasure.stale_metadata import needed_by, stale_metadata
 from sluice.errors import LakehouseError, UnhealthyError
 from sluice.ledger.connection import database_time
 from sluice.ledger.events import REQUESTED, WRITE, Actor, Event, EventAction, EventSubject, record_event
@@ -152,6 +152,11 @@ class TableErasure:
         self.reached(CrashPoint.COMMITTED)
         table, kept = self._require_passed(look)
         listed |= listed_keys((table,))
+        if held := self.observer.held_since(look, table, kept):
+            raise CommitConflictError(
+                f"Meanwhile {', '.join(held)} may need a snapshot of {self.name} that would go. None was expired.",
+                next_step="Repeat the command: its plan says what can be done.",
+            )
         expire_before_cut(catalog, table, kept)
         self.reached(CrashPoint.RECORDED)
         self._require_unneeded(look)
@@ -240,15 +245,19 @@ class TableErasure:
         table = require_table(self.observer.catalog, self.name)
         staging = look.staging_now(self.observer.catalog)
         found = self.search.look(table, staging)
-        for one in stale_metadata(
-            (table, *staging), found.metadata, listed=listed, before=self.observer.settled_before()
-        ):
+        before, needed = self.observer.settled_before(), self._needed_elsewhere()
+        for one in stale_metadata((table, *staging), found.metadata, needed=needed, listed=listed, before=before):
             self._delete(one)
         known = {one.key for dropped in look.dropped for one in dropped.files}
         for dropped in self.observer.dropped(table, found):
             for one in dropped.files:
-                if one.key in known:
+                if one.key in known - needed:
                     self._delete(one)
+
+    def _needed_elsewhere(self) -> frozenset[str]:
+        """The keys of the metadata of all other tables: what of it lies in a folder of this one stays."""
+        others = other_tables(self.observer.catalog, (), target=self.name)
+        return frozenset[str]().union(*(needed_by(one.table) for one in others))
 
     def _delete(self, one: PlacedFile) -> None:
         try:
@@ -284,7 +293,8 @@ class TableErasure:
 
     def _metadata_left(self, table: Table, staging: Sequence[Table], found: Found) -> Iterator[tuple[str, str]]:
         listed, before = listed_keys((table, *staging)), self.observer.settled_before()
-        for one in stale_metadata((table, *staging), found.metadata, listed=listed, before=before):
+        needed = self._needed_elsewhere()
+        for one in stale_metadata((table, *staging), found.metadata, needed=needed, listed=listed, before=before):
             yield one.spoken, "is metadata of an earlier state"
         judged = judge_metadata(table, staging, found)
         if judged.doubtful:

@@ -68,12 +68,12 @@ class ErasureSeen:
     named_by: the streams that look up a state of the table that goes. doubtful: how many manifests of the table and its
     staging tables, needed or not, list a file that is not known to hold no such row. young: folders of dropped staging
     tables that may be of tables which are being created. unlisted: files with such rows, and manifests that may name
-    values of some, which no known state lists, and that a commit under way may have written.
-    staged: the staging tables with files of unpublished batches, by name. to_cut: the staging tables whose history holds more than it needs.
+    values of some, which no known state lists: a commit under way may have written them. staged: the staging tables
+    with files of unpublished batches, by name. to_cut: those whose history holds more than it needs.
     writers: what blocks writers, as refusals. readers: of the table. backfilled: those with a backfill that has not
     ended. waiting: other streams that hold a place in it. shadows: the refreshes that hold one, with until when.
-    others: the tables that list a file with rows that are meant, or lie in its folders. lost: whether metadata lies
-    beside its line of commits. feeds: the tables that its readers write. sources: what its writers read.
+    others: the tables that list a file with rows that are meant, or lie in its folders. lost: those with metadata
+    beside their line of commits. feeds: the tables that its readers write. sources: what its writers read.
     checkpoints: the streams that read or write it. quarantines: of its writers, that are not searched along.
     takes_every_row: whether a person has agreed that all rows may go.
     """
@@ -105,7 +105,7 @@ class ErasureSeen:
     waiting: tuple[str, ...] = ()
     shadows: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
-    lost: bool = False
+    lost: tuple[str, ...] = ()
     feeds: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
     checkpoints: tuple[str, ...] = ()
@@ -301,10 +301,10 @@ def _of_history(seen: ErasureSeen, again: str) -> Iterator[Refusal]:
             f"{seen.unlisted[0]}: a commit that needs them may be under way.",
             next_step=f"Wait until they are a day old, or delete them when none is. {again}",
         )
-    if seen.lost:
+    for name in seen.lost:
         yield Refusal(
             reason=RefusalReason.CATALOG_BEHIND,
-            sentence=f"Metadata of {seen.table} lies beside its line of commits: the catalog was set back.",
+            sentence=f"Metadata of {name} lies beside its line of commits: the catalog was set back.",
             next_step="Bring the newer metadata back, or delete it when that state is not to come back.",
         )
     for branch in seen.forked:

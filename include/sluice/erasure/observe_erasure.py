@@ -18,7 +18,7 @@ from sluice.erasure.erasure_plan import ErasedReader, ErasureSeen, MeantFile, Pl
 from sluice.erasure.file_columns import key_of
 from sluice.erasure.judged_metadata import JudgedMetadata, judge_metadata, listed_in, unsearched_files
 from sluice.erasure.listed_files import listed_keys
-from sluice.erasure.searched_files import FileSearch, Found, PlacedFile, folders_of, is_within, spoken
+from sluice.erasure.searched_files import FileSearch, Found, PlacedFile, folders_of, lies_within, spoken
 from sluice.errors import SluiceError
 from sluice.ledger.backfill_attempts import running_attempts
 from sluice.ledger.connection import Ledger, database_time
@@ -34,7 +34,6 @@ from sluice.maintenance.observed_retention import outdated_runs
 from sluice.maintenance.row_retention import stands_at
 from sluice.maintenance.table_readers import observe_readers, streamed_tables
 from sluice.operations import Refusal, RefusalReason
-from sluice.publication.write_folders import data_folder
 from sluice.settings import Settings
 from sluice.stored_keys import STAGING_TARGET
 from sluice.tables.declared_tables import load_table, require_table
@@ -94,13 +93,13 @@ class ErasureObserver:
         before = require_table(self.catalog, name)
         found = search.look(before, staging := tuple(self._staging(name)))
         writers, readers = tuple(self._writers(name)), self.readers_of(name, before)
-        others = tuple(self._others(name, before, found))
+        others = tuple(self._others(name, before, staging, found))
         table = require_table(self.catalog, name)
         listed = listed_keys((before, table, *staging))
         now = observe_table(table, name=name, small_file_bytes=1, now=database_time(self.ledger))
         judged = judge_metadata(before, staging, found, after=table)
         dropped = self.dropped(before, found)
-        doomed = [one for one in now.references if one.snapshot_id not in judged.kept and one.name != "main"]
+        doomed = _doomed(now, judged.kept)
         seen = ErasureSeen(
             table=name,
             digest=search.test.digest,
@@ -129,11 +128,32 @@ class ErasureObserver:
             waiting=tuple(self._waiting(now, readers)),
             shadows=tuple(self._shadows(now)),
             others=others,
-            lost=has_lost_states(table),
+            lost=tuple(".".join(one.name()) for one in (table, *staging) if has_lost_states(one)),
             takes_every_row=every_row,
             **self._named_along(name, writers, readers, searched_quarantines),
         )
         return ErasureLook(seen=seen, found=found, table=table, staging=staging, dropped=dropped, listed=listed)
+
+    def held_since(self, look: ErasureLook, table: Table, kept: Collection[int]) -> tuple[str, ...]:
+        """What has come since a look and needs a snapshot that is to go: tags, branches, streams and refreshes.
+
+        Parameters
+        ----------
+        table: freshly loaded. kept: the snapshots of it that stay.
+
+        Raises
+        ------
+        LakehouseError, LedgerError: when something cannot be read.
+        """
+        now = observe_table(table, name=look.seen.table, small_file_bytes=1, now=database_time(self.ledger))
+        readers = self.readers_of(look.seen.table, table)
+        agreed = look.table.metadata.refs
+        new = (
+            one.name
+            for one in _doomed(now, kept)
+            if one.name not in look.seen.references or agreed[one.name].snapshot_id != one.snapshot_id
+        )
+        return (*new, *self._waiting(now, readers), *self._shadows(now))
 
     def settled_before(self) -> datetime:
         """What was written before, and is not listed, is of no commit that may still land."""
@@ -209,15 +229,15 @@ class ErasureObserver:
             if one.table.properties.get(STAGING_TARGET) == name:
                 yield one.table
 
-    def _others(self, name: str, table: Table, found: Found) -> Iterator[str]:
-        """The tables that list a file with such rows in a newest state that stays, or lie in a folder of this one."""
-        folders = [one.location for one in folders_of(table)]
+    def _others(self, name: str, table: Table, staging: Collection[Table], found: Found) -> Iterator[str]:
+        """The tables that list a file with such rows in a newest state that stays, or lie in a folder of this one or of
+        its staging tables, maybe with metadata alone."""
+        folders = [one.location for one in folders_of(table, staging)]
         for one in other_tables(self.catalog, found.names, target=name):
             if one.table.properties.get(STAGING_TARGET) == name:
                 continue
-            places = (one.table.location().rstrip("/"), data_folder(one.table.metadata))
             refers = one.listed and listed_in(one.table, found.keys)  # other files may have these names
-            if refers or any(is_within(place, folder) for place in places for folder in folders):
+            if refers or lies_within(one.table, folders):
                 yield ".".join(one.table.name())
 
     def _writers(self, name: str) -> Iterator[LoadedStream]:
@@ -303,6 +323,11 @@ class ErasureObserver:
 
     def _written_by(self, stream: str) -> Collection[str]:
         return self.declarations.streams[stream].declaration.tables_written
+
+
+def _doomed(now: TableObservation, kept: Collection[int]) -> list[ReferenceObservation]:
+    """The tags and branches that go with snapshots."""
+    return [one for one in now.references if one.snapshot_id not in kept and one.name != "main"]
 
 
 def _limits(table: Table) -> tuple[str, ...]:

@@ -185,6 +185,15 @@ def metadata_folder(table: Table) -> str:
     return table.properties.get("write.metadata.path", f"{table.location()}/metadata").rstrip("/")
 
 
+def lies_within(table: Table, folders: Iterable[str]) -> bool:
+    """Whether a table has a place for files in some folders: its own, that of its data or of its metadata, as declared
+    and as it is."""
+    newest = table.metadata_location.rpartition("/")[0]
+    named = (table.location(), data_folder(table.metadata), metadata_folder(table), newest)
+    places, around = [key_of(one.rstrip("/")) for one in named], [key_of(one.rstrip("/")) for one in folders]
+    return any(is_within(place, folder) for place in places for folder in around)
+
+
 def is_within(place: str, folder: str) -> bool:
     """Whether a folder is another one, or lies below it."""
     return place == folder or place.startswith(f"{folder}/")

@@ -29,7 +29,12 @@ from sluice.tables.manifest_reading import READERS
 
 
 def stale_metadata(
-    tables: Iterable[Table], files: Sequence[PlacedFile], *, listed: Collection[str], before: datetime
+    tables: Iterable[Table],
+    files: Sequence[PlacedFile],
+    *,
+    needed: Collection[str],
+    listed: Collection[str],
+    before: datetime,
 ) -> tuple[PlacedFile, ...]:
     """Those of some metadata files that nothing needs, in the order in which they may go: whatever ends a deletion,
     what shows that the others were listed is left.
@@ -37,6 +42,7 @@ def stale_metadata(
     Parameters
     ----------
     tables: freshly loaded, each with metadata in a folder of its own. files: as the object store lists them.
+    needed: the keys of what other tables need, which may lie there, too.
     listed: the keys of files that states of the tables have listed. before: what was written then, and is not listed,
     is of no commit that may still land.
 
@@ -45,7 +51,7 @@ def stale_metadata(
     LakehouseError: when a list of manifests cannot be read.
     """
     found = [one for table in tables for one in _of_table(table, files, listed, before)]
-    return tuple(sorted(found, key=deletion_order))
+    return tuple(sorted((one for one in found if one.key not in needed), key=deletion_order))
 
 
 def deletion_order(one: PlacedFile) -> tuple[bool, bool]:

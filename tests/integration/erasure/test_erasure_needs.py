@@ -73,6 +73,26 @@ def test_a_backfill_of_a_reader_that_begins_meanwhile(home: Household) -> None:
     assert len(home.table().snapshots()) == 3
 
 
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_a_tag_that_comes_or_moves_meanwhile(home: Household, is_moved: bool) -> None:
+    home.declare()
+    first = home.append(("Bob", 2))
+    second = home.append((ANN, 1))
+    if is_moved:
+        home.tag("seen", first)
+
+    def tag(point: CrashPoint) -> None:
+        if point is CrashPoint.COMMITTED:
+            home.tag("seen", second)
+
+    with pytest.raises(LakehouseError, match="Meanwhile seen may need a snapshot"):
+        home.erasure(reached=tag).erase()
+    assert home.table().snapshot_by_name("seen") is not None
+    assert home.table().snapshot_by_id(second) is not None
+    home.erasure().erase()
+    assert home.rows() == [("Bob", 2)]
+
+
 def test_a_reader_that_runs_and_has_no_offsets_yet(home: Household) -> None:
     home.declare(reads="skip")
     home.append((ANN, 1), ("Bob", 2))

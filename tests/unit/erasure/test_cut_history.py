@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.manifest import ManifestEntry, ManifestEntryStatus, ManifestFile
+from pyiceberg.schema import Schema
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update.snapshot import _FastAppendFiles
+from pyiceberg.types import LongType, NestedField, StringType
+from tests.fixtures.delete_files import add_delete_file
 
-from sluice.erasure.cut_history import HistoryLook, commit_cut, is_cut
+from sluice.erasure.cut_history import HistoryLook, commit_cut, erase_rows, is_cut
 from sluice.erasure.file_columns import key_of
+from sluice.erasure.row_test import condition_of
+from sluice.maintenance.file_rewrite import CommitConflictError
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.stored_keys import ERASED
+
+KINDS = Schema(NestedField(1, "kind", StringType()), NestedField(2, "id", LongType()))
 
 
 class _Mixed(_FastAppendFiles):
@@ -56,4 +65,25 @@ def test_no_manifest_behind_the_cut_lists_a_removed_file(tmp_path: Path) -> None
     assert HistoryLook(table, harmless).kept() == (cut.snapshot_id,)
     assert HistoryLook(table).kept() == ()
     assert table.scan().to_arrow().num_rows == 1
+    catalog.close()
+
+
+def test_rows_that_came_to_be_hidden_meanwhile_do_not_come_back(tmp_path: Path) -> None:
+    catalog = SqlCatalog("cut", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=tmp_path.as_uri())
+    catalog.create_namespace("a")
+    table = catalog.create_table("a.b", KINDS)
+    table.append(pa.Table.from_pylist([{"kind": "Ann", "id": 1}], table.schema().as_arrow()))
+    keys = {key_of(task.file.file_path) for task in table.scan().plan_files()}
+    add_delete_file(table)
+    before = catalog.load_table("a.b").metadata_location
+    with pytest.raises(CommitConflictError, match="rows that they hide would come back"):
+        erase_rows(
+            PyIcebergCommitter(catalog),
+            "a.b",
+            keys=keys,
+            test=condition_of("kind = 'Ann'", table.schema(), table="a.b"),
+            identity="x",
+            now=datetime.now(UTC),
+        )
+    assert catalog.load_table("a.b").metadata_location == before
     catalog.close()

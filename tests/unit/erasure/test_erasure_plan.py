@@ -103,7 +103,7 @@ def test_nothing_found_is_no_answer_while_a_file_was_not_searched(changes: dict[
         ({"rows": 2}, RefusalReason.EVERY_ROW),
         ({"others": ("c.d",)}, RefusalReason.OTHER_WRITERS),
         ({"staged": ("staging.s__main",)}, RefusalReason.BATCH_HELD),
-        ({"lost": True}, RefusalReason.CATALOG_BEHIND),
+        ({"lost": ("staging.s__main",)}, RefusalReason.CATALOG_BEHIND),
         ({"forked": ("mine",)}, RefusalReason.OTHER_WRITERS),
         ({"named_by": ("s",)}, RefusalReason.READER_STOPS),
         ({"waiting": ("s",)}, RefusalReason.NOT_AT_REST),

@@ -15,8 +15,8 @@ from pyiceberg.table import Table
 from sluice.erasure.cut_history import commit_cut, expire_before_cut
 from sluice.erasure.file_columns import key_of
 from sluice.erasure.listed_files import listed_keys
-from sluice.erasure.searched_files import PlacedFile, metadata_folder
-from sluice.erasure.stale_metadata import doubts_of, stale_metadata
+from sluice.erasure.searched_files import PlacedFile, folders_of, lies_within, metadata_folder
+from sluice.erasure.stale_metadata import doubts_of, needed_by, stale_metadata
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.stored_keys import ERASED
 from sluice.tables.stored_files import StoredFolder
@@ -69,17 +69,17 @@ def test_an_older_manifest_that_no_state_has_listed_stays_for_a_day(catalog: Sql
     (newest,) = table.snapshots()
     folder.write("under-way-m0.avro", folder.read(newest.manifests(table.io)[0].manifest_path.rpartition("/")[2]))
     files, listed = files_of(table), listed_keys((table,))
-    young = names_of(stale_metadata((table,), files, listed=listed, before=NOW - DAY))
-    old = names_of(stale_metadata((table,), files, listed=listed, before=NOW + DAY))
+    young = names_of(stale_metadata((table,), files, needed=(), listed=listed, before=NOW - DAY))
+    old = names_of(stale_metadata((table,), files, needed=(), listed=listed, before=NOW + DAY))
     assert old - young == {"under-way-m0.avro"}
     assert len([one for one in young if one.endswith(".avro")]) == 2  # the lists of both appends, at once
 
 
 def test_whatever_ends_a_deletion_the_rest_is_known_and_due(catalog: SqlCatalog) -> None:
     table = cut(catalog)
-    stale = stale_metadata((table,), files_of(table), listed=listed_keys((table,)), before=NOW - DAY)
+    stale = stale_metadata((table,), files_of(table), needed=(), listed=listed_keys((table,)), before=NOW - DAY)
     for number, one in enumerate(stale):
-        left = stale_metadata((table,), files_of(table), listed=listed_keys((table,)), before=NOW - DAY)
+        left = stale_metadata((table,), files_of(table), needed=(), listed=listed_keys((table,)), before=NOW - DAY)
         assert left == stale[number:]
         named = any(it.name.endswith(".avro") for it in left)
         doubts = doubts_of((table,), files_of(table), listed_keys((table,)), folders=[table.location()])
@@ -103,3 +103,19 @@ def test_data_files_of_earlier_states_are_listed_and_others_are_not(catalog: Sql
     listed = listed_keys((catalog.load_table("a.b"),))
     assert key_of(first) in listed
     assert key_of(f"{table.location()}/data/under-way.parquet") not in listed
+
+
+def test_metadata_of_another_table_in_the_same_folder_stays(catalog: SqlCatalog) -> None:
+    table = cut(catalog)
+    shared = {"write.metadata.path": metadata_folder(table)}
+    other = catalog.create_table("a.c", pa.schema([("id", pa.int64())]), properties=shared)
+    other.append(pa.table({"id": [1]}))
+    folders = [one.location for one in folders_of(table)]
+    assert lies_within(other, folders)
+    assert not lies_within(catalog.create_table("a.d", pa.schema([("id", pa.int64())])), folders)
+    needed = needed_by(catalog.load_table("a.c"))
+    files, listed = files_of(table), listed_keys((table,))
+    every = {one.key for one in stale_metadata((table,), files, needed=(), listed=listed, before=NOW + DAY)}
+    some = {one.key for one in stale_metadata((table,), files, needed=needed, listed=listed, before=NOW + DAY)}
+    assert every & needed
+    assert some == every - needed
