@@ -15,16 +15,17 @@ from itertools import groupby
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError
 from pyiceberg.io import FileIO
-from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
 
 from sluice.erasure.file_columns import key_of
+from sluice.erasure.listed_files import earlier_metadata
 from sluice.erasure.searched_files import PlacedFile, folders_of, is_within, metadata_folder
 from sluice.erasure.stale_metadata import doubtful_of, paths_in
 from sluice.maintenance.needed_files import number_of_metadata, other_tables
 from sluice.publication.staged_batch import STAGING_NAMESPACE
 from sluice.publication.staging_layout import BACKFILL_NAMESPACE, REFRESH_NAMESPACE
-from sluice.stored_keys import STAGING_TARGET
+from sluice.stored_keys import STAGING_TARGET, STAGING_TARGET_UUID
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.manifest_reading import READERS
 from sluice.tables.stored_files import StoredFolder
@@ -40,12 +41,14 @@ class DroppedStaging:
     """The metadata of a dropped staging table of a target.
 
     place: its folder. files: in the order in which they may go. is_doubtful: whether a manifest lists a file that is
-    not known to hold no row that is meant.
+    not known to hold no row that is meant. is_foreign: whether metadata files there are of a table that is not known as
+    a staging table of the target: another catalog may have it.
     """
 
     place: str
     files: tuple[PlacedFile, ...]
     is_doubtful: bool
+    is_foreign: bool = False
 
     def is_young(self, now: datetime) -> bool:
         """Whether it may belong to a table that is being created."""
@@ -81,10 +84,27 @@ def dropped_staging(
             read = dict(zip((one.key for one in manifests), said, strict=True))
         named = {key_of(path) for some in read.values() if isinstance(some, frozenset) for path in some}
         lies_there = any(is_within(path, folder) for path in named for folder in folders)
-        if lies_there or target in _targets(table.io, files):
-            is_doubtful = bool(doubtful_of(read, harmless))
-            found.append(DroppedStaging(place=place, files=tuple(sorted(files, key=_order)), is_doubtful=is_doubtful))
+        states = _states(table.io, files)
+        ours = {one.table_uuid for one in states if _is_staging_of(one, table, lies_there=lies_there)}
+        if lies_there or ours:
+            found.append(
+                DroppedStaging(
+                    place=place,
+                    files=tuple(sorted(files, key=_order)),
+                    is_doubtful=bool(doubtful_of(read, harmless)),
+                    is_foreign=not all(one.table_uuid in ours for one in states),
+                )
+            )
     return tuple(found)
+
+
+def _is_staging_of(state: TableMetadata, table: Table, *, lies_there: bool) -> bool:
+    """Whether it is a state of a staging table of a target, by the id of that; of an older one, which names none, by
+    its name or its files."""
+    target, known = state.properties.get(STAGING_TARGET), state.properties.get(STAGING_TARGET_UUID)
+    if known is not None:
+        return known == str(table.metadata.table_uuid)
+    return target is not None and (lies_there or target == ".".join(table.name()))
 
 
 def _order(one: PlacedFile) -> tuple[bool, bool]:
@@ -114,7 +134,7 @@ def _folders_of_namespace(catalog: Catalog, table: Table, namespace: str, wareho
         found |= {f"{warehouse.rstrip('/')}/{namespace}", f"{warehouse.rstrip('/')}/{namespace}.db"}
     root, _, last = table.location().rstrip("/").rpartition("/")[0].rpartition("/")
     if last in (own, f"{own}.db"):
-        found.add(f"{root}/{last.replace(own, namespace)}")
+        found.add(f"{root}/{namespace}{last.removeprefix(own)}")
     with catalog_refusals(f"look at the namespace {namespace}", but_not=(NoSuchNamespaceError,)):
         try:
             properties: Mapping[str, str] = catalog.load_namespace_properties(namespace)
@@ -125,14 +145,9 @@ def _folders_of_namespace(catalog: Catalog, table: Table, namespace: str, wareho
     return found
 
 
-def _targets(io: FileIO, files: Sequence[PlacedFile]) -> frozenset[str]:
-    """Of which targets the tables were, as their metadata files say."""
-
-    def target_of(one: PlacedFile) -> str:
-        try:
-            return FromInputFile.table_metadata(io.new_input(one.path)).properties.get(STAGING_TARGET, "")
-        except (FileNotFoundError, ValueError):
-            return ""
-
+def _states(io: FileIO, files: Sequence[PlacedFile]) -> tuple[TableMetadata, ...]:
+    """What the metadata files among some files say."""
+    named = [one for one in files if number_of_metadata(one.name) is not None]
     with ThreadPoolExecutor(READERS) as pool:
-        return frozenset(pool.map(target_of, [one for one in files if number_of_metadata(one.name) is not None]))
+        found = pool.map(lambda one: earlier_metadata(io, one.path), named)
+        return tuple(one for one in found if one is not None)

@@ -248,9 +248,9 @@ class TableErasure:
         before, needed = self.observer.settled_before(), self._needed_elsewhere()
         for one in stale_metadata((table, *staging), found.metadata, needed=needed, listed=listed, before=before):
             self._delete(one)
-        known = {one.key for dropped in look.dropped for one in dropped.files}
+        known = {one.key for dropped in look.dropped if not dropped.is_foreign for one in dropped.files}
         for dropped in self.observer.dropped(table, found):
-            for one in dropped.files:
+            for one in () if dropped.is_foreign else dropped.files:
                 if one.key in known - needed:
                     self._delete(one)
 

@@ -67,9 +67,11 @@ class ErasureSeen:
     references: the tags and branches on those that go. forked: the branches among them with commits of their own.
     named_by: the streams that look up a state of the table that goes. doubtful: how many manifests of the table and its
     staging tables, needed or not, list a file that is not known to hold no such row. young: folders of dropped staging
-    tables that may be of tables which are being created. unlisted: files with such rows, and manifests that may name
-    values of some, which no known state lists: a commit under way may have written them. staged: the staging tables
-    with files of unpublished batches, by name. to_cut: those whose history holds more than it needs.
+    tables that may be of tables which are being created. foreign: folders with metadata
+    that names files of the table and is of tables that are not known as staging tables of it. unlisted: files with such
+    rows, and manifests that may name values of some, which no known state lists: a commit under way may have written
+    them. staged: the staging tables with files of unpublished batches, by name. to_cut: those whose history holds more
+    than it needs.
     writers: what blocks writers, as refusals. readers: of the table. backfilled: those with a backfill that has not
     ended. waiting: other streams that hold a place in it. shadows: the refreshes that hold one, with until when.
     others: the tables that list a file with rows that are meant, or lie in its folders. lost: those with metadata
@@ -96,6 +98,7 @@ class ErasureSeen:
     named_by: tuple[str, ...] = ()
     doubtful: int = 0
     young: tuple[str, ...] = ()
+    foreign: tuple[str, ...] = ()
     unlisted: tuple[str, ...] = ()
     staged: tuple[str, ...] = ()
     to_cut: tuple[str, ...] = ()
@@ -293,6 +296,13 @@ def _of_history(seen: ErasureSeen, again: str) -> Iterator[Refusal]:
             reason=RefusalReason.NOT_AT_REST,
             sentence=f"{seen.young[0]} has metadata for {seen.table} and is of no table: one may be created there.",
             next_step=f"Wait for a quarter of an hour. {again}",
+        )
+    for place in seen.foreign:
+        yield Refusal(
+            reason=RefusalReason.OTHER_WRITERS,
+            sentence=f"{place} names files of {seen.table}, and is of no staging table of it that was dropped: another "
+            "catalog may have that table.",
+            next_step=f"Look whose it is. When no catalog has it, delete the folder. {again}",
         )
     if seen.unlisted:
         yield Refusal(

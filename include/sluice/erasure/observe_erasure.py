@@ -119,6 +119,7 @@ class ErasureObserver:
             named_by=tuple(self._named_by(now, judged.kept)),
             doubtful=judged.doubtful + sum(one.is_doubtful for one in dropped),
             young=self._young(dropped),
+            foreign=tuple(one.place for one in dropped if one.is_foreign and one.is_doubtful),
             unlisted=tuple(self._unlisted(found, judged, listed)),
             staged=tuple(".".join(one.name()) for one in staging if _has_live_files(one)),
             to_cut=judged.to_cut,
@@ -168,7 +169,7 @@ class ErasureObserver:
 
     def _young(self, dropped: Collection[DroppedStaging]) -> tuple[str, ...]:
         now = database_time(self.ledger)
-        return tuple(one.place for one in dropped if one.is_young(now))
+        return tuple(one.place for one in dropped if not one.is_foreign and one.is_young(now))
 
     def dropped(self, table: Table, found: Found) -> tuple[DroppedStaging, ...]:
         """What dropped staging tables of a table have left."""

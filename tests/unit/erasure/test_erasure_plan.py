@@ -95,6 +95,7 @@ def test_nothing_found_is_no_answer_while_a_file_was_not_searched(changes: dict[
         ({"outside": ("p",)}, RefusalReason.NOT_PROVABLE),
         ({"unwritable": (("p", "it has no ids"),)}, RefusalReason.NOT_YET),
         ({"young": ("p",)}, RefusalReason.NOT_AT_REST),
+        ({"foreign": ("p",)}, RefusalReason.OTHER_WRITERS),
         ({"unlisted": ("p",)}, RefusalReason.NOT_AT_REST),
         ({"backfilled": ("s",)}, RefusalReason.NOT_AT_REST),
         ({"shadows": ("Refresh 3 of s, until 2026-12-01 10:00 UTC",)}, RefusalReason.NOT_AT_REST),
