@@ -20,7 +20,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from sluice.erasure.file_columns import key_of
 from sluice.erasure.listed_files import earlier_metadata
-from sluice.erasure.searched_files import PlacedFile, folders_of, is_within, metadata_folder
+from sluice.erasure.searched_files import PlacedFile, folders_of, is_within, metadata_folders
 from sluice.erasure.stale_metadata import doubtful_of, paths_in
 from sluice.maintenance.needed_files import number_of_metadata, other_tables
 from sluice.publication.staged_batch import STAGING_NAMESPACE
@@ -70,8 +70,8 @@ def dropped_staging(
     """
     target = ".".join(table.name())
     listed = tuple(_listed(catalog, table, warehouse))  # before the catalog is asked whose they are
-    owned = {key_of(metadata_folder(one.table)) for one in other_tables(catalog, (), target=target)}
-    owned.add(key_of(metadata_folder(table)))
+    living = (table, *(one.table for one in other_tables(catalog, (), target=target)))
+    owned = {key_of(place) for one in living for place in metadata_folders(one)}
     folders = tuple(key_of(one.location) for one in folders_of(table))
     found = []
     for place, grouped in groupby(sorted(listed, key=_place), key=_place):

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
 
+from sluice.erasure.ways_out import upgraded, way_out_of, written_again
 from sluice.maintenance.pin_plan import Knowledge, ReaderObservation
 from sluice.operations import OperationPlan, OperationVerb, Refusal, RefusalReason, Stake, steps_of
-from sluice.publication import staging_layout
 from sluice.tables.delete_files import statement_without_delete_files
 
 
@@ -59,7 +59,8 @@ class ErasureSeen:
     """What was observed of a table.
 
     digest: of the condition. rows: all that the newest snapshot has. searched: how many files were read.
-    unread: the files that could not be searched, each with the reason. meant: those with rows that are to be erased.
+    unread: the files that could not be searched and that no snapshot needs, each with the reason. unread_listed: those
+    that one needs. meant: those with rows that are to be erased.
     unsearched: files of the newest snapshot that lie elsewhere. outside: other files outside of the folders that
     metadata names. unwritable: live files with such rows that cannot be written again, each with the reason.
     delete_files: how many the newest snapshot has. limits: what of the table keeps its files from being written again.
@@ -86,6 +87,7 @@ class ErasureSeen:
     searched: int
     meant: tuple[MeantFile, ...] = ()
     unread: tuple[tuple[str, str], ...] = ()
+    unread_listed: tuple[tuple[str, str], ...] = ()
     unsearched: tuple[str, ...] = ()
     outside: tuple[str, ...] = ()
     unwritable: tuple[tuple[str, str], ...] = ()
@@ -234,14 +236,23 @@ def _of_search(seen: ErasureSeen) -> Iterator[Refusal]:
         yield Refusal(
             reason=RefusalReason.NOT_PROVABLE,
             sentence=f"{_files(len(seen.unread))} below the folders cannot be searched, such as {path}: {why}",
-            next_step="Look at each of them, and move it elsewhere or delete it.",
+            next_step="Look at each of them. No snapshot needs it: move it elsewhere or delete it, unless a commit of "
+            "another program is under way.",
+        )
+    if seen.unread_listed:
+        path, why = seen.unread_listed[0]
+        yield Refusal(
+            reason=RefusalReason.NOT_PROVABLE,
+            sentence=f"{_files(len(seen.unread_listed))} that snapshots need cannot be searched, such as {path}: {why}",
+            next_step=f"Delete none. Let Spark write them again: `{written_again(seen.table)}`, and `rewrite_manifests`; then "
+            "expire what is before that.",
         )
     if away := seen.unsearched or seen.outside:
         yield Refusal(
             reason=RefusalReason.NOT_PROVABLE,
             sentence=f"{_files(len(away))} of {seen.table} lie outside of its folders, such as {away[0]}: they are not "
             "searched, and may belong to somebody else.",
-            next_step=f"Let Spark write the table into its folder: `{_written_again(seen)}`, and `rewrite_manifests`. "
+            next_step=f"Let Spark write the table into its folder: `{written_again(seen.table)}`, and `rewrite_manifests`. "
             "Expire what is before that, and look at the folder that is left.",
         )
 
@@ -253,7 +264,7 @@ def _of_files(seen: ErasureSeen) -> Iterator[Refusal]:
         yield Refusal(
             reason=RefusalReason.NOT_YET,
             sentence=f"{_files(len(seen.unwritable))} with such rows cannot be written again, such as {path}: {why}",
-            next_step=f"Let Spark write them: `{_written_again(seen)}`. Then repeat the command.",
+            next_step=f"Let Spark write them: `{written_again(seen.table)}`. Then repeat the command.",
         )
     if seen.delete_files:
         yield Refusal(
@@ -265,10 +276,9 @@ def _of_files(seen: ErasureSeen) -> Iterator[Refusal]:
         yield Refusal(
             reason=RefusalReason.NOT_YET,
             sentence=f"{seen.table} has {limit}, which Sluice does not write.",
-            next_step=(
-                "Delete the rows with the engine that writes the table, or let `rewrite_data_files` in Spark write "
-                "such a file, and repeat the command for what is left."
-            ),
+            next_step=upgraded(seen.table)
+            if limit.endswith(" 1")
+            else "There is no way yet: no command erases rows from it.",
         )
     if seen.rows and seen.live_rows >= seen.rows and not seen.takes_every_row:
         yield Refusal(
@@ -289,7 +299,7 @@ def _of_history(seen: ErasureSeen, again: str) -> Iterator[Refusal]:
         yield Refusal(
             reason=RefusalReason.BATCH_HELD,
             sentence=f"{name} holds a batch that is not published, or not cleared.",
-            next_step=f"{_way_out(name)} {again}",
+            next_step=f"{way_out_of(name)} {again}",
         )
     if seen.young:
         yield Refusal(
@@ -358,23 +368,6 @@ def _of_readers(seen: ErasureSeen, again: str) -> Iterator[Refusal]:
             sentence=f"{stream} may stand in {seen.table}, by a refresh, an earlier declaration or an unreadable one.",
             next_step=f"Stop or restart it, end its refresh, or repair its declaration: `sluice validate`. {again}",
         )
-
-
-_LEFTOVERS = "What a dead one left, `sluice stream leftovers` shows and `sluice stream clean` removes."
-
-
-def _way_out(staging: str) -> str:
-    """How a staging table gets rid of its files."""
-    match staging.partition(".")[0]:
-        case staging_layout.BACKFILL_NAMESPACE:
-            return f"Repeat that backfill. {_LEFTOVERS}"
-        case staging_layout.REFRESH_NAMESPACE:
-            return f"Let that refresh end. {_LEFTOVERS}"
-    return "Start and stop its stream, or decide about the batch: `sluice batch list`."
-
-
-def _written_again(seen: ErasureSeen) -> str:
-    return f"CALL <catalog>.system.rewrite_data_files(table => '{seen.table}', options => map('rewrite-all', 'true'))"
 
 
 def _files(count: int) -> str:

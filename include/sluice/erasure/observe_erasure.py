@@ -106,7 +106,7 @@ class ErasureObserver:
             rows=now.rows,
             searched=found.searched,
             meant=tuple(_placed(table, found)),
-            unread=tuple((one.spoken, why) for one, why in found.unread),
+            **_unread(found, (before, table, *staging)),
             unsearched=tuple(map(spoken, unsearched_files(before, found))),
             outside=tuple(map(spoken, judged.outside)),
             unwritable=tuple(_unwritable(table, found)),
@@ -329,6 +329,16 @@ class ErasureObserver:
 def _doomed(now: TableObservation, kept: Collection[int]) -> list[ReferenceObservation]:
     """The tags and branches that go with snapshots."""
     return [one for one in now.references if one.snapshot_id not in kept and one.name != "main"]
+
+
+def _unread(found: Found, states: Iterable[Table]) -> dict[str, tuple[tuple[str, str], ...]]:
+    """The files that could not be searched, for the plan."""
+    keys = {one.key for one, _ in found.unread}
+    needed = frozenset[str]().union(*(listed_in(one, keys) for one in states)) if keys else frozenset[str]()
+    return {
+        "unread": tuple((one.spoken, why) for one, why in found.unread if one.key not in needed),
+        "unread_listed": tuple((one.spoken, why) for one, why in found.unread if one.key in needed),
+    }
 
 
 def _limits(table: Table) -> tuple[str, ...]:

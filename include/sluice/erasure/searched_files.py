@@ -122,7 +122,7 @@ class FileSearch:
             self.known.clear()
         others = tuple(others)
         files = list(_files_below(folders_of(table, others)))
-        places = [metadata_folder(one) for one in (table, *others)]
+        places = [place for one in (table, *others) for place in metadata_folders(one)]
         metadata = [one for one in files if one.is_metadata_in(places)]
         ours = {one.path for one in metadata}
         parquet = [one for one in files if one.path not in ours and not one.name.endswith(_WITHOUT_ROWS)]
@@ -183,6 +183,11 @@ def folders_of(table: Table, others: Iterable[Table] = ()) -> tuple[StoredFolder
 def metadata_folder(table: Table) -> str:
     """Where the metadata of a table lies."""
     return table.properties.get("write.metadata.path", f"{table.location()}/metadata").rstrip("/")
+
+
+def metadata_folders(table: Table) -> tuple[str, str]:
+    """Where metadata of a table lies, and where it lay if another folder was declared later."""
+    return metadata_folder(table), f"{table.location().rstrip('/')}/metadata"
 
 
 def lies_within(table: Table, folders: Iterable[str]) -> bool:

@@ -22,7 +22,7 @@ from pyiceberg.table import Table
 from sluice.erasure.cut_history import HistoryLook, is_cut
 from sluice.erasure.file_columns import key_of
 from sluice.erasure.listed_files import earlier_metadata
-from sluice.erasure.searched_files import PlacedFile, is_within, metadata_folder
+from sluice.erasure.searched_files import PlacedFile, is_within, metadata_folders
 from sluice.maintenance.needed_files import number_of_metadata
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.manifest_reading import READERS
@@ -79,7 +79,7 @@ def unneeded_files(tables: Iterable[Table], files: Sequence[PlacedFile]) -> Iter
     states of it."""
     states = tuple(tables)
     needed = frozenset[str]().union(*map(needed_by, states))
-    folders = {metadata_folder(one) for one in states}
+    folders = {place for one in states for place in metadata_folders(one)}
     yield from (one for one in files if one.key not in needed and any(is_within(one.path, place) for place in folders))
 
 

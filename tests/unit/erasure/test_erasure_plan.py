@@ -91,6 +91,8 @@ def test_nothing_found_is_no_answer_while_a_file_was_not_searched(changes: dict[
     [
         ({"unread": (("p", "it is torn"),)}, RefusalReason.NOT_PROVABLE),
         ({"unread": (("p", "it is torn"),), "meant": ()}, RefusalReason.NOT_PROVABLE),
+        ({"unread_listed": (("p", "it is torn"),)}, RefusalReason.NOT_PROVABLE),
+        ({"unread_listed": (("p", "it is torn"),), "meant": ()}, RefusalReason.NOT_PROVABLE),
         ({"unsearched": ("p",)}, RefusalReason.NOT_PROVABLE),
         ({"outside": ("p",)}, RefusalReason.NOT_PROVABLE),
         ({"unwritable": (("p", "it has no ids"),)}, RefusalReason.NOT_YET),
@@ -129,3 +131,17 @@ def test_what_blocks_an_erasure_is_named_with_the_next_step(changes: dict[str, A
 )
 def test_what_does_not_block_it(changes: dict[str, Any]) -> None:
     assert plan_erasure(replace(SEEN, **changes)).refusals == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"limits": ("format version 1",)}, "ALTER TABLE <catalog>.a.b SET TBLPROPERTIES ('format-version'='2')"),
+        ({"limits": ("format version 3",)}, "There is no way yet"),
+        ({"unread": (("p", "it is torn"),)}, "No snapshot needs it"),
+        ({"unread_listed": (("p", "it is torn"),)}, "Delete none. Let Spark write them again"),
+    ],
+)
+def test_the_next_step_leads_out(changes: dict[str, Any], expected: str) -> None:
+    (refusal,) = plan_erasure(replace(SEEN, **changes)).refusals
+    assert expected in (refusal.next_step or "")

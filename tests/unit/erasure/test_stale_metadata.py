@@ -15,8 +15,16 @@ from pyiceberg.table import Table
 from sluice.erasure.cut_history import commit_cut, expire_before_cut
 from sluice.erasure.file_columns import key_of
 from sluice.erasure.listed_files import listed_keys
-from sluice.erasure.searched_files import PlacedFile, folders_of, lies_within, metadata_folder
-from sluice.erasure.stale_metadata import doubts_of, needed_by, stale_metadata
+from sluice.erasure.row_test import condition_of
+from sluice.erasure.searched_files import (
+    FileSearch,
+    PlacedFile,
+    folders_of,
+    lies_within,
+    metadata_folder,
+    metadata_folders,
+)
+from sluice.erasure.stale_metadata import doubts_of, needed_by, stale_metadata, unneeded_files
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.stored_keys import ERASED
 from sluice.tables.stored_files import StoredFolder
@@ -119,3 +127,28 @@ def test_metadata_of_another_table_in_the_same_folder_stays(catalog: SqlCatalog)
     some = {one.key for one in stale_metadata((table,), files, needed=needed, listed=listed, before=NOW + DAY)}
     assert every & needed
     assert some == every - needed
+
+
+def test_metadata_of_the_time_before_another_folder_was_declared_is_ours(catalog: SqlCatalog) -> None:
+    table = catalog.create_table("a.b", pa.schema([("id", pa.int64())]))
+    table.append(pa.table({"id": [1]}))
+    with table.transaction() as transaction:
+        transaction.set_properties({"write.metadata.path": f"{table.location()}/later"})
+    table.append(pa.table({"id": [2]}))
+    table = catalog.load_table("a.b")
+    places = metadata_folders(table)
+    every = [
+        PlacedFile(folder=folder, file=one)
+        for folder in folders_of(table)
+        for one in folder.below()
+        if not one.name.endswith(".parquet")
+    ]
+    assert {one.path.rpartition("/")[0] for one in every} == set(places)
+    assert all(one.is_metadata_in(places) for one in every)
+    test = condition_of("id = 3", table.schema(), table="a.b")
+    assert FileSearch(test=test).look(table).unread == ()
+    folder = StoredFolder.at(table.io, places[1])
+    folder.write("dead-m0.avro", b"")
+    (dead,) = (one for one in folder.below() if one.name == "dead-m0.avro")
+    file = PlacedFile(folder=folder, file=dead)
+    assert list(unneeded_files((table,), [file])) == [file]
