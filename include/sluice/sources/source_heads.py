@@ -32,7 +32,7 @@ from sluice.sources.source_identities import (
     kinesis_name,
     topic_identities,
 )
-from sluice.sources.unread_input import is_at_end, observe_folder, steps_after, unread_records, unread_rows
+from sluice.sources.unread_input import has_to_pass, is_at_end, observe_folder, unread_records, unread_rows
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -129,8 +129,7 @@ class SourceHeads:
 
         failing = {"overwrite": source.on_overwrite == "fail", "delete": source.on_delete == "fail"}
         history = tuple(history_of(require_table(self._catalog, source.table)))
-        later = steps_after(offset, history=history)
-        return any(failing.get(step.operation, False) or step.is_of_erasure for step in later)
+        return has_to_pass(offset, history=history, failing=failing)
 
     def _observe_input(
         self, name: str, declared: InputDeclaration, newest_batch: BatchObservation | None, known: Identities

@@ -101,6 +101,19 @@ def steps_after(offset: Any, *, history: Sequence[TableStep]) -> Sequence[TableS
     return tuple(takewhile(lambda step: at is None or step.snapshot_id != at.snapshot_id, history))
 
 
+def has_to_pass(offset: Any, *, history: Sequence[TableStep], failing: Mapping[str, bool]) -> bool:
+    """Whether a reader has to come past a snapshot though no row of it is unread. One without a position begins with
+    what an erasure has left.
+
+    Parameters
+    ----------
+    offset, history: as for `unread_rows`. failing: whether it fails at an operation.
+    """
+    later = steps_after(offset, history=history)
+    is_started = stream_offset_of(offset) is not None
+    return any(failing.get(step.operation, False) or (is_started and step.is_of_erasure) for step in later)
+
+
 def _unread_from_the_start(history: Sequence[TableStep], starting: TableBeginning) -> LagObservation:
     """The unread rows of a reader without a position."""
     if isinstance(starting, datetime):

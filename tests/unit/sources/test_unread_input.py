@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from sluice.ledger.progress_samples import LagObservation
 from sluice.sources.iceberg_positions import TableStep
-from sluice.sources.unread_input import PartitionBounds, is_at_end, unread_records, unread_rows
+from sluice.sources.unread_input import PartitionBounds, has_to_pass, is_at_end, unread_records, unread_rows
 
 TOPICS = {"flights": {0: PartitionBounds(first=0, end=100), 1: PartitionBounds(first=40, end=90)}}
 HISTORY = (
@@ -94,3 +95,12 @@ def test_an_empty_table_has_nothing_to_read() -> None:
 )
 def test_a_reader_at_the_end_has_lost_nothing(offset: Any, expected: bool) -> None:
     assert is_at_end(offset, topics=TOPICS) is expected
+
+
+@pytest.mark.parametrize(
+    ("offset", "expected"), [(None, False), (at(2, 1), True), (at(3, 4), True), (at(4, 0), False), (at(-1, 0), True)]
+)
+def test_a_reader_comes_past_an_erasure_unless_it_begins_with_what_is_left(offset: Any, expected: bool) -> None:
+    erased = tuple(replace(one, is_of_erasure=one.snapshot_id == 4) for one in HISTORY)
+    assert has_to_pass(offset, history=erased, failing={}) is expected
+    assert not has_to_pass(offset, history=HISTORY, failing={"overwrite": True})
