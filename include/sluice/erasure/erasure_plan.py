@@ -243,17 +243,17 @@ def _of_search(seen: ErasureSeen) -> Iterator[Refusal]:
         path, why = seen.unread_listed[0]
         yield Refusal(
             reason=RefusalReason.NOT_PROVABLE,
-            sentence=f"{_files(len(seen.unread_listed))} that snapshots need cannot be searched, such as {path}: {why}",
-            next_step=f"Delete none. Let Spark write them again: `{written_again(seen.table)}`, and `rewrite_manifests`; then "
-            "expire what is before that.",
+            sentence=f"{_files(len(seen.unread_listed))} that snapshots need cannot be searched: {path}: {why}",
+            next_step=f"Delete none. Let Spark write them again: `{written_again(seen.table)}`, and "
+            "`rewrite_manifests`; then expire what is before that.",
         )
     if away := seen.unsearched or seen.outside:
         yield Refusal(
             reason=RefusalReason.NOT_PROVABLE,
             sentence=f"{_files(len(away))} of {seen.table} lie outside of its folders, such as {away[0]}: they are not "
             "searched, and may belong to somebody else.",
-            next_step=f"Let Spark write the table into its folder: `{written_again(seen.table)}`, and `rewrite_manifests`. "
-            "Expire what is before that, and look at the folder that is left.",
+            next_step=f"Let Spark write the table into its folder: `{written_again(seen.table)}`, and "
+            "`rewrite_manifests`. Expire what is before that, and look at the folder that is left.",
         )
 
 

@@ -8,12 +8,14 @@ can become today's.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pat
 from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema, make_compatible_name
@@ -266,9 +268,15 @@ def column_of(held: HeldColumn, found: Any, kind: IcebergType, rows: int, *, is_
     if not is_kin and not can_become(found.type, kind):
         raise UnreadableFileError(f"It has {found.type} where the table has {kind}.")
     values = found.cast(given.type)
-    if held.has_value and not values.equals(given):
+    if held.has_value and not (values.equals(given) or _are_no_numbers(values, constant)):
         raise UnreadableFileError("It has other values than its partition says.")
     return values
+
+
+def _are_no_numbers(values: Any, constant: Any) -> bool:
+    """Whether all are NaN, as the value of the partition is, which equals no value."""
+    is_nan = constant is not None and pat.is_floating(constant.type) and math.isnan(constant.as_py())
+    return is_nan and values.null_count == 0 and bool(pc.all(pc.is_nan(values), min_count=0).as_py())
 
 
 def can_become(found: Any, kind: IcebergType) -> bool:

@@ -96,6 +96,7 @@ class ErasureObserver:
         others = tuple(self._others(name, before, staging, found))
         table = require_table(self.catalog, name)
         listed = listed_keys((before, table, *staging))
+        needed = _needed_of_unread(found, (before, table, *staging))
         now = observe_table(table, name=name, small_file_bytes=1, now=database_time(self.ledger))
         judged = judge_metadata(before, staging, found, after=table)
         dropped = self.dropped(before, found)
@@ -106,7 +107,8 @@ class ErasureObserver:
             rows=now.rows,
             searched=found.searched,
             meant=tuple(_placed(table, found)),
-            **_unread(found, (before, table, *staging)),
+            unread=tuple((one.spoken, why) for one, why in found.unread if one.key not in needed),
+            unread_listed=tuple((one.spoken, why) for one, why in found.unread if one.key in needed),
             unsearched=tuple(map(spoken, unsearched_files(before, found))),
             outside=tuple(map(spoken, judged.outside)),
             unwritable=tuple(_unwritable(table, found)),
@@ -331,14 +333,10 @@ def _doomed(now: TableObservation, kept: Collection[int]) -> list[ReferenceObser
     return [one for one in now.references if one.snapshot_id not in kept and one.name != "main"]
 
 
-def _unread(found: Found, states: Iterable[Table]) -> dict[str, tuple[tuple[str, str], ...]]:
-    """The files that could not be searched, for the plan."""
+def _needed_of_unread(found: Found, states: Iterable[Table]) -> frozenset[str]:
+    """The keys of the files that could not be searched and to which a snapshot refers."""
     keys = {one.key for one, _ in found.unread}
-    needed = frozenset[str]().union(*(listed_in(one, keys) for one in states)) if keys else frozenset[str]()
-    return {
-        "unread": tuple((one.spoken, why) for one, why in found.unread if one.key not in needed),
-        "unread_listed": tuple((one.spoken, why) for one, why in found.unread if one.key in needed),
-    }
+    return frozenset[str]().union(*(listed_in(one, keys) for one in states)) if keys else frozenset[str]()
 
 
 def _limits(table: Table) -> tuple[str, ...]:

@@ -125,7 +125,7 @@ class FileSearch:
         places = [place for one in (table, *others) for place in metadata_folders(one)]
         metadata = [one for one in files if one.is_metadata_in(places)]
         ours = {one.path for one in metadata}
-        parquet = [one for one in files if one.path not in ours and not one.name.endswith(_WITHOUT_ROWS)]
+        parquet = [one for one in files if one.path not in ours and not _has_no_rows(one)]
         tested = {one.field_id for one in self.test.columns_in(table.schema())}
         values = partition_values((table,), tested)  # staging tables may have been cut meanwhile
         columns = columns_of(table.metadata, [one.metadata for one in others], values=values)
@@ -159,6 +159,12 @@ class FileSearch:
             return error.message
         except OSError as error:
             return f"The object store does not give it: {type(error).__name__}."
+
+
+def _has_no_rows(one: PlacedFile) -> bool:
+    """Hadoop writes the checksums of a local file beside it, as `.NAME.crc`."""
+    is_checksum = one.name.startswith(".") and one.name.endswith(".crc")
+    return is_checksum or one.name.endswith(_WITHOUT_ROWS)
 
 
 def _read_of(

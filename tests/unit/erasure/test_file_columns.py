@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -35,9 +36,11 @@ from pyiceberg.types import (
 from tests.unit.erasure.test_parquet_rows import columns, metadata_of, table_of
 
 from sluice.erasure.file_columns import (
+    HeldColumn,
     TableColumns,
     UnreadableFileError,
     can_become,
+    column_of,
     columns_of,
     key_of,
     partition_values,
@@ -300,3 +303,23 @@ def test_a_table_of_the_types_of_pyiceberg_is_read_whole(tmp_path: Path) -> None
     path = tmp_path / "a.parquet"
     pq.write_table(table_of(PERSON, [{"name": "Ann", "email": "ann@x.org"}]), path)
     assert found(path, ANN, columns(PERSON)) == SearchedFile(rows=1, meant=1)
+
+
+@pytest.mark.parametrize(
+    ("partition", "held", "expected"),
+    [
+        (math.nan, [math.nan, math.nan], True),
+        (math.nan, [], True),
+        (math.nan, [math.nan, None], False),
+        (math.nan, [math.nan, 1.0], False),
+        (1.0, [math.nan], False),
+        (None, [math.nan], False),
+    ],
+)
+def test_no_number_is_the_value_of_its_partition(partition: float | None, held: list[float], expected: bool) -> None:
+    of, values = HeldColumn(place=0, has_value=True, value=partition), pa.array(held, pa.float64())
+    if expected:
+        assert len(column_of(of, values, DoubleType(), len(held), is_old_time=False)) == len(held)
+    else:
+        with pytest.raises(UnreadableFileError, match="other values than its partition says"):
+            column_of(of, values, DoubleType(), len(held), is_old_time=False)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from sluice.erasure.file_columns import key_of
-from sluice.erasure.searched_files import PlacedFile, is_within, spoken
+from sluice.erasure.row_test import condition_of
+from sluice.erasure.searched_files import FileSearch, PlacedFile, is_within, spoken
 from sluice.tables.stored_files import StoredFile, StoredFolder
 
 
@@ -74,3 +77,15 @@ def test_files_of_one_name_in_two_partitions_are_two(tmp_path: Path) -> None:
 def test_what_is_said_of_a_file_holds_no_value_of_a_partition(tmp_path: Path) -> None:
     assert "ann" not in placed(tmp_path, "data/mail=ann%40x.org/part-0.parquet").spoken
     assert spoken("s3://a/t/data/mail=ann%40x.org/day=1/p.parquet") == "s3://a/t/data/p.parquet"
+
+
+def test_checksums_of_hadoop_have_no_rows_and_another_file_may(tmp_path: Path) -> None:
+    catalog = SqlCatalog("files", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=tmp_path.as_uri())
+    catalog.create_namespace("a")
+    table = catalog.create_table("a.b", pa.schema([("id", pa.int64())]))
+    folder = StoredFolder.at(table.io, table.location())
+    for one in (".a.parquet.crc", "b.crc"):
+        folder.write(f"data/{one}", b"crc")
+    test = condition_of("id = 3", table.schema(), table="a.b")
+    assert [one.name for one, _ in FileSearch(test=test).look(table).unread] == ["b.crc"]
+    catalog.close()
