@@ -22,6 +22,7 @@ from sluice.erasure.file_columns import key_of
 from sluice.erasure.listed_files import earlier_metadata
 from sluice.erasure.searched_files import PlacedFile, folders_of, is_within, metadata_folders
 from sluice.erasure.stale_metadata import doubtful_of, paths_in
+from sluice.errors import LakehouseError
 from sluice.maintenance.needed_files import number_of_metadata, other_tables
 from sluice.publication.staged_batch import STAGING_NAMESPACE
 from sluice.publication.staging_layout import BACKFILL_NAMESPACE, REFRESH_NAMESPACE
@@ -42,13 +43,14 @@ class DroppedStaging:
 
     place: its folder. files: in the order in which they may go. is_doubtful: whether a manifest lists a file that is
     not known to hold no row that is meant. is_foreign: whether metadata files there are of a table that is not known as
-    a staging table of the target: another catalog may have it.
+    a staging table of the target: another catalog may have it. is_denied: whether the store denies a look at it.
     """
 
     place: str
     files: tuple[PlacedFile, ...]
     is_doubtful: bool
     is_foreign: bool = False
+    is_denied: bool = False
 
     def is_young(self, now: datetime) -> bool:
         """Whether it may belong to a table that is being created."""
@@ -69,11 +71,12 @@ def dropped_staging(
     LakehouseError: when the catalog or the object store does not answer.
     """
     target = ".".join(table.name())
-    listed = tuple(_listed(catalog, table, warehouse))  # before the catalog is asked whose they are
+    denied: list[str] = []
+    listed = tuple(_listed(catalog, table, warehouse, denied))  # before the catalog is asked whose they are
     living = (table, *(one.table for one in other_tables(catalog, (), target=target)))
     owned = {key_of(place) for one in living for place in metadata_folders(one)}
     folders = tuple(key_of(one.location) for one in folders_of(table))
-    found = []
+    found = [DroppedStaging(place=one, files=(), is_doubtful=False, is_denied=True) for one in denied]
     for place, grouped in groupby(sorted(listed, key=_place), key=_place):
         files = tuple(grouped)
         if key_of(place) in owned:
@@ -115,14 +118,29 @@ def _place(one: PlacedFile) -> str:
     return one.path.rpartition("/")[0]
 
 
-def _listed(catalog: Catalog, table: Table, warehouse: str) -> Iterator[PlacedFile]:
+def _listed(catalog: Catalog, table: Table, warehouse: str, denied: list[str]) -> Iterator[PlacedFile]:
+    """The metadata in the folders of the namespaces. denied: gets those that may not be looked at: credentials may be
+    for the folder of the table alone."""
     for namespace in _NAMESPACES:
         for place in sorted(_folders_of_namespace(catalog, table, namespace, warehouse)):
             folder = StoredFolder.at(table.io, place)
-            for file in folder.below():
+            try:
+                files = tuple(folder.below())
+            except LakehouseError as error:
+                if not is_denied(error):
+                    raise
+                denied.append(place)
+                continue
+            for file in files:
                 one = PlacedFile(folder=folder, file=file)
                 if one.is_metadata_in([_place(one)]) and "metadata" in _place(one).split("/"):
                     yield one
+
+
+def is_denied(error: LakehouseError) -> bool:
+    """Whether the store has denied access, and not failed to answer."""
+    cause = error.__cause__
+    return isinstance(cause, PermissionError) or (isinstance(cause, OSError) and "ACCESS_DENIED" in str(cause))
 
 
 def _folders_of_namespace(catalog: Catalog, table: Table, namespace: str, warehouse: str) -> set[str]:

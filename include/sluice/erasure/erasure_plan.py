@@ -68,11 +68,11 @@ class ErasureSeen:
     references: the tags and branches on those that go. forked: the branches among them with commits of their own.
     named_by: the streams that look up a state of the table that goes. doubtful: how many manifests of the table and its
     staging tables, needed or not, list a file that is not known to hold no such row. young: folders of dropped staging
-    tables that may be of tables which are being created. foreign: folders with metadata
-    that names files of the table and is of tables that are not known as staging tables of it. unlisted: files with such
-    rows, and manifests that may name values of some, which no known state lists: a commit under way may have written
-    them. staged: the staging tables with files of unpublished batches, by name. to_cut: those whose history holds more
-    than it needs.
+    tables that may be of tables which are being created. denied: folders of
+    staging tables that may not be looked at. foreign: those with metadata that names files of the table and is not
+    known as that of staging tables of it. unlisted: files with such rows, and manifests that may name values of some,
+    which no known state lists: a commit under way may have written them. staged: the staging tables with files of
+    unpublished batches, by name. to_cut: those whose history holds more than it needs.
     writers: what blocks writers, as refusals. readers: of the table. backfilled: those with a backfill that has not
     ended. waiting: other streams that hold a place in it. shadows: the refreshes that hold one, with until when.
     others: the tables that list a file with rows that are meant, or lie in its folders. lost: those with metadata
@@ -100,6 +100,7 @@ class ErasureSeen:
     named_by: tuple[str, ...] = ()
     doubtful: int = 0
     young: tuple[str, ...] = ()
+    denied: tuple[str, ...] = ()
     foreign: tuple[str, ...] = ()
     unlisted: tuple[str, ...] = ()
     staged: tuple[str, ...] = ()
@@ -210,6 +211,11 @@ def _notes(seen: ErasureSeen) -> Iterator[str]:
     if seen.quarantines:
         yield (
             f"Not searched: rejected records in {', '.join(seen.quarantines)}. Give `--text` with what they contain."
+        )
+    if seen.denied:
+        yield (
+            f"Not searched, as the object store denies it: {', '.join(seen.denied)}. Staging tables that were dropped "
+            "may have left manifests there, with the lowest and highest values of their files."
         )
     if seen.sources:
         yield (

@@ -121,6 +121,7 @@ class ErasureObserver:
             named_by=tuple(self._named_by(now, judged.kept)),
             doubtful=judged.doubtful + sum(one.is_doubtful for one in dropped),
             young=self._young(dropped),
+            denied=tuple(one.place for one in dropped if one.is_denied),
             foreign=tuple(one.place for one in dropped if one.is_foreign and one.is_doubtful),
             unlisted=tuple(self._unlisted(found, judged, listed)),
             staged=tuple(".".join(one.name()) for one in staging if _has_live_files(one)),

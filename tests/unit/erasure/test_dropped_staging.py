@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from sluice.erasure.dropped_staging import DroppedStaging, dropped_staging
+from sluice.erasure.dropped_staging import DroppedStaging, dropped_staging, is_denied
+from sluice.errors import LakehouseError
 from sluice.stored_keys import STAGING_TARGET, STAGING_TARGET_UUID
 from sluice.tables.stored_files import StoredFolder
 
@@ -88,3 +90,26 @@ def test_only_the_beginning_of_a_folder_is_the_namespace(catalog: SqlCatalog, tm
     staging.append(pa.table({"id": [1]}))
     catalog.drop_table("staging.s__main")
     assert found(catalog, target) == [(f"{staging.location()}/metadata", False)]
+
+
+@pytest.mark.parametrize(
+    ("cause", "expected"),
+    [
+        (OSError("AWS Error ACCESS_DENIED during ListObjectsV2 operation: Access Denied."), True),
+        (PermissionError("no"), True),
+        (OSError("AWS Error NETWORK_CONNECTION during ListObjectsV2 operation"), False),
+        (ValueError("ACCESS_DENIED"), False),
+    ],
+)
+def test_a_store_that_does_not_answer_has_denied_nothing(cause: Exception, expected: bool) -> None:
+    error = LakehouseError("Cannot list the files.")
+    error.__cause__ = cause
+    assert is_denied(error) is expected
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may look at every folder")
+def test_a_folder_that_may_not_be_looked_at_is_named(catalog: SqlCatalog, tmp_path: Path) -> None:
+    target = catalog.create_table("d.t", NUMBERS)
+    (tmp_path / "quarantine").mkdir(mode=0)
+    (only,) = dropped_staging(catalog, target, (), warehouse=tmp_path.as_uri())
+    assert (only.is_denied, only.place) == (True, f"{tmp_path.as_uri()}/quarantine")

@@ -58,6 +58,12 @@ def test_a_reader_that_starts_just_now_may_have_chosen_where_it_begins() -> None
     assert is_behind(replace(reader(Knowledge.NOT_STARTED), runs=True), (8, 7))
 
 
+def test_a_folder_that_may_not_be_looked_at_is_named_and_blocks_nothing() -> None:
+    plan = plan_erasure(replace(SEEN, denied=("s3://b/staging",)))
+    assert plan.refusals == ()
+    assert "Not searched, as the object store denies it: s3://b/staging." in " ".join(plan.sentences())
+
+
 @pytest.mark.parametrize("kept", [(), (7,)])
 def test_metadata_that_may_tell_of_such_rows_is_due_and_a_missing_cut_alone_is_not(kept: tuple[int, ...]) -> None:
     nothing = replace(SEEN, meant=(), kept=kept, gone=0)
