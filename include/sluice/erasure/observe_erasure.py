@@ -95,12 +95,10 @@ class ErasureObserver:
         writers, readers = tuple(self._writers(name)), self.readers_of(name, before)
         others = tuple(self._others(name, before, staging, found))
         table = require_table(self.catalog, name)
-        listed = listed_keys((before, table, *staging))
-        needed = _needed_of_unread(found, (before, table, *staging))
+        listed, needed = listed_keys(states := (before, table, *staging)), _needed_of_unread(found, states)
         now = observe_table(table, name=name, small_file_bytes=1, now=database_time(self.ledger))
         judged = judge_metadata(before, staging, found, after=table)
         dropped = self.dropped(before, found)
-        doomed = _doomed(now, judged.kept)
         seen = ErasureSeen(
             table=name,
             digest=search.test.digest,
@@ -116,13 +114,9 @@ class ErasureObserver:
             limits=_limits(table),
             kept=judged.kept,
             gone=len(now.snapshots) - len(judged.kept),
-            references=tuple(sorted(one.name for one in doomed)),
-            forked=tuple(one.name for one in doomed if _is_forked(one, now)),
-            named_by=tuple(self._named_by(now, judged.kept)),
+            **self._holding(now, judged.kept),
             doubtful=judged.doubtful + sum(one.is_doubtful for one in dropped),
-            young=self._young(dropped),
-            denied=tuple(one.place for one in dropped if one.is_denied),
-            foreign=tuple(one.place for one in dropped if one.is_foreign and one.is_doubtful),
+            **self._of_dropped(dropped),
             unlisted=tuple(self._unlisted(found, judged, listed)),
             staged=tuple(".".join(one.name()) for one in staging if _has_live_files(one)),
             to_cut=judged.to_cut,
@@ -170,9 +164,23 @@ class ErasureObserver:
             if one.key not in listed and one.file.modified_at >= before:
                 yield one.spoken
 
-    def _young(self, dropped: Collection[DroppedStaging]) -> tuple[str, ...]:
+    def _holding(self, now: TableObservation, kept: Collection[int]) -> dict[str, tuple[str, ...]]:
+        """What names snapshots that go, for the plan."""
+        doomed = _doomed(now, kept)
+        return {
+            "references": tuple(sorted(one.name for one in doomed)),
+            "forked": tuple(one.name for one in doomed if _is_forked(one, now)),
+            "named_by": tuple(self._named_by(now, kept)),
+        }
+
+    def _of_dropped(self, dropped: Collection[DroppedStaging]) -> dict[str, tuple[str, ...]]:
+        """What blocks of the folders of dropped staging tables, and what is not searched, for the plan."""
         now = database_time(self.ledger)
-        return tuple(one.place for one in dropped if not one.is_foreign and one.is_young(now))
+        return {
+            "young": tuple(one.place for one in dropped if not one.is_foreign and one.is_young(now)),
+            "denied": tuple(one.place for one in dropped if one.is_denied),
+            "foreign": tuple(one.place for one in dropped if one.is_foreign and one.is_doubtful),
+        }
 
     def dropped(self, table: Table, found: Found) -> tuple[DroppedStaging, ...]:
         """What dropped staging tables of a table have left."""
