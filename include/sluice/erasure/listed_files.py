@@ -17,6 +17,9 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
 from sluice.erasure.file_columns import key_of
+from sluice.ledger.connection import Ledger
+from sluice.ledger.table_writers import is_number, known_runs
+from sluice.publication.write_folders import WriterKind, writer_of, writes_folder
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.manifest_reading import READERS
 
@@ -32,6 +35,18 @@ def listed_keys(tables: Iterable[Table]) -> frozenset[str]:
     LakehouseError: when one of them cannot be read.
     """
     return frozenset(key_of(path) for table in tables for path in _listed(table))
+
+
+def keys_of_ended_runs(ledger: Ledger, table: Table, paths: Iterable[str]) -> frozenset[str]:
+    """The keys of those files that runs of streams have written for a table and that have ended: a merge leaves the
+    rows of its batch behind, and nothing of such a run lands any more."""
+    ours, found = f"{key_of(writes_folder(table.metadata))}/", dict[str, int]()
+    for key in map(key_of, paths):
+        writer = writer_of(key.removeprefix(ours)) if key.startswith(ours) else None
+        if writer is not None and writer.kind is WriterKind.RUN and is_number(writer.identity):
+            found[key] = int(writer.identity)
+    ended = {token for token, at in known_runs(ledger, set(found.values())).items() if at is not None}
+    return frozenset(key for key, token in found.items() if token in ended)
 
 
 def earlier_metadata(io: FileIO, path: str) -> TableMetadata | None:

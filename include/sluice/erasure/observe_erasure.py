@@ -17,7 +17,7 @@ from sluice.erasure.dropped_staging import DroppedStaging, dropped_staging
 from sluice.erasure.erasure_plan import ErasedReader, ErasureSeen, MeantFile, Place, backfill_refusal
 from sluice.erasure.file_columns import key_of
 from sluice.erasure.judged_metadata import JudgedMetadata, judge_metadata, listed_in, unsearched_files
-from sluice.erasure.listed_files import listed_keys
+from sluice.erasure.listed_files import keys_of_ended_runs, listed_keys
 from sluice.erasure.searched_files import FileSearch, Found, PlacedFile, folders_of, lies_within, spoken
 from sluice.errors import SluiceError
 from sluice.ledger.backfill_attempts import running_attempts
@@ -117,7 +117,7 @@ class ErasureObserver:
             **self._holding(now, judged.kept),
             doubtful=judged.doubtful + sum(one.is_doubtful for one in dropped),
             **self._of_dropped(dropped),
-            unlisted=tuple(self._unlisted(found, judged, listed)),
+            unlisted=tuple(self._unlisted(table, found, judged, listed)),
             staged=tuple(".".join(one.name()) for one in staging if _has_live_files(one)),
             to_cut=judged.to_cut,
             writers=tuple(self._blocking(writers, name, table)),
@@ -157,11 +157,11 @@ class ErasureObserver:
         """What was written before, and is not listed, is of no commit that may still land."""
         return database_time(self.ledger) - self.longest_commit
 
-    def _unlisted(self, found: Found, judged: JudgedMetadata, listed: Collection[str]) -> Iterator[str]:
-        before = self.settled_before()
-        rows = (one for one, _ in found.meant if not one.is_in_trash)
+    def _unlisted(self, table: Table, found: Found, judged: JudgedMetadata, listed: Collection[str]) -> Iterator[str]:
+        before, rows = self.settled_before(), [one for one, _ in found.meant if not one.is_in_trash]
+        known = {*listed, *keys_of_ended_runs(self.ledger, table, [one.path for one in rows])}
         for one in (*rows, *judged.unneeded):
-            if one.key not in listed and one.file.modified_at >= before:
+            if one.key not in known and one.file.modified_at >= before:
                 yield one.spoken
 
     def _holding(self, now: TableObservation, kept: Collection[int]) -> dict[str, tuple[str, ...]]:
