@@ -55,13 +55,21 @@ def _keeps_marks_true(plan: JavaObject) -> bool:
         return _KEY not in plan.schema().json()
     if plan.nodeName() not in _PASSING or not all(map(_keeps_marks_true, children)):
         return False
-    marked = [one for one in python_list(plan.expressions()) if one.nodeName() in _NAMED and _is_marked(one)]
+    named = [one for one in python_list(plan.expressions()) if one.nodeName() in _NAMED]
+    if any(map(_takes_the_name, named)):
+        return False
+    marked = list(filter(_is_marked, named))
     below = {one.exprId() for child in children for one in python_list(child.output()) if marked and _is_marked(one)}
     return all(_is_decoded(one) or _source_of(one) in below for one in marked)
 
 
 def _is_marked(named: JavaObject) -> bool:
     return bool(named.metadata().contains(_KEY))
+
+
+def _takes_the_name(named: JavaObject) -> bool:
+    """Whether something else than a decoder's function has the name of a value that is decoded."""
+    return bool(named.name() == DECODED and named.nodeName() == "Alias" and named.child().nodeName() != "PythonUDF")
 
 
 def _source_of(named: JavaObject) -> JavaObject | None:
@@ -73,4 +81,6 @@ def _source_of(named: JavaObject) -> JavaObject | None:
 def _is_decoded(named: JavaObject) -> bool:
     """Whether it takes a field out of a value that was just decoded."""
     taken = named.child() if named.nodeName() == "Alias" else named
-    return taken.nodeName() == "GetStructField" and str(taken.child().sql()).strip("`").endswith(DECODED)
+    if taken.nodeName() != "GetStructField" or taken.child().nodeName() != "AttributeReference":
+        return False
+    return bool(taken.child().name() == DECODED)

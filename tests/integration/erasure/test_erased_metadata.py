@@ -36,16 +36,16 @@ from sluice.tables.stored_files import StoredFolder
 __all__ = ["home"]
 
 
-def tells_of_ann(home: Household, *places: str) -> set[str]:
+def places_with_ann(home: Household, *places: str) -> set[str]:
     """The files below the folders of the table, and below others, in which her name stands."""
-    found = {path for path, content in home.files(home.name) if tells(content, path)}
+    found = {path for path, content in home.files(home.name) if holds_ann(content, path)}
     for place in places:
         folder = StoredFolder.at(home.table().io, place)
-        found |= {file.place for file in folder.below() if tells(folder.read(file.place), file.place)}
+        found |= {file.place for file in folder.below() if holds_ann(folder.read(file.place), file.place)}
     return found
 
 
-def tells(content: bytes, path: str) -> bool:
+def holds_ann(content: bytes, path: str) -> bool:
     """Whether her name stands in a file; manifests are compressed."""
     if not path.endswith(".avro"):
         return ANN.encode()[:8] in content
@@ -160,7 +160,7 @@ def test_a_staging_table_without_snapshots(home: Household) -> None:
     home.append(("Bob", 2))
     empty_staging_table(home.bench.catalog, home.bench.output.staging)
     home.erasure().erase()
-    assert tells_of_ann(home) == set()
+    assert places_with_ann(home) == set()
     assert not home.erasure().plan().seen.is_due
     assert home.bench.as_run(2).begin().batch == 0
 
@@ -249,9 +249,9 @@ def test_metadata_of_a_dropped_staging_table(home: Household, monkeypatch: pytes
         return
     assert refused(home) == [RefusalReason.NOT_AT_REST]
     monkeypatch.setattr(dropped_staging, "_BEING_CREATED", timedelta(0))
-    assert tells_of_ann(home, place)
+    assert places_with_ann(home, place)
     home.erasure().erase()
-    assert tells_of_ann(home, place) == set()
+    assert places_with_ann(home, place) == set()
     assert list(StoredFolder.at(home.table().io, place).below()) == []
     assert home.rows() == [("Bob", 2)]
 

@@ -31,7 +31,7 @@ OTHERS: list[tuple[str | None, int]] = [(" ", 20), ("Ann", 21), ("Bob", 2), ("an
 
 
 def furnish(home: Household) -> Workbench:
-    """Rows of the person in every place: several snapshots, a tag, a file nobody committed, and one in the trash."""
+    """Rows of the person in every place: several snapshots, a tag, a file of no commit, and one in the trash."""
     driver = home.bench
     driver.begin()
     driver.publish(driver.stage(0, [0, 1], kind=ANN), driver.stage(1, [2], kind="Bob"))

@@ -61,6 +61,8 @@ def test_what_is_passed_on_is_not_looked_at_again(workshop: Workshop, tmp_path: 
         'return r.select("id", F.expr("CAST(unhex(h) AS STRING)").alias("h", metadata=r.schema["h"].metadata))',
         'return (r.selectExpr("id", "named_struct(\'h\', CAST(unhex(h) AS STRING)) s")'
         '.to(r.select("id", F.struct("h").alias("s")).schema).select("id", "s.h"))',
+        'return r.selectExpr("id", "named_struct(\'h\', CAST(unhex(h) AS STRING)) _sluice_value")'
+        '.select("id", F.col("_sluice_value.h").alias("h", metadata=r.schema["h"].metadata))',
         'return r.select("id", F.expr("explode(array(h, CAST(unhex(h) AS STRING)))").alias("h"))',
     ],
     ids=[
@@ -69,6 +71,7 @@ def test_what_is_passed_on_is_not_looked_at_again(workshop: Workshop, tmp_path: 
         "schema of another",
         "metadata of another",
         "within a struct",
+        "by our name",
         "one of several",
     ],
 )
