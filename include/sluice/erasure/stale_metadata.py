@@ -23,6 +23,7 @@ from sluice.erasure.cut_history import HistoryLook, is_cut
 from sluice.erasure.file_columns import key_of
 from sluice.erasure.listed_files import earlier_metadata
 from sluice.erasure.searched_files import PlacedFile, is_within, metadata_folders
+from sluice.errors import LakehouseError
 from sluice.maintenance.needed_files import number_of_metadata
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.manifest_reading import READERS
@@ -212,7 +213,9 @@ def paths_in(io: FileIO, one: PlacedFile) -> frozenset[str] | ListOfManifests | 
         return frozenset(entry.data_file.file_path for entry in entries)
     except FileNotFoundError:
         return frozenset()
-    except Exception:  # noqa: BLE001  # whatever a file is that cannot be read, what it holds is unknown
+    except OSError as error:  # of the store, which says nothing of the file
+        raise LakehouseError(f"{one.spoken} cannot be read: {error}") from error
+    except Exception:  # noqa: BLE001  # what is no file of Iceberg fails in ways that its readers do not list
         return None
 
 
