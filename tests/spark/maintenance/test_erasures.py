@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import pytest
+from tests.fixtures.erasing import drop_all_tables
 from tests.fixtures.workshop import Workshop
 from tests.spark.maintenance.test_maintenance import ids
 from tests.spark.maintenance.test_row_retention import stored_ids
@@ -19,10 +20,18 @@ from sluice.errors import UnhealthyError
 from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.events import Actor
 from sluice.ledger.run_values import DesiredState
+from sluice.settings import Settings
 from sluice.sources.source_heads import SourceHeads
 from sluice.supervision.empty_increment import has_nothing_to_do, observe_increment
+from sluice.tables.catalog import open_catalog
 
 pytestmark = [pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_tables_of_earlier_tests(settings: Settings) -> None:
+    """Nothing but the tables of these tests is in the catalog."""
+    drop_all_tables(open_catalog(settings))
 
 
 def erase(workshop: Workshop, table: str, text: str) -> Erased:
