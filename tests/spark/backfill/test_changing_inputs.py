@@ -95,6 +95,7 @@ def test_nothing_of_days_that_are_computed_together_is_published_either(
     assert "1 file was written again after being read" in (first.reason or "")
 
 
+@pytest.mark.full  # every run has one before the commit
 def test_a_file_that_is_written_again_right_after_the_commit_is_the_matter_of_a_later_backfill(
     files: Workshop, folder: Path
 ) -> None:
@@ -177,6 +178,7 @@ def test_nothing_of_a_topic_that_is_created_again_meanwhile_is_published(worksho
     assert workshop.rows(f"quarantine.{stream}") == []
 
 
+@pytest.mark.full  # every run has one that is created again meanwhile
 @pytest.mark.parametrize("when", first_of("before", "meanwhile"))
 def test_a_topic_that_the_stream_follows_is_not_read_for_the_old_one(workshop: Workshop, topic: str, when: str) -> None:
     """With `on_data_loss: count` it has the name and the generation of the old one."""

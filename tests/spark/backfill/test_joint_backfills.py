@@ -335,6 +335,7 @@ def test_newly_rejected_rows_are_quarantined_once(workshop: Workshop, stream: st
     assert [one["id"] for one in workshop.rows("target")] == [one for one in IDS if one != 51 and not 70 <= one < 80]
 
 
+@pytest.mark.full  # every run resolves that of a single day
 def test_what_was_rejected_is_resolved_with_the_last_of_the_days(workshop: Workshop) -> None:
     stream = declare_read_stream(workshop, partitioned_by="day", at_once=16)  # eight are computed together
     path = workshop.folder / f"{stream}.py"

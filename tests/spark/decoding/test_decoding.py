@@ -117,6 +117,7 @@ def test_what_cannot_be_decoded_is_refused_with_its_place_and_its_reason(worksho
     assert [batch.undeclared_fields for batch in batches if batch.undeclared_fields] == [{"orders": {"more": 1}}]
 
 
+@pytest.mark.full  # every run: `test_unavailable_values.py`, without Spark
 def test_a_marker_of_a_value_that_the_sender_does_not_have_is_no_text(workshop: Workshop) -> None:
     topic = sent(workshop, [b'{"id": 1, "word": "__debezium_unavailable_value"}', b'{"id": 2, "word": "two"}'])
     stream = declared(workshop, topic)

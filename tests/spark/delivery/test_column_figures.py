@@ -126,6 +126,7 @@ def test_a_batch_that_an_earlier_driver_staged_counts_once(workshop: Workshop, s
     assert recorded_figures(workshop, stream_name)["price"].rows == 14
 
 
+@pytest.mark.full  # every run has the shadow of a refresh, without figures too
 def test_a_merge_has_no_figures(workshop: Workshop, stream_name: str) -> None:
     declare(workshop, stream_name, mode="merge", keys=["id"])
     workshop.append("source", ROWS)

@@ -279,6 +279,7 @@ def _beside(work: Callable[[], object]) -> threading.Thread:
     return thread
 
 
+@pytest.mark.full  # every run has a death while a decision is carried out
 @pytest.mark.parametrize("decision", sampled(HeldDecision, [HeldDecision.RELEASED], full=list(HeldDecision)))
 def test_a_decision_while_spark_runs_the_held_batch_again_is_carried_out_once(
     workshop: Workshop, decision: HeldDecision
@@ -305,6 +306,7 @@ def test_a_decision_while_spark_runs_the_held_batch_again_is_carried_out_once(
     assert ids(workshop) == ([1, 2] if released else [1])
 
 
+@pytest.mark.full  # every run has a death while a batch is held
 def test_a_batch_is_not_held_again_when_the_ledger_does_not_answer_once_it_is_let_go(workshop: Workshop) -> None:
     stream = declare(workshop, mode="continuous", trigger={"processing_time": "100 milliseconds"})
     for row in (BAD, GOOD):
@@ -342,6 +344,7 @@ def test_what_the_rules_found_in_a_rejected_batch_is_in_the_ledger(workshop: Wor
     assert (found.batch, found.broken) == (0, ("price_is_positive",))
 
 
+@pytest.mark.full  # every run settles one of a present output
 def test_a_held_batch_of_a_former_output_is_not_published_by_its_settlement(workshop: Workshop) -> None:
     stream = declare(workshop)
     workshop.append("source", [BAD])

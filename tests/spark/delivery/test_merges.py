@@ -298,6 +298,7 @@ def test_a_newer_driver_s_merge_refuses_the_older_one_s(by_region: Workshop, str
     assert [(row["id"], row["word"]) for row in by_region.rows("target")] == [(1, "newest")]
 
 
+@pytest.mark.full  # every run merges beside others that add rows
 def test_what_others_leave_of_a_group_may_be_a_batch_without_rows(workshop: Workshop, stream_name: str) -> None:
     source, target = workshop.declare_table("source", COLUMNS), workshop.declare_table("target", COLUMNS)
     inputs = reading(source)

@@ -70,7 +70,7 @@ def rows_of(workshop: Workshop, lake: Path, kind: str) -> list[int]:
     return sorted(row.id for row in workshop.spark.read.format("delta").load((lake / "lines").as_uri()).collect())
 
 
-@pytest.mark.parametrize("kind", ["files", "direct"])
+@pytest.mark.parametrize("kind", first_of("files", "direct"))
 def test_a_stream_of_an_earlier_life_is_not_taken_for_this_one(workshop: Workshop, tmp_path: Path, kind: str) -> None:
     """Its outputs are there, and neither ledger nor checkpoint. The first batch is planned before the start."""
     if kind == "files":
@@ -112,6 +112,7 @@ def test_a_continuation_that_an_older_ledger_does_not_know_is_not_done_again(
     assert found(tmp_path / "lake") == [1, 2, 3]
 
 
+@pytest.mark.full  # every run has a death in the first batch of one
 @pytest.mark.parametrize("kind", first_of("staged", "direct"))
 def test_the_lost_checkpoint_of_a_continuation_is_not_taken_for_a_new_one(workshop: Workshop, kind: str) -> None:
     if kind == "direct":
@@ -147,6 +148,7 @@ def behind_a_left_driver(workshop: Workshop, stream: str) -> int:
     return newest.snapshot_id
 
 
+@pytest.mark.full  # every run has a death in the first batch of one
 def test_a_batch_of_a_left_driver_does_not_hide_that_of_a_continuation(workshop: Workshop) -> None:
     stream = declare_direct(workshop)
     before = behind_a_left_driver(workshop, stream)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.fixtures.drill import first_of
 from tests.fixtures.faulty_drivers import declare_lost
 from tests.fixtures.streams_of_tables import dying_at
 from tests.fixtures.workshop import Workshop
@@ -88,7 +89,7 @@ def test_a_date_that_python_does_not_have_is_compared(spark: SparkSession, days:
     assert (judged["once"].counted, judged["once"].failed) == (1, 1)
 
 
-@pytest.mark.parametrize("is_expired", [False, True], ids=["deleted", "expired"])
+@pytest.mark.parametrize("is_expired", first_of(True, False))
 def test_rows_that_have_left_the_table_are_not_in_it(workshop: Workshop, is_expired: bool) -> None:
     """The files of a visible batch are those of the table. The staging table lists them until it is cleared, which a
     slow continuous stream does after 20 batches; the table may have been rewritten and its snapshots expired."""
@@ -171,7 +172,7 @@ def test_a_column_that_is_new_is_compared_while_a_batch_of_before_waits(workshop
 FIRST, MIDDLE, LAST = (f"{one}0000000-0000-4000-8000-000000000001" for one in "07f")
 
 
-@pytest.mark.parametrize("again", [FIRST, MIDDLE, LAST])
+@pytest.mark.parametrize("again", first_of(MIDDLE, FIRST, LAST))
 def test_a_uuid_that_is_in_the_table_is_found(workshop: Workshop, again: str) -> None:
     """Spark has it as text. Iceberg's bounds of it are other ones."""
     stream = f"s{workshop.namespace}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import text
 from tests.fixtures.continuations import expire, go_on, plan_of
+from tests.fixtures.drill import first_of
 from tests.fixtures.workshop import Workshop
 from tests.spark.delivery.test_unmarked_outputs import declare_direct, feed
 from tests.spark.runs.test_torn_staging import repair
@@ -28,7 +29,7 @@ def roll_back(workshop: Workshop, stream: str) -> int:
     return newest.snapshot_id
 
 
-@pytest.mark.parametrize("leaves_out", [False, True])
+@pytest.mark.parametrize("leaves_out", first_of(True, False))
 def test_a_target_that_was_rolled_back_is_not_continued(workshop: Workshop, *, leaves_out: bool) -> None:
     stream = declare_direct(workshop)
     newest = roll_back(workshop, stream)
@@ -41,6 +42,7 @@ def test_a_target_that_was_rolled_back_is_not_continued(workshop: Workshop, *, l
     assert ids(workshop, "target") == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.full  # every run notices one without a continuation
 def test_a_target_that_was_rolled_back_behind_a_continuation_is_noticed(workshop: Workshop) -> None:
     """The new generation has no batch yet that the ledger could know."""
     stream = declare_direct(workshop)
@@ -96,6 +98,7 @@ def test_a_repair_of_a_rolled_back_target_takes_nothing_from_its_checkpoint(work
     assert ids(workshop, "target") == [1, 2, 3, 4]
 
 
+@pytest.mark.full  # every run notices what was rolled back
 def test_a_snapshot_that_was_cherry_picked_is_no_batch_to_the_sink(workshop: Workshop) -> None:
     """The pick of the newest one alone would hide the batch before it."""
     stream = declare_direct(workshop)
@@ -110,7 +113,7 @@ def test_a_snapshot_that_was_cherry_picked_is_no_batch_to_the_sink(workshop: Wor
         feed(workshop, stream, 4)
 
 
-@pytest.mark.parametrize("is_first", [False, True])
+@pytest.mark.parametrize("is_first", first_of(True, False))
 def test_a_target_without_any_batch_of_the_stream_is_noticed(workshop: Workshop, *, is_first: bool) -> None:
     """It was rolled back to what another writer had in it, before or behind a continuation."""
     stream = declare_direct(workshop)

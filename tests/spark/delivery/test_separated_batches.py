@@ -84,6 +84,7 @@ def test_rows_that_break_a_rule_go_to_the_quarantine_and_the_others_appear(works
     }
 
 
+@pytest.mark.full  # every run separates the rows of one rule
 def test_rows_that_another_rule_has_rejected_at_once_do_not_keep_the_others_from_being_separated(
     workshop: Workshop,
 ) -> None:

@@ -205,6 +205,7 @@ def test_a_paused_reader_goes_on_after_expiry(copying: tuple[Workshop, str, str,
     assert ids(workshop, target) == list(range(14))
 
 
+@pytest.mark.full  # every run pins without Spark (`test_position_pins.py`)
 def test_the_reader_of_a_stream_that_was_never_maintained_is_pinned_by_the_stream_itself(
     copying: tuple[Workshop, str, str, str],
 ) -> None:

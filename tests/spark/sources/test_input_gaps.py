@@ -198,6 +198,7 @@ def test_the_missing_rows_can_be_left_out(copying: Copying) -> None:
     assert copying.ids() == each_twice(0, 1, 5, 6)
 
 
+@pytest.mark.full  # every run continues with the missing rows, and without them
 def test_what_was_rewritten_is_not_proved_and_the_choices_are_named(copying: Copying) -> None:
     copying.append(0, 2)
     copying.run()
@@ -265,6 +266,7 @@ def test_an_expiry_that_gives_no_number_of_its_own_keeps_what_a_slow_reader_need
     assert copying.ids() == each_twice(*range(40))
 
 
+@pytest.mark.full  # every run names one at a start
 def test_a_gap_that_opens_after_the_start_is_named_too(copying: Copying, monkeypatch: pytest.MonkeyPatch) -> None:
     copying.append(0, 2)
     copying.run()

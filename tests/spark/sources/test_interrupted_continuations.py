@@ -88,6 +88,7 @@ def test_a_try_that_died_is_no_obstacle_when_the_stream_ran_on(workshop: Worksho
     assert ids(workshop, "target") == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.full  # every run has a try that died
 def test_a_stream_is_reset_behind_a_continuation_that_died_by_the_ways_that_are_named(workshop: Workshop) -> None:
     stream = start(workshop)
     cut(workshop, 2, 3)
@@ -182,6 +183,7 @@ def test_a_ledger_that_was_written_back_still_knows_that_a_stream_keeps_state(wo
         go_on(workshop, counting.cut)
 
 
+@pytest.mark.full  # every run has a try that died
 @pytest.mark.parametrize("path", first_of("metadata", "offsets/0", "commits/0"))
 def test_a_file_that_cannot_be_read_is_repaired_before_a_continuation(workshop: Workshop, path: str) -> None:
     stream = start(workshop)

@@ -288,6 +288,7 @@ def test_a_copy_of_another_table_is_not_read_however_new_it_is(counted: Counted)
     assert counted.readings(2) == [102, 102]
 
 
+@pytest.mark.full  # every run reuses other files
 def test_csv_files_that_may_be_reused_are_copied_as_they_are_decoded(workshop: Workshop, tmp_path: Path) -> None:
     (tmp_path / "words").mkdir()
     (tmp_path / "words" / "a.csv").write_text("id,word\n1,one\n")

@@ -50,6 +50,7 @@ def test_every_row_of_the_table_is_read_once(
     assert stream.got() == stream.right()
 
 
+@pytest.mark.full  # every run reads each row once by increments
 def test_a_continuous_stream_reads_the_table_in_one_batch_and_then_within_its_limits(workshop: Workshop) -> None:
     source = PastTable.declare(workshop, "source", appends=3)
     source.expire()

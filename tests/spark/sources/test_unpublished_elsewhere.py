@@ -22,6 +22,7 @@ from sluice.publication.crash_points import CrashPoint
 from sluice.publication.staged_batch import StagedOutput
 
 
+@pytest.mark.full  # every run has what waits for another table
 def test_what_waits_for_a_former_output_is_not_left_behind_in_silence(workshop: Workshop) -> None:
     """Without the continuation, the start refuses until a person has decided about it."""
     stream = run_with_two(workshop)
@@ -250,6 +251,7 @@ def test_what_a_table_that_was_set_back_lost_can_be_given_up_and_the_stream_runs
     assert len(subject.content()) > before
 
 
+@pytest.mark.full  # every run has a batch that one of two tables shows
 def test_who_has_rejected_a_batch_gives_none_of_its_rows_up(workshop: Workshop) -> None:
     stream = hold_two(workshop)
     choose(workshop, stream, OperationVerb.REJECT_BATCH)
@@ -257,6 +259,7 @@ def test_who_has_rejected_a_batch_gives_none_of_its_rows_up(workshop: Workshop) 
     assert plan.evidence["rows_given_up"] == 1, "batch 2 alone: batch 1 was to stay invisible"
 
 
+@pytest.mark.full  # every run has a batch that one of two tables shows
 def test_a_visible_batch_is_not_read_again_because_its_mark_was_removed(workshop: Workshop) -> None:
     """A start restores the mark from the table's earlier metadata."""
     for table in ("source", "first"):

@@ -95,6 +95,7 @@ def test_a_checkpoint_that_was_set_back_is_repaired_before(workshop: Workshop) -
         assert f"`sluice stream repair {stream} --dry-run`" in (refused.value.next_step or "")
 
 
+@pytest.mark.full  # every run gives up a batch that nothing stages
 def test_an_output_that_the_stream_left_does_not_hide_a_visible_batch(workshop: Workshop) -> None:
     """The stream went without the second output; it is declared again, and no run has begun with it."""
     stream = run_with_two(workshop)
@@ -108,6 +109,7 @@ def test_an_output_that_the_stream_left_does_not_hide_a_visible_batch(workshop: 
     assert ids(workshop, "second") == [1, 3, 4]
 
 
+@pytest.mark.full  # every run gives up a batch that nothing stages
 def test_a_new_output_that_a_start_has_opened_leaves_a_way_past_the_gap(workshop: Workshop) -> None:
     """The start ended for the gap, before Spark could run the batch again for the new output."""
     for table in ("source", "first", "second"):
@@ -146,6 +148,7 @@ def test_a_batch_that_nothing_stages_any_more_is_given_up_with_its_number(worksh
     assert ids(workshop, "first").count(2) == 1
 
 
+@pytest.mark.full  # every run has the gap of staged outputs
 def test_iceberg_s_own_sink_skips_no_row_behind_a_gap(workshop: Workshop) -> None:
     """It skips a batch when the table has one of its number, by the same query."""
     for table in ("source", "target"):
