@@ -10,7 +10,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from sluice.launching.launcher_port import LaunchRequest
-from sluice.launching.local_launcher import LocalLauncher
+from sluice.launching.launchers import LocalLauncher
 from sluice.launching.spark_submit import SparkConnection
 from sluice.ledger.connection import open_ledger
 from sluice.ledger.work_items import ask

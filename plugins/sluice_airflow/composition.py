@@ -12,10 +12,9 @@ from functools import partial
 
 from airflow.configuration import conf
 
-from sluice.launching.cluster.cluster_launcher import ClusterLauncher
-from sluice.launching.launcher_by_connection import LauncherByConnection, cluster_launcher
+from sluice.launching.cluster.cluster_launcher import ClusterLauncher, cluster_launcher
 from sluice.launching.launcher_port import LaunchRequest
-from sluice.launching.local_launcher import LocalLauncher
+from sluice.launching.launchers import LauncherByConnection, LocalLauncher
 from sluice.launching.spark_submit import SparkConnection, driver_request
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.processes.process_identity import ProcessIdentity

@@ -15,7 +15,7 @@ from tests.fixtures.drivers import await_condition, await_end, end_drivers
 from sluice.errors import LaunchError
 from sluice.launching.cluster.cluster_launcher import ClusterLauncher
 from sluice.launching.launcher_port import Launcher, LaunchRequest
-from sluice.launching.local_launcher import LocalLauncher
+from sluice.launching.launchers import LocalLauncher
 from sluice.ledger import work_items
 from sluice.ledger.applications import begin_application, end_application, find_application
 from sluice.ledger.connection import Ledger

@@ -27,9 +27,8 @@ from tests.fixtures.drivers import await_condition
 from tests.yarn.single_node import SingleNodeYarn
 
 from sluice.errors import LaunchError
-from sluice.launching.cluster.cluster_launcher import ClusterLauncher
+from sluice.launching.cluster.cluster_launcher import ClusterLauncher, cluster_launcher
 from sluice.launching.cluster.submission import Submission
-from sluice.launching.launcher_by_connection import cluster_launcher
 from sluice.launching.launcher_port import LaunchRequest
 from sluice.ledger.connection import Ledger
 from sluice.ledger.run_values import RunObservation

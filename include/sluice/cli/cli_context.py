@@ -12,10 +12,9 @@ from functools import partial
 
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.loaded_declarations import Declarations
-from sluice.launching.cluster.cluster_launcher import ClusterLauncher
+from sluice.launching.cluster.cluster_launcher import ClusterLauncher, cluster_launcher
 from sluice.launching.cluster.submission import submit_by_program
-from sluice.launching.launcher_by_connection import LauncherByConnection, cluster_launcher
-from sluice.launching.local_launcher import LocalLauncher
+from sluice.launching.launchers import LauncherByConnection, LocalLauncher
 from sluice.launching.spark_submit import DEFAULT_CONNECTION, connection_in, driver_request
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.runs import newest_run

@@ -18,7 +18,7 @@ from sluice.demo.flights_topic import FlightsTopic
 from sluice.demo.report import WhereToLook
 from sluice.demo.stream_watch import GOLD, SILVER, STREAMS, StreamWatch
 from sluice.errors import SettingsError
-from sluice.launching.local_launcher import LocalLauncher
+from sluice.launching.launchers import LocalLauncher
 from sluice.ledger.backfill_attempts import recent_attempts
 from sluice.ledger.batches import all_totals
 from sluice.ledger.connection import Ledger, open_ledger

@@ -23,7 +23,7 @@ from sluice.errors import LaunchError
 from sluice.failure_reasons import Failure, FailureReason
 from sluice.launching.driver_records import exit_note_path
 from sluice.launching.launcher_port import LaunchRequest
-from sluice.launching.local_launcher import LocalLauncher
+from sluice.launching.launchers import LocalLauncher
 from sluice.ledger.connection import Ledger
 from sluice.ledger.run_values import DriverExit, RunObservation, RunState
 from sluice.ledger.runs import admit_run, find_run
@@ -130,7 +130,7 @@ def test_the_attendant_is_small(launcher: LocalLauncher, run: RunObservation, lo
 def test_a_driver_outlives_whoever_launched_it(ledger: Ledger, ledger_url: str, tmp_path: Path) -> None:
     program = (
         "import sys, time; from pathlib import Path\n"
-        "from sluice.launching.local_launcher import LocalLauncher\n"
+        "from sluice.launching.launchers import LocalLauncher\n"
         "from sluice.ledger.connection import open_ledger\n"
         "from sluice.ledger.runs import admit_run\n"
         "from sluice.launching.launcher_port import LaunchRequest\n"

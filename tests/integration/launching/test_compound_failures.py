@@ -31,7 +31,7 @@ from sluice.declarations.engine_declaration import EngineDeclaration
 from sluice.failure_reasons import Failure, FailureReason
 from sluice.launching.launch_settings import launch_conf
 from sluice.launching.launcher_port import LaunchRequest
-from sluice.launching.local_launcher import LocalLauncher
+from sluice.launching.launchers import LocalLauncher
 from sluice.launching.spark_submit import find_spark_submit
 from sluice.ledger.connection import Ledger
 from sluice.ledger.run_values import RunState

@@ -13,7 +13,7 @@ import pytest
 from tests.fixtures.drivers import await_end, end_drivers
 
 from sluice.launching.launcher_port import LaunchRequest
-from sluice.launching.local_launcher import LocalLauncher
+from sluice.launching.launchers import LocalLauncher
 from sluice.ledger.connection import Ledger
 from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import admit_run, find_run

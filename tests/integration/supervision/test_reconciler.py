@@ -23,7 +23,7 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import SettingsError, UnhealthyError
 from sluice.failure_reasons import Failure, FailureReason
 from sluice.launching.launcher_port import LaunchRequest
-from sluice.launching.local_launcher import LocalLauncher
+from sluice.launching.launchers import LocalLauncher
 from sluice.ledger.airflow_owner import DagObservation, give_to_airflow, require_ownership
 from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import SuspensionCause, find_desired_state, set_desired_state, suspend

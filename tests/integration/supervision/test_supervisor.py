@@ -17,7 +17,7 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.failure_reasons import Failure, FailureReason, next_step
 from sluice.launching.driver_records import write_exit_note
 from sluice.launching.launcher_port import LaunchRequest
-from sluice.launching.local_launcher import LocalLauncher
+from sluice.launching.launchers import LocalLauncher
 from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.run_values import DesiredState, DriverExit, RunObservation, RunState

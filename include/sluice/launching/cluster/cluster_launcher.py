@@ -14,6 +14,7 @@ ledger, and ends itself.
 
 from __future__ import annotations
 
+import getpass
 import json
 import logging
 import os
@@ -24,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from uuid import UUID
 
-from sluice.errors import ClusterError, LaunchError, LedgerError
+from sluice.errors import ClusterError, LaunchError, LedgerError, SettingsError
 from sluice.failures.classification import failure_of_exit
 from sluice.launching.cluster.cluster_application import (
     ApplicationObservation,
@@ -42,7 +43,9 @@ from sluice.launching.cluster.submission import (
     private_file,
     private_properties,
 )
+from sluice.launching.cluster.yarn import YarnCluster, yarn_conf
 from sluice.launching.launcher_port import Cluster, LaunchRequest
+from sluice.launching.spark_submit import SparkConnection
 from sluice.ledger.applications import bind_application, end_application
 from sluice.ledger.connection import Ledger
 from sluice.ledger.run_values import DriverExit, RunState
@@ -256,3 +259,59 @@ def _reported_exit(found: ApplicationObservation) -> DriverExit:
         reason = found.explanation or f"application {found.application_id} failed"
     failure = failure_of_exit(exit_code, state=RunState.FAILED, reason=reason)
     return DriverExit(state=RunState.FAILED, exit_code=exit_code, reason=reason, failure=failure)
+
+
+def cluster_launcher(
+    name: str, connection: SparkConnection, *, ledger: Ledger, ledger_url: str, submit: Submit
+) -> ClusterLauncher:
+    """Return the launcher of the cluster that a Spark connection leads to.
+
+    Parameters
+    ----------
+    name: the connection's.
+    ledger_url: the address of the ledger for drivers, which run on the cluster's machines.
+    submit: submits through this connection.
+
+    Raises
+    ------
+    SettingsError: when the connection leads to a kind of cluster that is not supported, or is incomplete.
+    """
+    return ClusterLauncher(
+        connection=name,
+        ledger=ledger,
+        ledger_url=ledger_url,
+        cluster=_yarn_of(name, connection),
+        conf_for=yarn_conf,
+        submit=submit,
+    )
+
+
+def _yarn_of(name: str, connection: SparkConnection) -> YarnCluster:
+    _require_usable(name, connection)
+    return YarnCluster(addresses=connection.resource_managers, user=connection.user or getpass.getuser())
+
+
+def _require_usable(name: str, connection: SparkConnection) -> None:
+    if connection.master.startswith("k8s"):
+        raise SettingsError(
+            f"The Spark connection {name} leads to Kubernetes in cluster mode, which does not work yet: it was never "
+            "run on a Kubernetes cluster.",
+            next_step="Use YARN, or the deploy-mode client with drivers on this host.",
+        )
+    if connection.master != "yarn" or not connection.is_cluster:
+        raise SettingsError(
+            f"The Spark connection {name} has the master {connection.master} and the deploy-mode "
+            f"{connection.deploy_mode}; on a cluster Sluice runs with yarn and cluster.",
+            next_step="See docs/guides/cluster.md.",
+        )
+    if not connection.resource_managers:
+        raise SettingsError(
+            f"The Spark connection {name} does not have the address of YARN's ResourceManager.",
+            next_step='Write "yarn_resourcemanager_webapp_address": "http://host:8088" into its extra.',
+        )
+    wrong = [one for one in connection.resource_managers if not one.startswith(("http://", "https://"))]
+    if wrong:
+        raise SettingsError(
+            f"The Spark connection {name} names the ResourceManager {wrong[0]}, which is not an http or https address.",
+            next_step="Write it like http://host:8088.",
+        )

@@ -1,32 +1,98 @@
-"""Drivers as detached processes of this host, each with a small parent of its own (`sluice.launching.attend`)."""
+"""Who starts a driver: this host, or the cluster that the stream's Spark connection names.
+
+On this host a driver is a detached process with a small parent of its own (`sluice.launching.attend`).
+"""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import selectors
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import psutil
 
-from sluice.errors import LaunchError
+from sluice.errors import LaunchError, SettingsError
 from sluice.launching.driver_logs import open_log
 from sluice.launching.launch_settings import job_environment
-from sluice.launching.launcher_port import LaunchRequest
+from sluice.launching.launcher_port import Launcher, LaunchRequest
 from sluice.ledger.run_values import DriverExit
 from sluice.processes.driver_processes import ask_to_end, kill_group, observe_process
 from sluice.processes.process_identity import RUN_ID_VARIABLE, ProcessIdentity, ProcessState
+
+_log = logging.getLogger(__name__)
 
 REPORTED_WITHIN_SECONDS = 60.0
 """How long the attendant may take to report the launch: it retries an unreachable ledger for 30 seconds."""
 
 KILLED_WITHIN_SECONDS = 10.0
 """How long the kernel may take to end a killed process. It takes longer only while the process waits for a device."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LauncherByConnection:
+    """A launcher that delegates each driver to the launcher of its host or cluster.
+
+    local: the launcher for drivers of this host.
+    cluster: returns the launcher of a Spark connection; raises SettingsError when the connection is missing or wrong.
+    """
+
+    local: Launcher
+    cluster: Callable[[str], Launcher]
+
+    def launch(self, request: LaunchRequest) -> ProcessIdentity:
+        """Start the driver where its request says.
+
+        Raises
+        ------
+        LaunchError: as the launcher raises it, and when the connection cannot be used.
+        """
+        if request.connection is None:
+            return self.local.launch(request)
+        try:
+            launcher = self.cluster(request.connection)
+        except SettingsError as error:
+            raise LaunchError(
+                f"{request.described} was not started: {error.message}",
+                next_step=error.next_step,
+            ) from error
+        return launcher.launch(request)
+
+    def observe(self, process: ProcessIdentity) -> ProcessState:
+        """Observe whether a driver lives; UNKNOWN when its connection can no longer be used."""
+        launcher = self._launcher_of(process)
+        return ProcessState.UNKNOWN if launcher is None else launcher.observe(process)
+
+    def exit_of(self, process: ProcessIdentity) -> DriverExit | None:
+        """Return how a driver that is gone has ended; none when its launcher does not know."""
+        launcher = self._launcher_of(process)
+        return None if launcher is None else launcher.exit_of(process)
+
+    def stop(self, process: ProcessIdentity, *, grace_seconds: float) -> ProcessState:
+        """End a driver; UNKNOWN when its connection can no longer be used.
+
+        Raises
+        ------
+        LaunchError: when the driver survives it.
+        """
+        launcher = self._launcher_of(process)
+        return ProcessState.UNKNOWN if launcher is None else launcher.stop(process, grace_seconds=grace_seconds)
+
+    def _launcher_of(self, process: ProcessIdentity) -> Launcher | None:
+        if process.application is None:
+            return self.local
+        try:
+            return self.cluster(process.host)
+        except SettingsError as error:
+            _log.warning("application=%s %s", process.application, error)
+            return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
