@@ -43,8 +43,7 @@ from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
 from sluice.work.choose_items import interval_of
 from sluice_spark.backfill.interval_replacing import BackfillResult, IntervalReplacing
-from sluice_spark.backfill.interval_rows import compute_interval, require_exact
-from sluice_spark.backfill.table_rows import HeldRows
+from sluice_spark.backfill.interval_rows import computed_interval, require_exact
 from sluice_spark.run.job import reason_of
 
 _log = logging.getLogger(__name__)
@@ -91,12 +90,8 @@ class BackfillRun:
         DeliveryError, LakehouseError: when the interval cannot be staged or published.
         """
         divide(self.interval, backfill_of(self.stream).interval)
-        start, end = self.interval.start, self.interval.end
         for number in range(MOST_ATTEMPTS):
-            identity = uuid4().hex
-            key = begin_attempt(
-                self.ledger, self.stream.name, start=start, end=end, launched_by=self.launched_by, identity=identity
-            )
+            key, identity = self.begin()
             try:
                 return self._attempt(key, identity, is_first=number == 0)
             except IntervalChangedError as changed:
@@ -176,35 +171,57 @@ class BackfillRun:
     def _compute_and_replace(
         self, catalog: Catalog, planned: PlannedOn, attempt: BackfillAttemptKey, identity: str
     ) -> BackfillResult:
-        seen = planned.plan.seen
+        seen, target = planned.plan.seen, planned.target
+        replacing = self.replacing(attempt, identity, catalog=catalog, seen=seen, target=target)
+        self.reached(CrashPoint.PLANNED)
+        spark = self.open_session()
+        with computed_interval(spark, self.stream, self.settings, seen, target) as (computed, held):
+            return replacing.replace(spark, computed, held)
+
+    def begin(self) -> tuple[BackfillAttemptKey, str]:
+        """Begin an attempt in the ledger. Returns its key, and an identity that no other attempt has."""
+        identity, interval = uuid4().hex, self.interval
+        key = begin_attempt(
+            self.ledger,
+            self.stream.name,
+            start=interval.start,
+            end=interval.end,
+            launched_by=self.launched_by,
+            identity=identity,
+        )
+        return key, identity
+
+    def replacing(
+        self, attempt: BackfillAttemptKey, identity: str, *, catalog: Catalog, seen: BackfillObservation, target: Table
+    ) -> IntervalReplacing:
+        """Record on what an attempt was planned, and return what replaces the interval.
+
+        Parameters
+        ----------
+        seen: of the plan, which may be one for this interval and others that touch it.
+
+        Raises
+        ------
+        UnpublishableError: when it is not known what the stream has published.
+        """
         if seen.published is None:  # refused before
             raise UnpublishableError(f"Nothing is known of what {self.stream.name} has published.")
         offsets = seen.published.end_offsets
         record_plan(self.ledger, attempt, planned_on=seen.head, upto=seen.upto, end_offsets=offsets)
-        self.reached(CrashPoint.PLANNED)
-        spark = self.open_session()
-        reach = require_exact(spark, self.stream, self.settings, seen)
-        column, catalog_name = backfill_of(self.stream).column, self.settings.catalog.name
-        held = HeldRows.at(spark, catalog_name, planned.target, head=seen.head, column=column)
-        computed = compute_interval(spark, self.stream, self.settings, seen, reach=reach, held=held)
-        try:
-            replacing = IntervalReplacing(
-                stream=self.stream,
-                catalog=catalog,
-                seen=seen,
-                target=planned.target,
-                attempt=attempt,
-                reached=self.reached,
-                planned=self.planned,
-                observe_sources=partial(self.observe_sources, catalog),
-                change_of=partial(self.change_of, catalog, seen),
-                allows_fewer=self.allows_fewer,
-                allows_repeated=self.allows_repeated,
-                identity=identity,
-            )
-            return replacing.replace(spark, computed, held)
-        finally:
-            computed.release()
+        return IntervalReplacing(
+            stream=self.stream,
+            catalog=catalog,
+            seen=replace(seen, interval=self.interval),
+            target=target,
+            attempt=attempt,
+            reached=self.reached,
+            planned=self.planned,
+            observe_sources=partial(self.observe_sources, catalog),
+            change_of=partial(self.change_of, catalog, seen),
+            allows_fewer=self.allows_fewer,
+            allows_repeated=self.allows_repeated,
+            identity=identity,
+        )
 
 
 def backfill_and_follow(run: BackfillRun) -> BackfillResult:

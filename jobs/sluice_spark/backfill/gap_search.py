@@ -38,8 +38,7 @@ from sluice.operations import RefusalReason
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
 from sluice.tables.removed_rows import removed_from
-from sluice_spark.backfill.interval_rows import compute_interval, exact_reach, require_exact
-from sluice_spark.backfill.table_rows import HeldRows
+from sluice_spark.backfill.interval_rows import computed_interval, exact_reach
 from sluice_spark.session.columns import quoted
 from sluice_spark.session.row_content import fingerprint_of, sums_of_rows
 
@@ -128,13 +127,8 @@ class GapSearch:
 
     def _compare(self, spark: SparkSession, seen: BackfillObservation, target: Table) -> GapReport:
         backfill = backfill_of(self.stream)
-        reach = require_exact(spark, self.stream, self.settings, seen)
-        held = HeldRows.at(spark, self.settings.catalog.name, target, head=seen.head, column=backfill.column)
-        computed = compute_interval(spark, self.stream, self.settings, seen, reach=reach, held=held)
-        try:
+        with computed_interval(spark, self.stream, self.settings, seen, target) as (computed, held):
             expected = _by_interval(computed.rows, backfill.column, backfill.interval)
-        finally:
-            computed.release()
         of_interval = held.of_interval(seen.interval)
         return self._report(seen, expected, _by_interval(of_interval, backfill.column, backfill.interval))
 

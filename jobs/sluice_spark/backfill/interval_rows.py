@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 
+from pyiceberg.table import Table
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as fn
 
@@ -277,7 +279,32 @@ class IntervalRows:
                 rows.unpersist()
 
 
-def compute_interval(
+@contextmanager
+def computed_interval(
+    spark: SparkSession, stream: LoadedStream, settings: Settings, seen: BackfillObservation, target: Table
+) -> Iterator[tuple[IntervalRows, HeldRows]]:
+    """The rows of an interval by what the stream had read when the backfill was planned, and what the target held then.
+
+    Parameters
+    ----------
+    target: as it was loaded for the plan.
+
+    Raises
+    ------
+    UnpublishableError: as `require_exact` raises it; when it cannot be known which of repeated rows the stream has
+        kept.
+    DeclarationError, SchemaError, SettingsError: as `plan_stream` raises them.
+    """
+    reach = require_exact(spark, stream, settings, seen)
+    held = HeldRows.at(spark, settings.catalog.name, target, head=seen.head, column=backfill_of(stream).column)
+    computed = _computed(spark, stream, settings, seen, reach=reach, held=held)
+    try:
+        yield computed, held
+    finally:
+        computed.release()
+
+
+def _computed(
     spark: SparkSession,
     stream: LoadedStream,
     settings: Settings,
@@ -286,17 +313,7 @@ def compute_interval(
     reach: PlanReach,
     held: HeldRows,
 ) -> IntervalRows:
-    """Apply the transformation to what the stream had read when the backfill was planned; keep the interval's rows.
-
-    Parameters
-    ----------
-    reach: of the plan of the stream, see `require_exact`. held: what the target holds.
-
-    Raises
-    ------
-    UnpublishableError: when it cannot be known which of repeated rows the stream has kept.
-    DeclarationError, SchemaError, SettingsError: as `plan_stream` raises them.
-    """
+    """Apply the transformation, and keep the interval's rows."""
     catalog, column = settings.catalog.name, backfill_of(stream).column
     bounds = {source.input: source for source in seen.sources}
     inputs = open_bounded(spark, stream, settings, bounds, wide=seen.interval.widened(seen.margin))

@@ -8,10 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from functools import partial
-from uuid import uuid4
 
-from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyspark.sql import SparkSession
@@ -22,14 +19,14 @@ from sluice.backfill.interval_gaps import Fingerprint
 from sluice.backfill.intervals import Interval, divide, spanned
 from sluice.backfill.observe_backfill import backfill_of, interval_of_table
 from sluice.errors import IntervalChangedError, SluiceError, UnpublishableError
-from sluice.ledger.backfill_attempts import BackfillAttemptKey, BackfillState, begin_attempt, end_attempt, record_plan
+from sluice.ledger.backfill_attempts import BackfillAttemptKey, BackfillState, end_attempt
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.replace_interval import TouchedFiles, is_whole, touched_files
 from sluice.publication.resolved_rejections import RejectedAt
 from sluice.tables.catalog import open_catalog
 from sluice_spark.backfill.backfill_run import BackfillRun
 from sluice_spark.backfill.interval_replacing import BackfillResult, IntervalReplacing
-from sluice_spark.backfill.interval_rows import IntervalRows, compute_interval, require_exact
+from sluice_spark.backfill.interval_rows import IntervalRows, computed_interval
 from sluice_spark.backfill.table_rows import HeldRows, StagedRows, computing, fingerprints, stage_rows
 from sluice_spark.run.job import reason_of
 
@@ -80,7 +77,9 @@ class JointRun:
         plan_backfill(seen).require_unrefused()
         touched = touched_files(target, interval_of_table(run.stream, whole)).files
         files = self._apart(target, touched)
-        replacing = {one.interval: self._begin(one, catalog, seen, target) for one in self.runs}
+        replacing = {
+            one.interval: one.replacing(*one.begin(), catalog=catalog, seen=seen, target=target) for one in self.runs
+        }
         try:
             self._compute(seen, replacing, files, results, target=target)
         except Exception as error:
@@ -88,28 +87,6 @@ class JointRun:
                 if one.attempt not in self.ended:
                     self._end(one, error)
             raise
-
-    def _begin(self, run: BackfillRun, catalog: Catalog, seen: BackfillObservation, target: Table) -> IntervalReplacing:
-        start, end, identity = run.interval.start, run.interval.end, uuid4().hex
-        key = begin_attempt(
-            run.ledger, run.stream.name, start=start, end=end, launched_by=run.launched_by, identity=identity
-        )
-        offsets = seen.published.end_offsets if seen.published is not None else {}
-        record_plan(run.ledger, key, planned_on=seen.head, upto=seen.upto, end_offsets=offsets)
-        return IntervalReplacing(
-            stream=run.stream,
-            catalog=catalog,
-            seen=replace(seen, interval=run.interval),
-            target=target,
-            attempt=key,
-            reached=run.reached,
-            planned=run.planned,
-            observe_sources=partial(run.observe_sources, catalog),
-            change_of=partial(run.change_of, catalog, seen),
-            allows_fewer=run.allows_fewer,
-            allows_repeated=run.allows_repeated,
-            identity=identity,
-        )
 
     def _end(self, replacing: IntervalReplacing, error: Exception) -> None:
         is_changed = isinstance(error, IntervalChangedError)
@@ -129,21 +106,17 @@ class JointRun:
         run = self._any
         run.reached(CrashPoint.PLANNED)
         spark = run.open_session()
-        reach = require_exact(spark, run.stream, run.settings, seen)
-        column, catalog_name = backfill_of(run.stream).column, run.settings.catalog.name
-        held = HeldRows.at(spark, catalog_name, target, head=seen.head, column=column)
-        computed = compute_interval(spark, run.stream, run.settings, seen, reach=reach, held=held)
-        try:
-            prepared = self._prepare(spark, held, computed, replacing, files)
-            corrected = replacing[run.interval].corrected(spark, computed, held, self._intervals)
-            replacing[run.interval].require_unchanged()
-            for interval, (staged, touched, counts) in prepared.items():
-                is_last = len(results) == len(prepared) - 1  # and all before it are visible
-                resolved = corrected if is_last else frozenset()
-                self._publish(replacing[interval], staged, touched, counts, results, corrected=resolved)
-        finally:
-            computed.release()
-            replacing[run.interval].drop_staging()
+        with computed_interval(spark, run.stream, run.settings, seen, target) as (computed, held):
+            try:
+                prepared = self._prepare(spark, held, computed, replacing, files)
+                corrected = replacing[run.interval].corrected(spark, computed, held, self._intervals)
+                replacing[run.interval].require_unchanged()
+                for interval, (staged, touched, counts) in prepared.items():
+                    is_last = len(results) == len(prepared) - 1  # and all before it are visible
+                    resolved = corrected if is_last else frozenset()
+                    self._publish(replacing[interval], staged, touched, counts, results, corrected=resolved)
+            finally:
+                replacing[run.interval].drop_staging()
 
     def _prepare(
         self,
