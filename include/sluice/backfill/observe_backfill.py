@@ -38,8 +38,8 @@ from sluice.ledger.connection import Ledger
 from sluice.operations import PlannedStep
 from sluice.processes.deadline import Deadline, wait_until
 from sluice.publication.chain import MarkPosition
+from sluice.publication.interval_files import IntervalOfTable
 from sluice.publication.marks import UNNAMED_SOURCE, TargetState, load_target_state, marked_outputs
-from sluice.publication.replace_interval import IntervalOfTable
 from sluice.publication.staged_batch import StagedOutput, canonical_offsets, offsets_digest, read_summary
 from sluice.settings import Settings
 

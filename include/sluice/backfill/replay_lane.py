@@ -28,9 +28,9 @@ from sluice.errors import IntervalChangedError, UnpublishableError
 from sluice.publication.checked_commit import NothingToCommit, PlanChange, TableChange, commit_checked, snapshot_of
 from sluice.publication.crash_points import Reached, unnoticed
 from sluice.publication.file_preparation import fit_files, refuse_unfit_rows
+from sluice.publication.interval_files import foreign_change_since
 from sluice.publication.marks import history_of_main, refuse_unpublishable
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
-from sluice.publication.replace_interval import foreign_change_since
 from sluice.publication.resolved_rejections import RejectedAt, claim_rows, mark_replayed, reopen_replayed
 from sluice.publication.staged_batch import StagedOutput
 from sluice.stored_keys import OUTPUT, PUBLICATION_KEY, REPLAY_PROPERTY_PREFIX, ROWS

@@ -23,13 +23,14 @@ from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import IntervalChangedError, LakehouseError
 from sluice.ledger.backfill_attempts import BackfillAttemptKey, BackfillState
 from sluice.operations import require_no_fewer
+from sluice.publication.checked_commit import commit_checked, snapshot_of
 from sluice.publication.crash_points import CrashPoint, Reached
-from sluice.publication.replace_interval import (
+from sluice.publication.interval_files import (
     IntervalReplacement,
     TouchedFiles,
-    replace_interval,
     touched_files,
 )
+from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.publication.resolved_rejections import RejectedAt
 from sluice.publication.staged_batch import canonical_offsets
 from sluice.publication.staging_layout import BACKFILL_NAMESPACE, drop_staging_copy
@@ -284,7 +285,7 @@ class IntervalReplacing:
         Raises
         ------
         IntervalChangedError: when the interval or an input has changed since the plan.
-        DeliveryError, LakehouseError: as `replace_interval` raises them.
+        DeliveryError, LakehouseError: as `commit_checked` raises them.
         """
         snapshot_id = None if staged is None else self._exchange(staged, touched, counts)
         self.reached(CrashPoint.PUBLISHED)
@@ -335,4 +336,7 @@ class IntervalReplacing:
                 ROWS: str(counts.published),
             },
         )
-        return replace_interval(self.catalog, replacement, reached=lambda _: self.reached(CrashPoint.CHECKED))
+        committer, target = PyIcebergCommitter(self.catalog), self.seen.output.target
+        what = f"{self.key} into {target}"
+        landed = commit_checked(committer, target, replacement.plan, what=what, reached=self.reached)
+        return snapshot_of(landed, what=what)

@@ -21,7 +21,7 @@ from sluice.backfill.observe_backfill import backfill_of, interval_of_table
 from sluice.errors import IntervalChangedError, SluiceError, UnpublishableError
 from sluice.ledger.backfill_attempts import BackfillAttemptKey, BackfillState, end_attempt
 from sluice.publication.crash_points import CrashPoint
-from sluice.publication.replace_interval import TouchedFiles, is_whole, touched_files
+from sluice.publication.interval_files import TouchedFiles, is_whole, touched_files
 from sluice.publication.resolved_rejections import RejectedAt
 from sluice.tables.catalog import open_catalog
 from sluice_spark.backfill.backfill_run import BackfillRun

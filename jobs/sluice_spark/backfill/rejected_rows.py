@@ -18,8 +18,8 @@ from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import IntervalChangedError
 from sluice.ledger.backfill_attempts import BackfillAttemptKey
 from sluice.processes.deadline import wait_until
+from sluice.publication.interval_files import append_staged
 from sluice.publication.marks import TargetState, load_target_state
-from sluice.publication.replace_interval import append_staged
 from sluice.publication.resolved_rejections import (
     PAYLOAD_PLACE,
     SHARD_PLACE,

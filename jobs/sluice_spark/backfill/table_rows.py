@@ -19,8 +19,8 @@ from pyspark.sql.types import DateType, IntegralType
 from sluice.backfill.interval_gaps import Fingerprint
 from sluice.backfill.intervals import Interval
 from sluice.errors import DeliveryError
+from sluice.publication.interval_files import TouchedFiles, value_bounds
 from sluice.publication.publish_batches import live_files
-from sluice.publication.replace_interval import TouchedFiles, value_bounds
 from sluice.publication.staging_layout import create_staging_copy
 from sluice.publication.write_folders import Writer
 from sluice.tables.declared_tables import require_table

@@ -16,17 +16,18 @@ from tests.fixtures.delete_files import add_delete_file
 
 from sluice.errors import IntervalChangedError, StagedFilesMissingError, UnpublishableError
 from sluice.ledger.batches import PublicationKey
-from sluice.publication.publish_batches import live_files
-from sluice.publication.replace_interval import (
+from sluice.publication.checked_commit import commit_checked, snapshot_of
+from sluice.publication.interval_files import (
     IntervalOfTable,
     IntervalReplacement,
     TouchedFiles,
     append_staged,
     change_since,
     foreign_change_since,
-    replace_interval,
     touched_files,
 )
+from sluice.publication.publish_batches import live_files
+from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.publication.staged_batch import BatchSummary, StagedMode, StagedOutput, canonical_offsets
 
 INTERVAL = IntervalOfTable(column="at", start=datetime(2013, 1, 5, tzinfo=UTC), end=datetime(2013, 1, 6, tzinfo=UTC))
@@ -256,7 +257,8 @@ def replaced(table: Table, staging: Table, *, corrected: str | None = None) -> i
         summary={},
         changed_inputs=lambda: corrected,
     )
-    return replace_interval(table.catalog, replacement)
+    what = "an interval of n.t"
+    return snapshot_of(commit_checked(PyIcebergCommitter(table.catalog), "n.t", replacement.plan, what=what), what=what)
 
 
 def ids_of(table: Table) -> list[int]:

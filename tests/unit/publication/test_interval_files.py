@@ -17,7 +17,7 @@ from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.types import DateType, NestedField, PrimitiveType, TimestampType, TimestamptzType
 
-from sluice.publication.replace_interval import IntervalOfTable, is_whole, may_hold, value_bounds
+from sluice.publication.interval_files import IntervalOfTable, is_whole, may_hold, value_bounds
 
 INTERVAL = IntervalOfTable(column="at", start=datetime(2013, 1, 5, tzinfo=UTC), end=datetime(2013, 1, 8, tzinfo=UTC))
 DAY_5 = 15710

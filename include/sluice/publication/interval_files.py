@@ -1,4 +1,4 @@
-"""Replaces an interval of a table in one commit that leaves the marks of streams alone: for backfills.
+"""The files of an interval of a table, what has changed them, and the commits of backfills, which leave marks alone.
 
 The files of the interval are exchanged for staged ones. Rows of other intervals in the same files are staged with the
 new ones, so that an interval may begin and end within files. The commit is an overwrite, also when nothing is removed:
@@ -27,7 +27,6 @@ from sluice.publication.checked_commit import (
     commit_checked,
     snapshot_of,
 )
-from sluice.publication.crash_points import Reached, unnoticed
 from sluice.publication.file_preparation import fit_files, refuse_unfit_rows
 from sluice.publication.marks import refuse_unpublishable
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
@@ -226,7 +225,7 @@ def _literal(time: datetime, kind: object) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntervalReplacement:
-    """The exchange of an interval's files.
+    """The exchange of an interval's files, unless the interval or an input has changed since the plan of the backfill.
 
     key: the publication key, for the summary. No commit is recognised by it: what another call has published, under
         whatever key, is a change like any other.
@@ -250,55 +249,29 @@ class IntervalReplacement:
     changed_inputs: Callable[[], str | None]
     replaces_rows: bool = False
 
+    def plan(self, target: Table) -> TableChange:
+        """The one commit that exchanges them, for `commit_checked`.
 
-def replace_interval(
-    catalog: Catalog,
-    replacement: IntervalReplacement,
-    *,
-    reached: Reached = unnoticed,
-    policy: RacePolicy = DEFAULT_POLICY,
-) -> int:
-    """Exchange the files of an interval in one commit, unless the interval or an input has changed since the plan.
-
-    Only the commits of this call are recognised when their answer was lost (`commit_checked`).
-
-    Returns
-    -------
-    The snapshot that made the new rows visible.
-
-    Raises
-    ------
-    IntervalChangedError: when somebody else has changed the interval or an input since; the table is unchanged.
-    DeliveryError, LakehouseError: as `commit_checked` raises them.
-    """
-    output, summary = replacement.output, {PUBLICATION_KEY: replacement.key, **replacement.summary}
-
-    def plan(target: Table) -> TableChange:
+        Raises
+        ------
+        IntervalChangedError: when somebody else has changed the interval or an input since.
+        """
         refuse_unpublishable(target)
-        refuse_unfit_rows(replacement.staging.schema(), target=target, what=replacement.key)
-        changed = change_since(
-            target,
-            head=replacement.head,
-            touched=replacement.touched,
-            interval=replacement.interval,
-            own=None if replacement.replaces_rows else output,
-        )
+        refuse_unfit_rows(self.staging.schema(), target=target, what=self.key)
+        own = None if self.replaces_rows else self.output
+        changed = change_since(target, head=self.head, touched=self.touched, interval=self.interval, own=own)
         if changed is not None:
-            raise IntervalChangedError(f"{output.target}: the interval changed while it was computed: {changed}.")
-        if (corrected := replacement.changed_inputs()) is not None:
+            raise IntervalChangedError(f"{self.output.target}: the interval changed while it was computed: {changed}.")
+        if (corrected := self.changed_inputs()) is not None:
             raise IntervalChangedError(
-                f"{output.target}: an input changed while the interval was computed: {corrected}."
+                f"{self.output.target}: an input changed while the interval was computed: {corrected}."
             )
         return TableChange(
             operation=Operation.OVERWRITE,
-            removed=replacement.touched.files,
-            added=fit_files(replacement.staged, staging=replacement.staging, target=target),
-            summary=summary,
+            removed=self.touched.files,
+            added=fit_files(self.staged, staging=self.staging, target=target),
+            summary={PUBLICATION_KEY: self.key, **self.summary},
         )
-
-    committer, what = PyIcebergCommitter(catalog), f"{replacement.key} into {output.target}"
-    landed = commit_checked(committer, output.target, plan, what=what, reached=reached, policy=policy)
-    return snapshot_of(landed, what=what)
 
 
 def append_staged(
