@@ -20,13 +20,13 @@ from pathlib import Path, PurePosixPath
 from zipfile import ZipFile
 
 import httpx
+import psutil
 
 from sluice.errors import DriverUiError
 from sluice.launching.launch_settings import LOOPBACK
 from sluice.ledger.connection import Ledger
 from sluice.ledger.driver_uis import DriverUi, find_driver_ui
 from sluice.ledger.runs import newest_run
-from sluice.processes.listening_ports import listens_on
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 
 ANSWER_SECONDS = 10.0
@@ -67,6 +67,24 @@ class UiAnswer:
     content_type: str
     body: bytes
     redirect: str | None = None
+
+
+def listens_on(pid: int, port: int) -> bool:
+    """Whether a process, or one that it has started, listens on a TCP port; false when this process may not see it."""
+    try:
+        top = psutil.Process(pid)
+        processes = [top, *top.children(recursive=True)]
+    except psutil.Error:
+        return False
+    return any(port in _ports_of(process) for process in processes)
+
+
+def _ports_of(process: psutil.Process) -> frozenset[int]:
+    try:
+        sockets = process.net_connections(kind="tcp")
+    except psutil.Error:
+        return frozenset()
+    return frozenset(one.laddr.port for one in sockets if one.status == psutil.CONN_LISTEN)
 
 
 def find_ui(

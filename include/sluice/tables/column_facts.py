@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
@@ -28,7 +30,6 @@ from pyiceberg.utils.datetime import days_to_date, micros_to_timestamp, micros_t
 
 from sluice.errors import LakehouseError
 from sluice.tables.catalog import catalog_refusals
-from sluice.tables.text_shapes import pattern_of
 
 _NUMBERS = (IntegerType, LongType, FloatType, DoubleType)
 _TIMES: Mapping[type, Callable[[int], date]] = {
@@ -37,6 +38,11 @@ _TIMES: Mapping[type, Callable[[int], date]] = {
     TimestamptzType: micros_to_timestamptz,
 }
 _IN_SETS = (StringType, IntegerType, LongType)
+_CLASSES = (("[A-Z]", "A", "Z"), ("[a-z]", "a", "z"), ("[0-9]", "0", "9"))
+
+_MOST_RUNS = 16
+"""A text of more runs of one kind of character is prose, not a code."""
+
 MOST_VALUES = 12
 """A column with more distinct values in the sample is no set."""
 
@@ -142,3 +148,37 @@ def stored_bounds(kind: PrimitiveType, field_id: int, files: Sequence[DataFile])
         return None, None
     lowest = min(from_bytes(kind, one) for one in low if one is not None)
     return lowest, max(from_bytes(kind, one) for one in high if one is not None)
+
+
+def pattern_of(texts: Iterable[str]) -> str:
+    """The pattern of texts that have the same runs of capital letters, small letters, digits and other characters in
+    the same order, such as `^[A-Z]{2}-[0-9]{1,4}$`; empty where they have not, and where nothing but one text is meant.
+
+    Letters and digits are those of ASCII; of the other characters, each is that very character.
+    """
+    kinds: list[str] | None = None
+    shortest: list[int] = []
+    longest: list[int] = []
+    for text in texts:
+        runs = [(kind, sum(1 for _ in run)) for kind, run in groupby(map(_class_of, text))]
+        lengths = [length for _, length in runs]
+        if kinds is None:
+            kinds, shortest, longest = [kind for kind, _ in runs], lengths, list(lengths)
+        if [kind for kind, _ in runs] != kinds or len(runs) > _MOST_RUNS:
+            return ""
+        shortest = list(map(min, shortest, lengths))
+        longest = list(map(max, longest, lengths))
+    if not kinds or not any(kind == name for kind in kinds for name, _, _ in _CLASSES):
+        return ""
+    runs_of_all = zip(kinds, shortest, longest, strict=True)
+    return "^" + "".join(kind + _times(low, high) for kind, low, high in runs_of_all) + "$"
+
+
+def _class_of(character: str) -> str:
+    return next((name for name, first, last in _CLASSES if first <= character <= last), re.escape(character))
+
+
+def _times(low: int, high: int) -> str:
+    if low == high:
+        return "" if low == 1 else f"{{{low}}}"
+    return f"{{{low},{high}}}"

@@ -39,8 +39,7 @@ from sluice.supervision.supervisor import Supervisor
 from sluice.tables.catalog import open_catalog
 from sluice_airflow.adapters.control_routes import with_digest
 from sluice_airflow.composition import Deployment, load_deployment
-from sluice_airflow.tasks.control_adoption import ADOPTIONS, adopt_for, plan_for
-from sluice_airflow.tasks.control_rewind import plan_back, take_back
+from sluice_airflow.tasks.control_positions import ADOPTIONS, adopt_for, plan_back, plan_for, take_back
 
 _log = logging.getLogger(__name__)
 

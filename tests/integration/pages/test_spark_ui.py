@@ -15,9 +15,8 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.driver_uis import DriverUi, find_driver_ui, record_driver_ui
 from sluice.ledger.run_values import RunObservation, RunState
 from sluice.ledger.runs import admit_run, record_end, record_process
-from sluice.pages.spark_ui import MOST_BYTES, bounded, find_ui, read_ui
+from sluice.pages.spark_ui import MOST_BYTES, bounded, find_ui, listens_on, read_ui
 from sluice.processes.driver_processes import identity_of, observe_process
-from sluice.processes.listening_ports import listens_on
 from sluice.processes.process_identity import ProcessIdentity
 
 HERE = identity_of(os.getpid())

@@ -27,7 +27,7 @@ from sluice.settings import load_settings
 from sluice.sources.source_identities import output_table_name
 from sluice.stored_keys import ADOPTION_TAG_PREFIX
 from sluice_airflow.composition import load_deployment
-from sluice_airflow.tasks.control_adoption import plan_for
+from sluice_airflow.tasks.control_positions import plan_for
 
 __all__ = ["copier"]
 

@@ -26,7 +26,7 @@ from sluice.publication.staged_batch import canonical_offsets
 from sluice.settings import load_settings
 from sluice.sources.source_identities import output_table_name
 from sluice_airflow.composition import load_deployment
-from sluice_airflow.tasks.control_adoption import adopt_for, plan_for
+from sluice_airflow.tasks.control_positions import adopt_for, plan_for
 
 __all__ = ["copier"]
 

@@ -30,7 +30,7 @@ from sluice.publication.crash_points import CrashPoint
 from sluice.publication.staged_batch import StagedBatch, canonical_offsets
 from sluice.settings import load_settings
 from sluice_airflow.composition import load_deployment
-from sluice_airflow.tasks.control_rewind import plan_back, take_back
+from sluice_airflow.tasks.control_positions import plan_back, take_back
 
 __all__ = ["copier"]
 

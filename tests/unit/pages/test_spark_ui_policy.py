@@ -10,8 +10,7 @@ import sys
 import pytest
 
 from sluice.launching.launch_settings import LOOPBACK
-from sluice.pages.spark_ui import _shown, read_static_file
-from sluice.processes.listening_ports import listens_on
+from sluice.pages.spark_ui import _shown, listens_on, read_static_file
 from sluice_airflow.pages.page_guard import spark_ui_policy
 
 BASE = "/sluice/streams/clicks/spark/proxy/local-1"

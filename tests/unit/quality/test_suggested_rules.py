@@ -15,9 +15,8 @@ from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.declarations.yaml_document import read_document
 from sluice.quality.suggested_rules import as_patch, suggest_rules
-from sluice.tables.column_facts import ColumnFacts, read_column_facts
+from sluice.tables.column_facts import ColumnFacts, pattern_of, read_column_facts
 from sluice.tables.declared_tables import create_or_evolve_table
-from sluice.tables.text_shapes import pattern_of
 
 DECLARED = {
     "table": "a.b",

@@ -10,7 +10,6 @@ from itertools import islice
 from sluice.declarations.checks.backfill_checks import backfill_problems, unfollowable_sources
 from sluice.declarations.checks.circles import circles, files_read_again, replaced_rows, self_triggers
 from sluice.declarations.checks.combinations import forbidden_combinations, unobservable_limits
-from sluice.declarations.checks.decoded_columns import undecodable_columns
 from sluice.declarations.checks.expectations import unknown_columns
 from sluice.declarations.checks.masked_columns import unknown_masked_columns
 from sluice.declarations.checks.not_yet import refused_parts
@@ -81,7 +80,7 @@ def find_problems(
         *(found for one in streams for found in islice(referenced_problems(one, by_name, known), MOST_PROBLEMS)),
         *(found for one in tables for found in islice(referenced_problems(one, by_name, known), MOST_PROBLEMS)),
         *(found for stream in streams for found in islice(unknown_masked_columns(stream, by_name), MOST_PROBLEMS)),
-        *(problem for stream in streams for problem in undecodable_columns(stream, by_name)),
+        *(problem for stream in streams for problem in _undecodable_columns(stream, by_name)),
         *(problem for stream in streams for problem in islice(backfill_problems(stream, by_name), MOST_PROBLEMS)),
         *(problem for stream in streams for problem in islice(files.problems(stream), MOST_PROBLEMS)),
     ]
@@ -255,6 +254,27 @@ def _watermark_problems(
         yield _problem(
             stream, path, f"event time is a {' or '.join(_EVENT_TIME_TYPES)}, and {column_name} is a {column.type}."
         )
+
+
+def _undecodable_columns(stream: LoadedStream, tables: Mapping[str, LoadedTable]) -> Iterator[DeclarationError]:
+    """Each column of a declared table that an input cannot decode. A table without a file is checked at the start."""
+    for name, declared in stream.declaration.inputs.items():
+        source = declared.declared_source.iceberg
+        if source is None or source.value is None or source.table not in tables:
+            continue
+        kinds = {column.name: kind_of(column.column_type) for column in tables[source.table].declaration.columns}
+        fit = ("binary", "string") if source.value.format == "json" else ("binary",)
+        meant = "" if source.value_column in kinds else did_you_mean(source.value_column, kinds)
+        if (kind := kinds.get(source.value_column)) is None:
+            problem = f"{source.table} has no column {source.value_column}; it has {listed(kinds)}."
+        elif kind not in fit:
+            problem = (
+                f"{source.value.format} is in a column of {' or '.join(fit)}, and {source.value_column} is {kind}."
+            )
+        else:
+            continue
+        place: KeyPath = ("inputs", name, "stream", "iceberg", "value_column")
+        yield _problem(stream, place, problem, next_step=meant or "Name the column that holds the values.")
 
 
 def _no_such_column(stream: LoadedStream, path: KeyPath, column: str, table: LoadedTable) -> DeclarationError:

@@ -1,7 +1,7 @@
-"""Adopts the table of a stream for the DAG `stream_control`, which knows streams and no tables.
+"""Adopts the table of a stream, or takes the stream back to a batch, for the DAG `stream_control`.
 
-Who may act on one stream decides about its own rows alone: a table that several streams write is left to the command
-line.
+That DAG knows streams and no tables. Who may act on one stream decides about its own rows alone: a table that several
+streams write, and readers that would stay behind, are left to the command line.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from sluice.ledger.connection import Ledger
 from sluice.positions.adopt_table import adopt_table, streams_of
 from sluice.positions.adoption import AdoptionWay
 from sluice.positions.adoption_plan import AdoptionPlan, plan_adoption
+from sluice.positions.rewind_plan import RewindPlan, plan_rewind
+from sluice.positions.rewind_stream import rewind_stream
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import load_table
 from sluice_airflow.composition import Deployment
@@ -80,3 +82,61 @@ def adopt_for(
         planned=planned,
         asked_by=asked_by,
     )
+
+
+def plan_back(deployment: Deployment, ledger: Ledger, stream: LoadedStream, batch: int | None) -> RewindPlan:
+    """The plan that takes a stream back to a batch of its open generation.
+
+    Raises
+    ------
+    UsageError: without a batch. UnpublishableError: when the plan is refused.
+    DeliveryError, LakehouseError, LedgerError: when something cannot be read.
+    """
+    settings = deployment.settings
+    plan = plan_rewind(
+        ledger,
+        open_catalog(settings),
+        load_declarations(settings.pipelines),
+        settings,
+        stream=stream.name,
+        batch=_required(stream, batch),
+    )
+    plan.require_unrefused()
+    return plan
+
+
+def take_back(
+    deployment: Deployment,
+    ledger: Ledger,
+    stream: LoadedStream,
+    batch: int | None,
+    *,
+    planned: str | None,
+    asked_by: str,
+) -> RewindPlan:
+    """Carry out what was approved.
+
+    Raises
+    ------
+    UsageError: without a batch, or when it is another plan than was approved. SluiceError: as `rewind_stream`.
+    """
+    settings = deployment.settings
+    return rewind_stream(
+        ledger,
+        open_catalog(settings),
+        load_declarations(settings.pipelines),
+        settings,
+        stream=stream.name,
+        batch=_required(stream, batch),
+        planned=planned,
+        asked_by=asked_by,
+    )
+
+
+def _required(stream: LoadedStream, batch: int | None) -> int:
+    if batch is None:
+        raise UsageError(
+            f"To which batch {stream.name} goes back is not chosen.",
+            next_step="Fill in the field batch: its page lists the batches.",
+        )
+    return batch
