@@ -49,7 +49,7 @@ from sluice.pages.table_page import load_table_page
 from sluice.pages.table_selection import TableSelection, counts_of
 from sluice.quality.judged_rules import TableRules, judged_rules, writers_of
 from sluice.quality.rule_results import read_report
-from sluice.supervision.stream_status import observe_row
+from sluice.supervision.stream_status import observe_rows
 
 MOST_FIRST_MS = 1000.0
 MOST_REFRESH_MS = 150.0
@@ -334,7 +334,7 @@ def measure(ledger: Ledger, declared: DeclaredNow, *, refreshes: int) -> bool:
     refresh = milliseconds(lambda: streams_page(ledger, declared), times=20)
     launcher = ObservingLauncher()
     alone = milliseconds(
-        lambda: [observe_row(one, ledger=ledger, launcher=launcher, heads=None) for one in streams], times=3
+        lambda: [observe_rows([one], ledger=ledger, launcher=launcher, heads=None)[0] for one in streams], times=3
     )
     one = milliseconds(lambda: one_page(ledger, declared), times=20)
     tables = tables_page(ledger, declared)

@@ -27,11 +27,11 @@ from benchmarks.delivery_time import COLUMNS, Bench, fill_topic, open_bench
 from benchmarks.paired_turns import Limit, Turn, print_turns, speed, take_turns
 from pyspark.sql import DataFrame
 from rich.console import Console
+from tests.fixtures.ledger_rows import recent_rule_results
 from tests.fixtures.workshop import Workshop
 
 from sluice.declarations.rule_declaration import RuleDeclaration
 from sluice.declarations.rule_kinds import BATCH_KINDS, UNIQUE_IN_TABLE
-from sluice.ledger.batch_rules import recent_rule_results
 from sluice_spark.query.batch_conditions import judge_batch
 
 BROKEN = "id % 100 = 7"

@@ -110,24 +110,6 @@ def add_rule_results(connection: Connection, results: Sequence[RuleResult]) -> N
         connection.execute(insert(StoredRuleResult).values(**values_of(result)).on_conflict_do_nothing())
 
 
-def recent_rule_results(
-    ledger: Ledger, *, table: str | None = None, stream: str | None = None, limit: int = 100
-) -> tuple[RuleResult, ...]:
-    """The newest results of a table, whichever stream has written it, or of a stream; newest first.
-
-    Parameters
-    ----------
-    table, stream: one of them, or both.
-    """
-    query = select(*_COLUMNS).order_by(StoredRuleResult.number.desc()).limit(limit)
-    if table is not None:
-        query = query.where(StoredRuleResult.table == table)
-    if stream is not None:
-        query = query.where(StoredRuleResult.stream == stream)
-    with ledger.transaction() as connection:
-        return tuple(record_of(RuleResult, row) for row in connection.execute(query).all())
-
-
 def rule_results_of_tables(
     ledger: Ledger, written: Sequence[tuple[str, str]], *, limit: int
 ) -> Mapping[str, tuple[RuleResult, ...]]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from pydantic import TypeAdapter
 from sqlalchemy import Identity, Index, insert, select
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -88,7 +87,6 @@ class CheckpointCheck(LedgerTable, record=CheckpointObservation):
     number: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
 
 
-_FINDINGS = TypeAdapter(tuple[CheckpointFinding, ...])
 _COLUMNS = CheckpointCheck.columns(without=("number",))
 
 

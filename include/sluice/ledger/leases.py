@@ -28,15 +28,12 @@ from sqlalchemy import (
     func,
     literal,
     or_,
-    select,
     update,
 )
 from sqlalchemy.dialects.postgresql import insert
 
 from sluice.errors import LedgerError
-from sluice.ledger.connection import Ledger
 from sluice.ledger.ledger_table import LedgerTable
-from sluice.ledger.stored_values import record_of
 
 LEASE_SECONDS = 240.0
 """How long a lease is valid after its newest renewal, by the database's clock. It bounds how long a stream stays
@@ -141,13 +138,6 @@ def renew(connection: Connection, *, run_id: str) -> bool:
 def release(connection: Connection, *, run_id: str) -> None:
     """Free the lease that a run holds; nothing happens when it holds none."""
     connection.execute(update(Lease).where(Lease.run_id == run_id).values(expires_at=None))
-
-
-def find_lease(ledger: Ledger, stream: str) -> LeaseObservation | None:
-    """The lease of a stream; none before its first run."""
-    with ledger.transaction() as connection:
-        row = connection.execute(select(*Lease.columns()).where(Lease.stream == stream)).one_or_none()
-    return None if row is None else record_of(LeaseObservation, row)
 
 
 def _token_above(token: ColumnElement[Any]) -> ColumnElement[int]:

@@ -8,7 +8,6 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from pydantic import TypeAdapter
 from sqlalchemy import ARRAY, Identity, Index, Row, Text, delete, func, insert, literal, select, true
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Mapped, mapped_column
@@ -95,7 +94,6 @@ class QualityResult(LedgerTable, record=QualityObservation):
     number: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
 
 
-_DETAILS = TypeAdapter(tuple[ExpectationObservation, ...])
 _COLUMNS = QualityResult.columns(without=("number",))
 
 

@@ -114,11 +114,6 @@ def observe_rows(
     )
 
 
-def observe_row(wanted: LoadedStream, *, ledger: Ledger, launcher: Launcher, heads: SourceHeads | None) -> StreamRow:
-    """Observe one stream now; see `observe_rows`."""
-    return observe_rows([wanted], ledger=ledger, launcher=launcher, heads=heads)[0]
-
-
 def _lag(judged: JudgedStream, ledger: Ledger, heads: SourceHeads) -> LagObservation:
     """Against the newest batch of now: what was read since an older one would count as unread."""
     if judged.declared is None:

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Connection, event, insert, text
+from tests.fixtures.ledger_rows import find_lease
 from tests.integration.ledger.test_batches import a_batch
 
 from sluice.ledger.batch_history import stream_history
 from sluice.ledger.batches import newest_batch, record_batch
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.desired_states import find_desired_state, set_desired_state
-from sluice.ledger.leases import find_lease
 from sluice.ledger.progress_samples import SourceSample
 from sluice.ledger.run_values import DesiredState, RunState
 from sluice.ledger.runs import admit_run, beat, newest_runs, recent_runs, record_end

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy import ColumnElement, select, text, update
 from sqlalchemy.dialects import postgresql
+from tests.fixtures.ledger_rows import find_lease
 
 from sluice import ledger as ledger_package
 from sluice.errors import LedgerError
@@ -32,7 +33,6 @@ from sluice.ledger.checkpoint_checks import (
     record_checkpoint_check,
 )
 from sluice.ledger.connection import Ledger
-from sluice.ledger.leases import find_lease
 from sluice.ledger.ledger_table import LedgerTable
 from sluice.ledger.progress_samples import LagObservation, record_progress_sample
 from sluice.ledger.retention import Retention, RetentionResult, apply_retention

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import pytest
 import yaml
 from sqlalchemy import insert, select
+from tests.fixtures.ledger_rows import recent_rule_results
 from tests.fixtures.publication import Workbench
 from tests.integration.cli.test_operations import Copier, copier
 from tests.integration.maintenance.conftest import offset
@@ -27,7 +28,7 @@ from tests.integration.positions.test_rewinds import (
 from sluice.checkpoints.checkpoint_copies import copies_location, copy_checkpoint, list_copies
 from sluice.checkpoints.checkpoint_files import open_checkpoint_files
 from sluice.ledger.announcements import Announcement
-from sluice.ledger.batch_rules import RuleCount, RuleResult, recent_rule_results
+from sluice.ledger.batch_rules import RuleCount, RuleResult
 from sluice.ledger.batches import BatchObservation, PublicationKey, newest_batch, record_batch
 from sluice.ledger.generations import record_identities
 from sluice.ledger.held_batches import HeldBatch, hold_batch

@@ -8,10 +8,10 @@ import pytest
 from sqlalchemy.engine import URL
 from tests.fixtures.drivers import await_condition
 from tests.fixtures.ledger_copies import ReplaceableLedger, replaceable_ledger
+from tests.fixtures.ledger_rows import find_lease
 
 from sluice.errors import LeaseLostError, UnknownRunError
 from sluice.ledger.connection import Ledger, open_ledger
-from sluice.ledger.leases import find_lease
 from sluice.ledger.run_values import RunObservation, RunState
 from sluice.ledger.runs import admit_run, beat, find_run, record_end
 from sluice.publication.repair import raise_token

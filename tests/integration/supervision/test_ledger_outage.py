@@ -11,10 +11,10 @@ import psutil
 import pytest
 from tests.fixtures.drivers import await_condition
 from tests.fixtures.ledger import PostgresServer, administer, running_postgres
+from tests.fixtures.ledger_rows import find_lease
 
 from sluice.errors import LeaseLostError, LedgerUnreachableError
 from sluice.ledger.connection import Ledger, database_time, open_ledger
-from sluice.ledger.leases import find_lease
 from sluice.ledger.migrations import upgrade
 from sluice.ledger.run_values import RunObservation, RunState
 from sluice.ledger.runs import admit_run, beat, find_run, record_end

@@ -12,7 +12,7 @@ from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.ledger.connection import Ledger
 from sluice.ledger.runs import beat, newest_run
 from sluice.pages.stream_lines import observe_streams
-from sluice.supervision.stream_status import observe_row
+from sluice.supervision.stream_status import observe_rows
 from sluice.supervision.stream_verdict import StreamState
 from sluice.supervision.supervision_decision import SupervisionReason
 from sluice.supervision.supervisor import Supervisor, plan_supervision, supervise
@@ -50,7 +50,7 @@ def test_hosts_with_different_files_are_seen_alike_by_supervisor_command_line_an
         beat(ledger, again.run_id)
 
     decision = plan_supervision(HERE, ledger=ledger, launcher=launcher).decision
-    row = observe_row(HERE, ledger=ledger, launcher=launcher, heads=None)
+    row = observe_rows([HERE], ledger=ledger, launcher=launcher, heads=None)[0]
     (line,) = observe_streams(ledger, declared(HERE), launcher=launcher, may_read=frozenset, with_history=False).lines
 
     assert (decision.reason, decision.is_healthy) == (SupervisionReason.FILES_DIFFER, False)

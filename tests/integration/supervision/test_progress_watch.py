@@ -34,7 +34,7 @@ from sluice.sources.source_heads import SourceHeads
 from sluice.supervision.progress_decision import BECAUSE_STALLED, ProgressState
 from sluice.supervision.progress_watch import watch_progress, writers_that_defer
 from sluice.supervision.reconciler import reconcile_all
-from sluice.supervision.stream_status import observe_row
+from sluice.supervision.stream_status import observe_rows
 from sluice.supervision.supervision_decision import SupervisionAction, SupervisionReason
 from sluice.supervision.supervisor import Supervisor, read_to_judge, supervise
 from sluice.supervision.time_limits import STOPPED_WITHIN
@@ -156,7 +156,7 @@ def test_a_hung_driver_is_seen_by_what_it_leaves_unread_and_replaced_once(
     reconcile(supervisor, wanted, dag=UNPAUSED)
     asked = find_run(ledger, run.run_id)
     assert asked.end_asked_because == BECAUSE_STALLED
-    assert observe_row(wanted, ledger=ledger, launcher=launcher, heads=None).verdict.state == "stopping"
+    assert observe_rows([wanted], ledger=ledger, launcher=launcher, heads=None)[0].verdict.state == "stopping"
 
     with ledger.transaction() as connection:
         connection.execute(text("UPDATE sluice.runs SET end_asked_at = end_asked_at - :by"), {"by": STOPPED_WITHIN})
@@ -190,13 +190,13 @@ def test_a_stalled_stream_is_reported_and_left_alone_when_nothing_else_is_declar
     assert find_run(ledger, run.run_id).end_asked_at is None
     (alert,) = reconcile_all(supervisor, declaring(wanted), observe_dag=lambda _: UNPAUSED, number=0)
     assert alert.reason == "stalled"
-    verdict = observe_row(wanted, ledger=ledger, launcher=launcher, heads=None).verdict
+    verdict = observe_rows([wanted], ledger=ledger, launcher=launcher, heads=None)[0].verdict
     assert (verdict.state, verdict.is_healthy) == ("stalled", False)
     assert "20 rows have waited for 30 min" in verdict.explanation
 
     bring_batch(ledger, run, topic, number=1, up_to=30)
     assert reconcile_all(supervisor, declaring(wanted), observe_dag=lambda _: UNPAUSED, number=0) == ()
-    verdict = observe_row(wanted, ledger=ledger, launcher=launcher, heads=None).verdict
+    verdict = observe_rows([wanted], ledger=ledger, launcher=launcher, heads=None)[0].verdict
     assert (verdict.state, verdict.is_healthy) == ("idle", True)
 
 

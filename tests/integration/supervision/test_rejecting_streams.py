@@ -23,7 +23,7 @@ from sluice.ledger.stream_troubles import all_troubles
 from sluice.pages.stream_lines import observe_streams
 from sluice.sources.source_heads import SourceHeads
 from sluice.supervision.alerts import report_good_increment
-from sluice.supervision.stream_status import observe_row
+from sluice.supervision.stream_status import observe_rows
 from sluice.supervision.stream_verdict import StreamState
 from sluice.supervision.supervisor import Supervisor
 
@@ -123,7 +123,7 @@ def test_one_bad_record_of_a_quiet_topic_is_settled_by_another_declaration(ledge
 
 def states(ledger: Ledger, launcher: FakeLauncher, stream: LoadedStream) -> set[StreamState]:
     """The state on the command line and on the pages."""
-    row = observe_row(stream, ledger=ledger, launcher=launcher, heads=None)
+    row = observe_rows([stream], ledger=ledger, launcher=launcher, heads=None)[0]
     seen = observe_streams(ledger, declared(stream), launcher=launcher, may_read=frozenset, with_history=False)
     assert not row.verdict.is_healthy
     assert [line.next_step for line in seen.unhealthy] == [row.verdict.next_step] != [""]

@@ -12,7 +12,7 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.run_values import DesiredState
 from sluice.ledger.runs import beat, newest_run, recent_runs
-from sluice.supervision.stream_status import observe_row
+from sluice.supervision.stream_status import observe_rows
 from sluice.supervision.stream_verdict import StreamState, verdict_of
 from sluice.supervision.supervision_decision import SupervisionAction, SupervisionReason
 from sluice.supervision.supervisor import Supervisor, plan_supervision, supervise
@@ -66,7 +66,7 @@ def test_a_host_that_only_replaces_stops_too_and_the_one_that_starts_reports_it(
     alert = reconcile(supervisor, WANTED, dag=UNPAUSED).supervised.decision
     assert (alert.action, alert.reason) == (SupervisionAction.ADOPT, SupervisionReason.FILES_DIFFER)
     for wanted in (WANTED, other):
-        verdict = observe_row(wanted, ledger=ledger, launcher=launcher, heads=None).verdict
+        verdict = observe_rows([wanted], ledger=ledger, launcher=launcher, heads=None)[0].verdict
         assert (verdict.state, verdict.is_healthy) == (StreamState.FILES_DIFFER, False)
     asked = set_desired_state(ledger, "flights", DesiredState.RUNNING, requested_by="ann")
     assert asked.changed_at is not None

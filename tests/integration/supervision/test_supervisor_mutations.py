@@ -14,6 +14,7 @@ from typing import Literal
 import pytest
 from sqlalchemy import text
 from tests.fakes.launcher import FakeLauncher, reborn
+from tests.fixtures.ledger_rows import find_lease
 from tests.fixtures.streams import continuous_stream
 from tests.fixtures.tampered_ledger import without_condition
 
@@ -21,7 +22,6 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import LedgerError
 from sluice.ledger import leases
 from sluice.ledger.connection import Ledger, database_time
-from sluice.ledger.leases import find_lease
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import admit_run, beat, find_run, record_end, record_process, take_over
 from sluice.ledger.stream_records import StreamRecords

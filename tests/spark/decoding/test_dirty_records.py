@@ -6,12 +6,12 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+from tests.fixtures.ledger_rows import recent_rule_results
 from tests.fixtures.replays import name_in, run_of
 from tests.fixtures.workshop import Workshop
 from tests.spark.decoding.test_decoding import sent
 
 from sluice.demo.lakehouse_copy import SEEN, copy_lakehouse
-from sluice.ledger.batch_rules import recent_rule_results
 from sluice.ledger.batches import totals
 from sluice.record_values.rejection import LARGEST_VALUE_BYTES, too_large
 

@@ -9,13 +9,14 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 from tests.fixtures.faulty_drivers import declare_lost
+from tests.fixtures.ledger_rows import recent_rule_results
 from tests.fixtures.streams_of_tables import dying_at
 from tests.fixtures.workshop import Workshop
 
 from sluice.declarations.rule_declaration import RuleDeclaration
 from sluice.declarations.rule_kinds import BATCH_KINDS
 from sluice.errors import DeclarationError
-from sluice.ledger.batch_rules import RuleCount, recent_rule_results
+from sluice.ledger.batch_rules import RuleCount
 from sluice.ledger.held_batches import find_held
 from sluice.operations import OperationVerb
 from sluice.publication.crash_points import CrashPoint

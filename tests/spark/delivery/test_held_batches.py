@@ -11,6 +11,7 @@ import pytest
 from tests.fixtures.drill import sampled
 from tests.fixtures.drivers import await_condition
 from tests.fixtures.faulty_drivers import declare_lost, faulty_driver
+from tests.fixtures.ledger_rows import recent_rule_results
 from tests.fixtures.refreshes import refresh
 from tests.fixtures.stack import Stack
 from tests.fixtures.streams_of_tables import dying_at
@@ -18,7 +19,6 @@ from tests.fixtures.workshop import Workshop
 
 from sluice.declarations.load_declarations import load_declarations
 from sluice.errors import LedgerError, UnpublishableError, UsageError
-from sluice.ledger.batch_rules import recent_rule_results
 from sluice.ledger.batches import recent_batches
 from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.held_batches import HeldDecision, find_held

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.fixtures.ledger_rows import recent_rule_results
 from tests.fixtures.workshop import Workshop
 
 from sluice.declarations.iceberg_output import IcebergOutput
@@ -15,7 +16,7 @@ from sluice.declarations.rule_declaration import RuleDeclaration
 from sluice.declarations.rule_kinds import ROW_KINDS
 from sluice.declarations.table_declaration import ExpectationDeclaration
 from sluice.errors import DeclarationError
-from sluice.ledger.batch_rules import RuleCount, recent_rule_results
+from sluice.ledger.batch_rules import RuleCount
 from sluice.ledger.batches import PublicationKey
 from sluice_spark.delivery.batch_audit import BatchAudit, RuleBrokenError
 from sluice_spark.quality.expectation_results import evaluate

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tests.fixtures.faulty_drivers import declare_lost
+from tests.fixtures.ledger_rows import recent_rule_results
 from tests.fixtures.streams_of_tables import dying_at
 from tests.fixtures.workshop import Workshop
 
 from sluice.declarations.rule_declaration import RuleDeclaration
-from sluice.ledger.batch_rules import RuleCount, recent_rule_results
+from sluice.ledger.batch_rules import RuleCount
 from sluice.ledger.batches import PublicationKey
 from sluice.publication.crash_points import CrashPoint
 from sluice_spark.delivery.batch_audit import BatchAudit, Results

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from tests.fixtures.faulty_drivers import declare_lost
+from tests.fixtures.ledger_rows import recent_rule_results
 from tests.fixtures.streams_of_tables import dying_at
 from tests.fixtures.workshop import Workshop
 
 from sluice.declarations.iceberg_output import IcebergOutput
 from sluice.declarations.rule_declaration import RuleDeclaration
 from sluice.errors import DeliveryError
-from sluice.ledger.batch_rules import recent_rule_results
 from sluice.ledger.batches import PublicationKey
 from sluice.ledger.held_batches import find_held
 from sluice.operations import OperationVerb
