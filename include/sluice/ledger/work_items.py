@@ -32,6 +32,7 @@ from sluice.errors import LedgerError
 from sluice.ledger.applications import is_alive, return_lost_items
 from sluice.ledger.connection import Ledger
 from sluice.ledger.ledger_table import LedgerTable
+from sluice.ledger.stored_values import record_of
 from sluice.ledger.stream_troubles import end_trouble
 from sluice.ledger.work_selects import named, select_observations, select_probation, select_waiting
 from sluice.ledger.work_tables import Application, WorkRow, announced
@@ -153,7 +154,7 @@ def observation_of(item: str, row: Row[Any] | None) -> WorkObservation:
     """
     if row is None:
         raise LedgerError(f"The ledger knows no work item {item}.", next_step="Clear the task: it asks again.")
-    return WorkObservation(**dict(row._mapping) | {"state": WorkState(row.state)})
+    return record_of(WorkObservation, row)
 
 
 def find_pool(ledger: Ledger, item: str) -> Pool | None:
@@ -167,14 +168,14 @@ def find_items(ledger: Ledger, *, limit: int) -> tuple[tuple[WorkItem, WorkState
     """The newest items with their states, newest first."""
     newest = select(*WorkRow.__table__.columns).order_by(WorkRow.asked_at.desc()).limit(limit)
     with ledger.transaction() as connection:
-        return tuple((_item_of(row), WorkState(row.state)) for row in connection.execute(newest))
+        return tuple((record_of(WorkItem, row), WorkState(row.state)) for row in connection.execute(newest))
 
 
 def open_items(ledger: Ledger, kind: WorkKind) -> tuple[WorkItem, ...]:
     """The items of a kind that wait or are being done."""
     found = select(*WorkRow.__table__.columns).where(WorkRow.kind == kind, _IS_OPEN)
     with ledger.transaction() as connection:
-        return tuple(_item_of(row) for row in connection.execute(found))
+        return tuple(record_of(WorkItem, row) for row in connection.execute(found))
 
 
 def find_items_named(ledger: Ledger, beginning: str) -> tuple[str, ...]:
@@ -222,7 +223,9 @@ def claim(ledger: Ledger, application: str, choose: Choose) -> tuple[WorkItem, .
         pool = connection.execute(mine.with_for_update()).one_or_none()
         if pool is None:
             return ()
-        chosen = choose([_item_of(row) for row in connection.execute(select_waiting(pool.pool, pool.digest))])
+        chosen = choose(
+            [record_of(WorkItem, row) for row in connection.execute(select_waiting(pool.pool, pool.digest))]
+        )
         return _claimed(connection, application, [one.item for one in chosen]) if chosen else ()
 
 
@@ -238,7 +241,7 @@ def _claimed(connection: Connection, application: str, items: Sequence[str]) -> 
         )
         .returning(*WorkRow.__table__.columns, announced(WorkRow.item))
     )
-    found = {row.item: _item_of(row) for row in connection.execute(claimed)}
+    found = {row.item: record_of(WorkItem, row) for row in connection.execute(claimed)}
     has_claimed = update(Application).where(Application.application == application).values(claimed_at=func.now())
     connection.execute(has_claimed)
     return tuple(found[item] for item in items)
@@ -321,20 +324,6 @@ def _remove(
         removed += gone
         if gone < _AT_ONCE:
             return removed
-
-
-def _item_of(row: Any) -> WorkItem:
-    return WorkItem(
-        item=row.item,
-        kind=WorkKind(row.kind),
-        subject=row.subject,
-        payload=row.payload,
-        asked_by=row.asked_by,
-        asked_at=row.asked_at,
-        attempt=row.attempt,
-        runs_alone=row.runs_alone,
-        linger_seconds=row.linger_seconds,
-    )
 
 
 def _ended(state: WorkState) -> dict[str, Any]:
