@@ -97,7 +97,7 @@ def swap_shadow(
     _refuse_ended(ledger, refresh)
     _refuse_shortened(catalog, stream)
     shadow = load_target_state(catalog, built)
-    end = _end_of(shadow, built)
+    end = end_of_shadow(shadow, built)
     for one in exchanged:
         take_over(catalog, one.output, token=token)
     _close_replays(catalog, ledger, exchanged)
@@ -137,7 +137,13 @@ def _close_replays(catalog: Catalog, ledger: Ledger, exchanged: Sequence[Exchang
         lane.close(stream=output.stream, at=database_time(ledger))
 
 
-def _end_of(shadow: TargetState, output: StagedOutput) -> MarkPosition:
+def end_of_shadow(shadow: TargetState, output: StagedOutput) -> MarkPosition:
+    """How far a shadow has read.
+
+    Raises
+    ------
+    UnpublishableError: when it has read nothing, or has delete files: an exchange would bring their rows back.
+    """
     end = shadow.position(output)
     if end.end_offsets_digest is None:
         raise UnpublishableError(f"{output.stream} has read nothing.", next_step="Repeat the command.")

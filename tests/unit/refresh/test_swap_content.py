@@ -17,12 +17,13 @@ from sluice.publication.chain import MarkPosition
 from sluice.publication.checked_commit import NothingToCommit, snapshot_of
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.file_preparation import fit_files
-from sluice.publication.marks import find_lost_mark
+from sluice.publication.marks import find_lost_mark, load_target_state
 from sluice.publication.publish_batches import live_files
 from sluice.publication.staged_batch import StagedOutput
 from sluice.publication.staging_table import load_staging_table
 from sluice.refresh.observe_refresh import delete_files_of
 from sluice.refresh.swap_content import NewContent, swap_content
+from sluice.refresh.swap_shadow import end_of_shadow
 
 
 @pytest.fixture
@@ -92,6 +93,16 @@ def test_a_delete_file_that_comes_before_the_commit_is_noticed(bench: Workbench)
         emptied(bench, add_once)
 
     assert (points, bench.mark().generation) == ([CrashPoint.CHECKED], 1)
+
+
+def test_a_shadow_with_delete_files_is_no_new_content(bench: Workbench) -> None:
+    """Its data files hold rows that it does not."""
+    before = end_of_shadow(load_target_state(bench.catalog, bench.output), bench.output)
+    assert (before.generation, before.batch) == (1, 0)
+    add_delete_file(bench.target())
+
+    with pytest.raises(UnpublishableError, match=r"The shadow n\.flights has delete files"):
+        end_of_shadow(load_target_state(bench.catalog, bench.output), bench.output)
 
 
 def test_a_table_never_gets_new_content_of_which_a_file_is_gone(bench: Workbench) -> None:
