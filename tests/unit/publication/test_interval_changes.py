@@ -214,6 +214,35 @@ def test_an_interval_is_not_replaced_when_an_input_was_corrected_meanwhile(table
     assert ids_of(table) == [1, 2]
 
 
+def test_an_interval_is_not_replaced_when_it_has_changed_meanwhile(table: Table) -> None:
+    plan = planned(table)
+    append(table, 5, 3)
+    foreign = table.metadata.current_snapshot_id
+
+    with pytest.raises(IntervalChangedError, match=f"the interval changed .*: snapshot {foreign} added rows to it"):
+        replaced(table, staged_row(table, 8), plan=plan)
+
+    assert ids_of(table) == [1, 2, 3]
+
+
+def test_what_the_stream_appends_meanwhile_stays_beside_the_new_rows(table: Table) -> None:
+    plan = planned(table)
+    append(table, 5, 3, batch_of="flights")
+
+    with pytest.raises(IntervalChangedError, match="added rows to it"):
+        replaced(table, staged_row(table, 8), plan=plan, replaces_rows=True)
+    replaced(table, staged_row(table, 9), plan=plan)
+
+    assert ids_of(table) == [1, 3, 9]
+
+
+def test_an_interval_of_a_table_of_another_version_is_not_replaced(table: Table) -> None:
+    old = table.catalog.create_table("n.old", SCHEMA, properties={"format-version": "1"})
+
+    with pytest.raises(UnpublishableError, match=r"n\.old has format version 1"):
+        replacement(table, staged_row(table, 8)).plan(old)
+
+
 def test_rows_are_not_published_into_a_table_without_one_of_their_columns(table: Table) -> None:
     """Somebody drops it between staging and commit."""
     staging = staged_row(table, 8)
@@ -243,10 +272,20 @@ def staged_row(table: Table, number: int) -> Table:
     return staging
 
 
-def replaced(table: Table, staging: Table, *, corrected: str | None = None) -> int:
-    """Replace the interval by what is staged, as the first attempt that the ledger knows. corrected: an input."""
-    head, touched = planned(table.refresh())
-    replacement = IntervalReplacement(
+def replacement(
+    table: Table,
+    staging: Table,
+    *,
+    corrected: str | None = None,
+    plan: tuple[int | None, TouchedFiles] | None = None,
+    replaces_rows: bool = False,
+) -> IntervalReplacement:
+    """The exchange of the interval for what is staged, as the first attempt that the ledger knows.
+
+    corrected: an input. plan: the table as it is now when it is unset. replaces_rows: whether batches of the stream do.
+    """
+    head, touched = plan or planned(table.refresh())
+    return IntervalReplacement(
         output=OWN,
         key="flights/backfill/5/1",
         interval=INTERVAL,
@@ -256,9 +295,22 @@ def replaced(table: Table, staging: Table, *, corrected: str | None = None) -> i
         staged=live_files(staging),
         summary={},
         changed_inputs=lambda: corrected,
+        replaces_rows=replaces_rows,
     )
+
+
+def replaced(
+    table: Table,
+    staging: Table,
+    *,
+    corrected: str | None = None,
+    plan: tuple[int | None, TouchedFiles] | None = None,
+    replaces_rows: bool = False,
+) -> int:
+    """Replace the interval by what is staged; see `replacement`."""
+    made = replacement(table, staging, corrected=corrected, plan=plan, replaces_rows=replaces_rows)
     what = "an interval of n.t"
-    return snapshot_of(commit_checked(PyIcebergCommitter(table.catalog), "n.t", replacement.plan, what=what), what=what)
+    return snapshot_of(commit_checked(PyIcebergCommitter(table.catalog), "n.t", made.plan, what=what), what=what)
 
 
 def ids_of(table: Table) -> list[int]:
