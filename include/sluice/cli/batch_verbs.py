@@ -14,9 +14,9 @@ from sluice.cli.terminal import AsJson, DryRun, StreamName, Yes, console, print_
 from sluice.errors import UsageError
 from sluice.launching.job_output import json_value
 from sluice.operations import OperationVerb
-from sluice.publication.batch_commands import BatchView, observe_batches
 from sluice.publication.batch_rejection import plan_rejection
 from sluice.publication.batch_rejection import reject as reject_batch
+from sluice.publication.batch_views import BatchView, observe_batches
 from sluice.publication.held_decisions import broken_samples, decide, holds_batch, plan_decision
 from sluice.publication.settle_output import SettlementVerb, abandon_output, plan_settlement, publish_output
 from sluice.tables.catalog import open_catalog

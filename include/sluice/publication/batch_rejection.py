@@ -25,7 +25,7 @@ from sluice.ledger.held_batches import HeldDecision, decide_held, find_held, let
 from sluice.ledger.run_values import RunObservation
 from sluice.ledger.runs import beat
 from sluice.operations import OperationPlan, OperationVerb, Stake, steps_of
-from sluice.publication.batch_commands import OutputView, output_views
+from sluice.publication.batch_views import OutputView, output_views
 from sluice.publication.command_runs import CommandMode, refuse_live_run, run_of_command
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.mark_moves import reject_batch

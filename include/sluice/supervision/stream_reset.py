@@ -22,8 +22,8 @@ from sluice.ledger.events import EventAction
 from sluice.ledger.generations import GenerationObservation, checkpoint_of, find_generation
 from sluice.ledger.next_generation import open_next_generation, require_at_rest
 from sluice.operations import OperationPlan, OperationVerb, Refusal, RefusalReason, Stake, steps_of
-from sluice.publication.batch_commands import BatchState, BatchView, observe_batches
 from sluice.publication.batch_rejection import returning_sentence
+from sluice.publication.batch_views import BatchState, BatchView, observe_batches
 from sluice.settings import Settings
 from sluice.supervision.observed_starts import observe_starts
 from sluice.supervision.reset_effects import describe_inputs, describe_outputs

@@ -27,7 +27,7 @@ from sluice.ledger.refreshes import newest_refresh
 from sluice.ledger.run_values import DesiredState
 from sluice.ledger.stream_records import read_stream
 from sluice.operations import OperationVerb
-from sluice.publication.batch_commands import observe_batches
+from sluice.publication.batch_views import observe_batches
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.held_decisions import broken_samples, decide, plan_decision
 from sluice.publication.settle_output import publish_output
