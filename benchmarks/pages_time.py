@@ -37,7 +37,7 @@ from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.migrations import upgrade
 from sluice.ledger.quality_checks import checks_of_tables
 from sluice.pages.declared_now import DeclaredNow
-from sluice.pages.line_selection import LineCounts, LineSelection
+from sluice.pages.line_selection import LineCounts, LineSelection, TableSelection, counts_of
 from sluice.pages.lineage_page import MOST_NAMED, LineageSelection, known_lineage, lineage_page
 from sluice.pages.page_templates import render
 from sluice.pages.quality_report import SUMMARY_CHECKS, batch_lines, charts_of_report, quality_line, summary_figures
@@ -46,7 +46,6 @@ from sluice.pages.stream_page import load_stream_page
 from sluice.pages.table_lines import TableLine, observe_tables
 from sluice.pages.table_looks import TableLook
 from sluice.pages.table_page import load_table_page
-from sluice.pages.table_selection import TableSelection, counts_of
 from sluice.quality.judged_rules import TableRules, judged_rules, writers_of
 from sluice.quality.rule_results import read_report
 from sluice.supervision.stream_status import observe_rows

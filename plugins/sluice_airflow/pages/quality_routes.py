@@ -17,6 +17,7 @@ from sluice.declarations.masked_tables import masked_columns_of_table
 from sluice.ledger.batch_rules import rule_results_of_tables
 from sluice.ledger.quality_checks import checks_of_tables, recent_quality
 from sluice.pages.job_plans import BATCH_WORDS
+from sluice.pages.line_selection import TableSelection, counts_of
 from sluice.pages.page_templates import render
 from sluice.pages.quality_report import (
     SUMMARY_CHECKS,
@@ -28,7 +29,6 @@ from sluice.pages.quality_report import (
     summary_figures,
 )
 from sluice.pages.table_lines import TableLine
-from sluice.pages.table_selection import TableSelection, counts_of
 from sluice.publication.held_decisions import broken_samples, held_of_table
 from sluice.quality.judged_rules import TableRules, judged_rules, writers_of
 from sluice.quality.quality_pages import QualityPages

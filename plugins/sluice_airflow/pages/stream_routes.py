@@ -65,7 +65,7 @@ def _streams_page(request: Request, reader: ReaderDep, pages: StateDep) -> HTMLR
         "paused": pages.paused_for(reader),
         "failed_checks": pages.failed_checks_for(reader),
         "history_hours": HISTORY_HOURS,
-        "link_to_sort": lambda key: _link(query, sort=key, desc=_direction(selection, key)),
+        "link_to_sort": lambda key: _link(query, sort=key, desc=selection.direction(key)),
         "link_to_show": lambda show: _link(query, show=show),
     }
     return HTMLResponse(render("streams", values))
@@ -237,13 +237,6 @@ def _line_json(line: StreamLine) -> Mapping[str, Any]:
 
 def _link(query: Mapping[str, str], **changed: str) -> str:
     return urlencode({**query, **changed})
-
-
-def _direction(selection: LineSelection, key: str) -> str:
-    """Figures begin with the largest, words with the first; the same column again turns round."""
-    if selection.sort == key:
-        return "0" if selection.descending else "1"
-    return "0" if key in ("state", "stream", "owner") else "1"
 
 
 def _samples_page(stream: str, request: Request, reader: ReaderDep, pages: StateDep) -> HTMLResponse:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sluice.pages.line_selection import HEALTHS, SORT_KEYS, LineCounts, LineSelection
+from sluice.pages.line_selection import LineCounts, LineSelection
 from sluice.pages.page_words import ShownTone
 from sluice.pages.stream_lines import StreamLine
 from sluice.supervision.stream_verdict import StreamState
@@ -64,7 +64,7 @@ def test_all_words_are_looked_for_in_names_owners_tags_and_reasons(words: str, e
 
 
 def test_a_filter_shows_one_kind() -> None:
-    assert {show: shown(show=show, sort="stream") for show in HEALTHS} == {
+    assert {show: shown(show=show, sort="stream") for show in LineSelection.kinds} == {
         "all": ["archive", "carts", "clicks", "orders"],
         "unhealthy": ["clicks", "orders"],
         "running": ["carts"],
@@ -75,7 +75,7 @@ def test_a_filter_shows_one_kind() -> None:
 
 def test_lines_are_sorted_by_any_column_in_both_directions() -> None:
     assert shown(sort="lag", desc="1") == ["clicks", "carts", "archive", "orders"]
-    for key in SORT_KEYS:
+    for key in LineSelection.keys:
         assert sorted(shown(sort=key)) == sorted(shown(sort=key, desc="1")) == ["archive", "carts", "clicks", "orders"]
 
 

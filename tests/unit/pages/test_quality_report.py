@@ -14,6 +14,7 @@ from tests.unit.pages.test_table_page import DECLARED, EMPTY, LINE, page_of
 from sluice.declarations.rule_declaration import RuleDeclaration
 from sluice.ledger.batch_rules import RuleCount, RuleResult
 from sluice.ledger.quality_checks import ExpectationObservation, QualityObservation, QualityVerdict
+from sluice.pages.line_selection import TableSelection, counts_of
 from sluice.pages.page_templates import render
 from sluice.pages.quality_report import (
     QualityLine,
@@ -25,7 +26,6 @@ from sluice.pages.quality_report import (
     summary_figures,
 )
 from sluice.pages.table_lines import TableLine
-from sluice.pages.table_selection import TableSelection, counts_of
 from sluice.quality.judged_rules import JudgedRule
 from sluice.quality.rule_results import RuleFinding, TableReport, report_of
 
