@@ -10,14 +10,15 @@ from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, and_, case, exists, func, literal, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Select, and_, case, exists, func, literal, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import aliased
 
 from sluice.errors import LedgerError
 from sluice.ledger.connection import Ledger
+from sluice.ledger.stored_values import record_of
 from sluice.ledger.work_tables import IS_STARTING, Application, WorkRow, announced
-from sluice.ledger.work_values import ApplicationObservation, ApplicationState, Pool, WorkKind, WorkState
+from sluice.ledger.work_values import ApplicationObservation, ApplicationState, WorkKind, WorkState
 from sluice.processes.process_identity import ProcessIdentity
 
 DEAD_AFTER = timedelta(seconds=120)
@@ -159,14 +160,14 @@ def find_application(ledger: Ledger, application: str) -> ApplicationObservation
         row = connection.execute(_select_seen().where(Application.application == application)).one_or_none()
     if row is None:
         raise LedgerError(f"The ledger knows no application {application}.")
-    return _observation_of(row)
+    return record_of(ApplicationObservation, row)
 
 
 def recent_applications(ledger: Ledger, *, limit: int) -> tuple[ApplicationObservation, ...]:
     """The newest applications, newest first."""
     newest = _select_seen().order_by(Application.started_at.desc()).limit(limit)
     with ledger.transaction() as connection:
-        return tuple(_observation_of(row) for row in connection.execute(newest))
+        return tuple(record_of(ApplicationObservation, row) for row in connection.execute(newest))
 
 
 def return_lost_items(connection: Connection) -> None:
@@ -275,25 +276,11 @@ def _ended(reason: str) -> dict[str, Any]:
 def _select_seen() -> Select[Any]:
     """Applications as they are: one that counts as dead has ended, although no claim has recorded that yet."""
     is_dead = and_(_has_not_ended(), ~is_alive())
-    columns = [one for one in Application.__table__.columns if one.name not in ("state", "reason")]
+    others = ("state", "reason", "pool", "digest")
     return select(
-        *columns,
+        *(one for one in Application.__table__.columns if one.name not in others),
+        Application.pool.label("pool_name"),
+        Application.digest.label("pool_digest"),
         case((is_dead, literal(str(ApplicationState.ENDED))), else_=Application.state).label("state"),
         case((is_dead, _SILENT), else_=Application.reason).label("reason"),
-    )
-
-
-def _observation_of(row: Row[Any]) -> ApplicationObservation:
-    return ApplicationObservation(
-        application=row.application,
-        pool=Pool(name=row.pool, digest=row.digest),
-        state=ApplicationState(row.state),
-        started_by=row.started_by,
-        started_at=row.started_at,
-        host=row.host,
-        pid=row.pid,
-        log_file=row.log_file,
-        heartbeat_at=row.heartbeat_at,
-        ended_at=row.ended_at,
-        reason=row.reason,
     )
