@@ -12,6 +12,7 @@ from sqlalchemy.dialects.postgresql import distinct_on
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import EventAction, EventSubject, LedgerEvent
 from sluice.ledger.run_table import Run
+from sluice.ledger.stored_values import record_of
 
 LOOKED_BACK = timedelta(days=30)
 """A change without an answer for so long is what the sender is like."""
@@ -46,12 +47,12 @@ def newest_schema_changes(ledger: Ledger, streams: Collection[str]) -> tuple[Sch
     )
     query = (
         select(
-            event.name,
+            event.name.label("stream"),
             name_of_input.label("input"),
             event.number,
-            event.recorded_at,
+            event.recorded_at.label("seen_at"),
             event.explanation,
-            func.coalesce(digest, "").label("digest"),
+            func.coalesce(digest, "").label("declaration_digest"),
         )
         .ext(distinct_on(event.name, name_of_input))
         .where(
@@ -63,15 +64,4 @@ def newest_schema_changes(ledger: Ledger, streams: Collection[str]) -> tuple[Sch
         .order_by(event.name, name_of_input, event.number.desc())
     )
     with ledger.transaction() as connection:
-        rows = connection.execute(query).all()
-    return tuple(
-        SchemaChange(
-            stream=row.name,
-            input=row.input,
-            number=row.number,
-            seen_at=row.recorded_at,
-            explanation=row.explanation,
-            declaration_digest=row.digest,
-        )
-        for row in rows
-    )
+        return tuple(record_of(SchemaChange, row) for row in connection.execute(query))
