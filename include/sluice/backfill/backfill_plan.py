@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -153,7 +153,7 @@ def _refusals(seen: BackfillObservation) -> Iterator[Refusal]:
             f"{stream} would delete.",
             next_step="Backfill only tables that one stream writes.",
         )
-    yield from _readers_that_stop(seen)
+    yield from readers_that_stop(seen.readers)
 
 
 def _unreadable_sources(seen: BackfillObservation) -> Iterator[Refusal]:
@@ -194,8 +194,9 @@ def _reset_generation(seen: BackfillObservation, generation: int) -> Iterator[Re
         )
 
 
-def _readers_that_stop(seen: BackfillObservation) -> Iterator[Refusal]:
-    for reader in seen.readers:
+def readers_that_stop(readers: Iterable[TargetReader]) -> Iterator[Refusal]:
+    """Why the readers of a table block that it is overwritten."""
+    for reader in readers:
         if reader.on_overwrite == "fail":
             yield Refusal(
                 reason=RefusalReason.READER_STOPS,

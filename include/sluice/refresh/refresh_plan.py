@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sluice.backfill.backfill_plan import TargetReader
+from sluice.backfill.backfill_plan import TargetReader, readers_that_stop
 from sluice.backfill.intervals import Interval
 from sluice.backfill.read_bounds import ShortenedLookup
 from sluice.declarations.source_declarations import FilesSource, IcebergSource, KafkaSource
@@ -86,11 +86,9 @@ RefreshPlan = OperationPlan[RefreshTargetObservation]
 
 def meaning_of(reader: TargetReader) -> str:
     """What the overwrite of the whole table means to a reader."""
+    if reader.on_overwrite != "skip":
+        return reader.meaning
     who = f"{reader.stream} (input {reader.input})"
-    if reader.on_overwrite == "fail":
-        return f"{who} stops at the overwrite, as its `on_overwrite: fail` asks for"
-    if reader.on_overwrite is None:
-        return f"{who} looks rows up in it: what it wrote before keeps the former ones"
     return f"{who} leaves the overwrite out: its own tables keep what they hold until they are refreshed or backfilled"
 
 
@@ -240,7 +238,7 @@ def _refusals(seen: RefreshTargetObservation) -> Iterator[Refusal]:
         )
     if seen.held is not None:
         yield _waits_for_a_person(seen.held)
-    yield from _readers_that_stop(seen)
+    yield from readers_that_stop(seen.readers)
 
 
 def _waits_for_a_person(held: HeldBatch) -> Refusal:
@@ -274,16 +272,6 @@ def _other_refresh(seen: RefreshTargetObservation) -> Iterator[Refusal]:
             "its rows.",
             next_step=f"Restore that declaration, or give it up: `sluice stream refresh {stream} --abandon`.",
         )
-
-
-def _readers_that_stop(seen: RefreshTargetObservation) -> Iterator[Refusal]:
-    for reader in seen.readers:
-        if reader.on_overwrite == "fail":
-            yield Refusal(
-                reason=RefusalReason.READER_STOPS,
-                sentence=f"{meaning_of(reader)}.",
-                next_step=f"Declare `on_overwrite: skip` for the input {reader.input} of {reader.stream}.",
-            )
 
 
 def _amount(one: InputToRead) -> str:
