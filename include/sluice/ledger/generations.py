@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Select, cast, func, or_, select, update
+from sqlalchemy import ColumnElement, Select, cast, func, or_, select, update
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.orm import Mapped
 
@@ -163,16 +163,8 @@ def record_fingerprint(
     CheckpointError: when the generation is unknown.
     """
     taken = cast(dict(fingerprint), JSONB)
-    with ledger.transaction() as connection:
-        row = connection.execute(
-            update(Generation)
-            .where(Generation.stream == stream, Generation.generation == generation)
-            .values(fingerprint=taken if is_empty else func.coalesce(Generation.fingerprint, taken))
-            .returning(*Generation.columns())
-        ).one_or_none()
-    if row is None:
-        raise CheckpointError(f"Stream {stream} has no generation {generation}.")
-    return record_of(GenerationObservation, row)
+    kept = taken if is_empty else func.coalesce(Generation.fingerprint, taken)
+    return _changed(ledger, stream, generation, fingerprint=kept)
 
 
 def record_identities(
@@ -191,13 +183,18 @@ def record_identities(
     """
     seen = cast(dict(identities), JSONB)
     kept = Generation.identities.op("||")(seen) if replacing else seen.op("||")(Generation.identities)
+    return _changed(ledger, stream, generation, identities=kept)
+
+
+def _changed(ledger: Ledger, stream: str, generation: int, **values: ColumnElement[Any]) -> GenerationObservation:
+    change = (
+        update(Generation)
+        .where(Generation.stream == stream, Generation.generation == generation)
+        .values(**values)
+        .returning(*Generation.columns())
+    )
     with ledger.transaction() as connection:
-        row = connection.execute(
-            update(Generation)
-            .where(Generation.stream == stream, Generation.generation == generation)
-            .values(identities=kept)
-            .returning(*Generation.columns())
-        ).one_or_none()
+        row = connection.execute(change).one_or_none()
     if row is None:
         raise CheckpointError(f"Stream {stream} has no generation {generation}.")
     return record_of(GenerationObservation, row)
