@@ -247,7 +247,7 @@ def _require_quarantine_fit(
 
 
 def _require_sink_fit(stream: LoadedStream, sink: Sink, rows: DataFrame) -> None:
-    if mismatches := sink.mismatches(rows.schema):
+    if mismatches := list(sink.mismatches(rows.schema)):
         kind = stream.declaration.outputs[sink.output].kind
         raise DeliveryError(
             f"The output {sink.output} of stream {stream.name} does not fit {sink.place}: {'; '.join(mismatches)}.",

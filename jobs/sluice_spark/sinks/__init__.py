@@ -6,6 +6,7 @@ docstring of its module; `docs/guides/outputs.md` lists them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 from pyspark.sql import DataFrame
@@ -48,8 +49,8 @@ class Sink(Protocol):
         """Whether a batch replaces what is there: then a batch without rows is written too."""
         ...
 
-    def mismatches(self, rows: StructType) -> list[str]:
-        """Report why rows of this schema cannot be written; empty when they can."""
+    def mismatches(self, rows: StructType) -> Iterable[str]:
+        """Report why rows of this schema cannot be written; nothing when they can."""
         ...
 
     def write(self, rows: DataFrame, *, key: PublicationKey) -> None:

@@ -54,10 +54,6 @@ class FilesSink:
         """Whether a batch replaces what is there."""
         return False
 
-    def mismatches(self, rows: StructType) -> list[str]:
-        """Report why rows of this schema cannot be written."""
-        return list(self._mismatches(rows))
-
     def write(self, rows: DataFrame, *, key: PublicationKey) -> None:
         """Write the folder of the batch, unless it is complete."""
         folder = self.folder(key)
@@ -85,10 +81,11 @@ class FilesSink:
         root = "/".join((self.connection.root.rstrip("/"), self.declared.path.strip("/")))
         return f"{root}/stream={key.stream}/generation={key.generation}/batch={key.batch}"
 
-    def _mismatches(self, schema: StructType) -> Iterator[str]:
-        if twice := sorted({name for name in schema.names if schema.names.count(name) > 1}):
+    def mismatches(self, rows: StructType) -> Iterator[str]:
+        """Report why rows of this schema cannot be written."""
+        if twice := sorted({name for name in rows.names if rows.names.count(name) > 1}):
             yield f"column {', '.join(twice)} occurs twice"
-        for field in schema:
+        for field in rows:
             if problem := _type_problem(self.declared.format, field.dataType):
                 yield f"column {field.name} is {field.dataType.simpleString()}, {problem}"
 

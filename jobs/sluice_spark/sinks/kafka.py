@@ -45,10 +45,6 @@ class KafkaSink:
         """Whether a batch replaces what is there."""
         return False
 
-    def mismatches(self, rows: StructType) -> list[str]:
-        """Report why rows of this schema cannot be written."""
-        return list(self._mismatches(rows))
-
     def write(self, rows: DataFrame, *, key: PublicationKey) -> None:
         """Write each row as a record."""
         self.records(rows).write.format("kafka").options(**self.options()).save()
@@ -81,15 +77,16 @@ class KafkaSink:
         fields = fn.struct(*(fn.col(quoted(name)) for name in schema.names if name not in aside))
         return fn.to_json(fields, dict(JSON_TEXT))
 
-    def _mismatches(self, schema: StructType) -> Iterator[str]:
+    def mismatches(self, rows: StructType) -> Iterator[str]:
+        """Report why rows of this schema cannot be written."""
         declared = self.declared
         for role in ("topic_column", "key_column", "value_column", "headers_column"):
             name = getattr(declared, role)
-            if name is not None and name not in schema.names:
-                yield f"{role} {name} is not one of its columns, which are {', '.join(schema.names)}"
-            elif name is not None and (problem := _type_problem(role, schema[name].dataType)):
-                yield f"{role} {name} is {schema[name].dataType.simpleString()}, {problem}"
-        if twice := sorted({name for name in schema.names if schema.names.count(name) > 1}):
+            if name is not None and name not in rows.names:
+                yield f"{role} {name} is not one of its columns, which are {', '.join(rows.names)}"
+            elif name is not None and (problem := _type_problem(role, rows[name].dataType)):
+                yield f"{role} {name} is {rows[name].dataType.simpleString()}, {problem}"
+        if twice := sorted({name for name in rows.names if rows.names.count(name) > 1}):
             yield f"column {', '.join(twice)} occurs twice"
 
 

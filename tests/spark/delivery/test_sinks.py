@@ -335,7 +335,7 @@ def test_rows_that_fit_no_record_are_refused(declared: dict[str, Any], mismatch:
     schema = StructType([StructField(name, kind) for name, kind in columns.items()])
     connection = KafkaConnection(kind="kafka", bootstrap_servers="127.0.0.1:1")
     output = KafkaOutput.model_validate({"connection": "c", **declared})
-    assert KafkaSink(output="o", declared=output, connection=connection).mismatches(schema) == [mismatch]
+    assert [*KafkaSink(output="o", declared=output, connection=connection).mismatches(schema)] == [mismatch]
 
 
 def test_a_run_that_lost_its_lease_writes_nothing(workshop: Workshop) -> None:
