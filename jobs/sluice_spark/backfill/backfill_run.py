@@ -213,6 +213,7 @@ class BackfillRun:
             catalog=catalog,
             seen=replace(seen, interval=self.interval),
             target=target,
+            whole=seen.interval,
             attempt=attempt,
             reached=self.reached,
             planned=self.planned,

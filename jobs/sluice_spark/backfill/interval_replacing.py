@@ -61,7 +61,7 @@ class BackfillResult:
 class IntervalReplacing:
     """One attempt to replace an interval by computed rows.
 
-    target: as it was loaded for the plan.
+    target: as it was loaded for the plan. whole: what is computed at once: this interval, and maybe others beside it.
     planned: the intervals of the stream whose backfills are asked for. observe_sources: looks at what it reads.
     change_of: what has changed some inputs since the plan, in a phrase; none when nothing has.
     allows_fewer: whether the interval may have fewer rows afterwards.
@@ -73,6 +73,7 @@ class IntervalReplacing:
     catalog: Catalog
     seen: BackfillObservation
     target: Table
+    whole: Interval
     attempt: BackfillAttemptKey
     reached: Reached
     planned: Callable[[], Sequence[Interval]]
@@ -152,19 +153,14 @@ class IntervalReplacing:
         once all is staged is the matter of a later backfill."""
         return self.change_of(one for one in self.seen.sources if isinstance(one, TableBound))
 
-    def require_times(self, computed: IntervalRows, held: HeldRows, *, within: Interval | None = None) -> None:
+    def require_times(self, computed: IntervalRows, held: HeldRows) -> None:
         """Refuse rows that have no time, or have one now, and would be lost or there twice.
-
-        Parameters
-        ----------
-        within: all that was computed together; this interval alone when it is unset.
 
         Raises
         ------
         VerificationError: with their number; nothing was published.
         """
-        whole = within or self.seen.interval
-        computed.require_times(held, whole, stream=self.attempt.stream, allows_repeated=self.allows_repeated)
+        computed.require_times(held, self.whole, stream=self.attempt.stream, allows_repeated=self.allows_repeated)
 
     @property
     def reads_whole(self) -> bool:
@@ -186,41 +182,31 @@ class IntervalReplacing:
         found = self.rejected.corrected(spark, self.catalog, computed.rejected, catalog_name=self.catalog.name)
         return found if found and computed.are_held_elsewhere(held, intervals) else frozenset()
 
-    def moved_rows(self, computed: IntervalRows, held: HeldRows, *, within: Interval | None = None) -> int:
+    def moved_rows(self, computed: IntervalRows, held: HeldRows) -> int:
         """How many rows lie in other intervals now, all of which are asked for.
 
-        Parameters
-        ----------
-        within: all that was computed together; this interval alone when it is unset.
-
         Raises
         ------
         VerificationError: when the backfill of one of those intervals is not asked for.
         """
-        whole = within or self.seen.interval
-        moved = computed.moved(held, whole, backfill_of(self.stream).interval)
+        moved = computed.moved(held, self.whole, backfill_of(self.stream).interval)
         if moved:
             stream, table = self.attempt.stream, self.seen.output.target
-            require_taken(moved, self.planned(), stream=stream, table=table, interval=whole)
+            require_taken(moved, self.planned(), stream=stream, table=table, interval=self.whole)
         return sum(moved.values())
 
-    def require_removed(self, computed: IntervalRows, held: HeldRows, *, within: Interval | None = None) -> None:
+    def require_removed(self, computed: IntervalRows, held: HeldRows) -> None:
         """Refuse rows that the target holds in other intervals, unless all of these are asked for, or it is allowed.
-
-        Parameters
-        ----------
-        within: all that was computed together; this interval alone when it is unset.
 
         Raises
         ------
         VerificationError: when the backfill of one of those intervals is not asked for.
         """
-        whole = within or self.seen.interval
         if self.allows_repeated:
             return
-        if arrived := computed.arrived(held, whole, backfill_of(self.stream).interval):
+        if arrived := computed.arrived(held, self.whole, backfill_of(self.stream).interval):
             stream, table = self.attempt.stream, self.seen.output.target
-            require_removed(arrived, self.planned(), stream=stream, table=table, interval=whole)
+            require_removed(arrived, self.planned(), stream=stream, table=table, interval=self.whole)
 
     def audit(
         self,

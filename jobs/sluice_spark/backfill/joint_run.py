@@ -131,16 +131,16 @@ class JointRun:
         column, whole = backfill_of(run.stream).column, spanned(self._intervals)
         with computing(whole, run.stream.name):
             new = fingerprints(computed.rows, column, self._intervals)
-        first.require_times(computed, held, within=whole)
+        first.require_times(computed, held)
         computed.require_unbroken(run.stream.rules)
         within = held.of_interval(whole)
         old = fingerprints(within, column, self._intervals) if any(files.values()) else {}
         run.reached(CrashPoint.COMPUTED)
         staged = self._stage(computed, first, new=new, old=old)
         run.reached(CrashPoint.STAGED)
-        moved = first.moved_rows(computed, held, within=whole) if staged and any(old.values()) else 0
+        moved = first.moved_rows(computed, held) if staged and any(old.values()) else 0
         if staged:
-            first.require_removed(computed, held, within=whole)
+            first.require_removed(computed, held)
         totals, prepared = computed.totals(moved=moved), {}
         for interval, one in replacing.items():
             touched = TouchedFiles(whole=tuple(files[interval]), partial=())

@@ -58,6 +58,7 @@ def test_attempts_of_one_number_have_different_keys() -> None:
             catalog=nothing,
             seen=seen,
             target=nothing,
+            whole=FIFTH,
             attempt=attempt,
             reached=unnoticed,
             planned=tuple,
