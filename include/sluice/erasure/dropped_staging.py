@@ -19,7 +19,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
 from sluice.erasure.file_columns import key_of
-from sluice.erasure.listed_files import earlier_metadata
+from sluice.erasure.listed_files import UnreadableMetadataError, earlier_metadata
 from sluice.erasure.searched_files import PlacedFile, folders_of, is_within, metadata_folders
 from sluice.erasure.stale_metadata import doubtful_of, paths_in
 from sluice.errors import LakehouseError
@@ -88,14 +88,14 @@ def dropped_staging(
         named = {key_of(path) for some in read.values() if isinstance(some, frozenset) for path in some}
         lies_there = any(is_within(path, folder) for path in named for folder in folders)
         states = _states(table.io, files)
-        ours = {one.table_uuid for one in states if _is_staging_of(one, table, lies_there=lies_there)}
+        ours = {one.table_uuid for one in states if one and _is_staging_of(one, table, lies_there=lies_there)}
         if lies_there or ours:
             found.append(
                 DroppedStaging(
                     place=place,
                     files=tuple(sorted(files, key=_order)),
                     is_doubtful=bool(doubtful_of(read, harmless)),
-                    is_foreign=not all(one.table_uuid in ours for one in states),
+                    is_foreign=not all(one is not None and one.table_uuid in ours for one in states),
                 )
             )
     return tuple(found)
@@ -163,9 +163,17 @@ def _folders_of_namespace(catalog: Catalog, table: Table, namespace: str, wareho
     return found
 
 
-def _states(io: FileIO, files: Sequence[PlacedFile]) -> tuple[TableMetadata, ...]:
-    """What the metadata files among some files say."""
+def _states(io: FileIO, files: Sequence[PlacedFile]) -> tuple[TableMetadata | None, ...]:
+    """What the metadata files among some files say that are still there; none for one that cannot be read: another
+    program may read it, and have that table."""
+
+    def states_in(one: PlacedFile) -> tuple[TableMetadata | None, ...]:
+        try:
+            found = earlier_metadata(io, one.path)
+        except UnreadableMetadataError:
+            return (None,)
+        return () if found is None else (found,)
+
     named = [one for one in files if number_of_metadata(one.name) is not None]
     with ThreadPoolExecutor(READERS) as pool:
-        found = pool.map(lambda one: earlier_metadata(io, one.path), named)
-        return tuple(one for one in found if one is not None)
+        return tuple(state for some in pool.map(states_in, named) for state in some)

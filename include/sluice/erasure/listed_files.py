@@ -6,10 +6,14 @@ Iceberg that has lost a race keeps its manifests, and is tried again with them o
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from gzip import BadGzipFile
 from typing import TypeVar
 
+from pyiceberg.exceptions import ValidationError
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile, read_manifest_list
 from pyiceberg.serializers import FromInputFile
@@ -17,6 +21,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
 from sluice.erasure.file_columns import key_of
+from sluice.errors import LakehouseError
 from sluice.ledger.connection import Ledger
 from sluice.ledger.table_writers import is_number, known_runs
 from sluice.publication.write_folders import WriterKind, writer_of, writes_folder
@@ -49,16 +54,38 @@ def keys_of_ended_runs(ledger: Ledger, table: Table, paths: Iterable[str]) -> fr
     return frozenset(key for key, token in found.items() if token in ended)
 
 
+class UnreadableMetadataError(LakehouseError):
+    """A metadata file that is there says nothing: it is not whole, or of a version that is not known here."""
+
+
 def earlier_metadata(io: FileIO, path: str) -> TableMetadata | None:
-    """What an earlier metadata file of a table says; none when it is gone, or no such file."""
+    """What an earlier metadata file of a table says; none when it is gone.
+
+    Raises
+    ------
+    UnreadableMetadataError: when it is there, and cannot be read as metadata.
+    LakehouseError: when the object store does not answer.
+    """
     try:
-        return FromInputFile.table_metadata(io.new_input(path))
-    except (FileNotFoundError, ValueError):
+        with catalog_refusals(f"read {path}", but_not=_SAYS_NOTHING):
+            return FromInputFile.table_metadata(io.new_input(path))
+    except FileNotFoundError:
         return None
+    except _SAYS_NOTHING as error:
+        raise UnreadableMetadataError(f"{path} is no metadata of a table that can be read here.") from error
+
+
+_SAYS_NOTHING = (FileNotFoundError, ValueError, ValidationError, EOFError, BadGzipFile, zlib.error)
+"""What the readers of a metadata file raise for what it is, and not for how it was reached."""
 
 
 def _listed(table: Table) -> Iterator[str]:
     io, log = table.io, [one.metadata_file for one in table.metadata.metadata_log]
+
+    def state_in(path: str) -> TableMetadata | None:
+        with suppress(UnreadableMetadataError):  # what it lists is not known
+            return earlier_metadata(io, path)
+        return None
 
     def lists_in(path: str) -> list[ManifestFile]:
         return _unless_gone(lambda: list(read_manifest_list(io.new_input(path))))
@@ -68,7 +95,7 @@ def _listed(table: Table) -> Iterator[str]:
         return [one.data_file.file_path for one in entries]
 
     with catalog_refusals(f"read the manifests of {'.'.join(table.name())}"), ThreadPoolExecutor(READERS) as pool:
-        earlier = pool.map(lambda path: earlier_metadata(io, path), log)
+        earlier = pool.map(state_in, log)
         states = [table.metadata, *(one for one in earlier if one is not None)]
         yield from (one.statistics_path for state in states for one in (*state.statistics, *state.partition_statistics))
         lists = {one.manifest_list for state in states for one in state.snapshots if one.manifest_list}

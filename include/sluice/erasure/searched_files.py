@@ -60,7 +60,7 @@ class PlacedFile:
     def is_metadata_in(self, folders: Sequence[str]) -> bool:
         """Whether it is one of Iceberg's own. A data file may be Avro, too, and has rows."""
         is_ours = self.name.endswith(_METADATA) or self.name.startswith(_STATISTICS)
-        return is_ours and any(is_within(self.path, one) for one in folders)
+        return is_ours and any(is_within(self.key, key_of(one)) for one in folders)
 
     @property
     def is_in_trash(self) -> bool:
@@ -178,12 +178,12 @@ def folders_of(table: Table, others: Iterable[Table] = ()) -> tuple[StoredFolder
     metadata = table.metadata
     named = [metadata.location, data_folder(metadata), metadata_folder(table)]
     named += [place for other in others for place in (other.location(), metadata_folder(other))]
-    places = sorted({place.rstrip("/") for place in named}, key=len)
+    places = {key_of(place.rstrip("/")): place.rstrip("/") for place in named}  # engines spell one in several ways
     kept: list[str] = []
-    for place in places:
-        if not any(is_within(place, one) for one in kept):
-            kept.append(place)
-    return tuple(StoredFolder.at(table.io, place) for place in kept)
+    for key in sorted(places, key=len):
+        if not any(is_within(key, one) for one in kept):
+            kept.append(key)
+    return tuple(StoredFolder.at(table.io, places[key]) for key in kept)
 
 
 def metadata_folder(table: Table) -> str:

@@ -15,17 +15,19 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pyiceberg.avro.file import AvroFile
+from pyiceberg.catalog import Catalog
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile, read_manifest_list
 from pyiceberg.table import Table
 
 from sluice.erasure.cut_history import HistoryLook, is_cut
 from sluice.erasure.file_columns import key_of
-from sluice.erasure.listed_files import earlier_metadata
+from sluice.erasure.listed_files import UnreadableMetadataError, earlier_metadata
 from sluice.erasure.searched_files import PlacedFile, is_within, metadata_folders
 from sluice.errors import LakehouseError
-from sluice.maintenance.needed_files import number_of_metadata
+from sluice.maintenance.needed_files import number_of_metadata, other_tables
 from sluice.tables.catalog import catalog_refusals
+from sluice.tables.declared_tables import load_table
 from sluice.tables.manifest_reading import READERS
 
 
@@ -42,8 +44,8 @@ def stale_metadata(
 
     Parameters
     ----------
-    tables: freshly loaded, each with metadata in a folder of its own. files: as the object store lists them.
-    needed: the keys of what other tables need, which may lie there, too.
+    tables: freshly loaded; what one of them needs may lie in the folder of another. files: as the object store lists
+    them. needed: the keys of what other tables need, which may lie there, too.
     listed: the keys of files that states of the tables have listed. before: what was written then, and is not listed,
     is of no commit that may still land.
 
@@ -51,8 +53,10 @@ def stale_metadata(
     ------
     LakehouseError: when a list of manifests cannot be read.
     """
-    found = [one for table in tables for one in _of_table(table, files, listed, before)]
-    return tuple(sorted((one for one in found if one.key not in needed), key=deletion_order))
+    every = tuple(tables)
+    kept = frozenset(needed).union(*map(needed_by, every))
+    found = [one for table in every for one in _of_table(table, files, listed, before)]
+    return tuple(sorted((one for one in found if one.key not in kept), key=deletion_order))
 
 
 def deletion_order(one: PlacedFile) -> tuple[bool, bool]:
@@ -80,8 +84,8 @@ def unneeded_files(tables: Iterable[Table], files: Sequence[PlacedFile]) -> Iter
     states of it."""
     states = tuple(tables)
     needed = frozenset[str]().union(*map(needed_by, states))
-    folders = {place for one in states for place in metadata_folders(one)}
-    yield from (one for one in files if one.key not in needed and any(is_within(one.path, place) for place in folders))
+    folders = {key_of(place) for one in states for place in metadata_folders(one)}
+    yield from (one for one in files if one.key not in needed and any(is_within(one.key, place) for place in folders))
 
 
 def written_at(files: Sequence[PlacedFile], path: str) -> datetime | None:
@@ -102,6 +106,36 @@ def needed_by(table: Table) -> frozenset[str]:
         for snapshot in table.snapshots():
             paths += [snapshot.manifest_list or "", *(one.manifest_path for one in snapshot.manifests(table.io))]
     return frozenset(map(key_of, paths))
+
+
+def needed_elsewhere(catalog: Catalog, target: str) -> frozenset[str]:
+    """The keys of the metadata of all tables of a catalog but one: what of it lies in a folder of that one stays.
+
+    Raises
+    ------
+    LakehouseError: when a table or a list of manifests cannot be read.
+    """
+    others = other_tables(catalog, (), target=target)
+    return frozenset[str]().union(*(_needed_now(catalog, one.table) for one in others))
+
+
+_MOST_LOOKS = 5
+
+
+def _needed_now(catalog: Catalog, table: Table) -> frozenset[str]:
+    """What a table needs; of one whose metadata went meanwhile, as it is now: streams clear their staging tables every
+    second."""
+    for left in reversed(range(_MOST_LOOKS)):
+        try:
+            return needed_by(table)
+        except LakehouseError as error:
+            if not left or not isinstance(error.__cause__, FileNotFoundError):
+                raise
+        now = load_table(catalog, table.name())
+        if now is None:
+            break
+        table = now
+    return frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,11 +195,19 @@ def _earlier(table: Table, files: Iterable[PlacedFile]) -> Iterator[PlacedFile]:
     newest = number_of_metadata(table.metadata_location.rpartition("/")[2]) or 0
     numbered = [one for one in files if (number := number_of_metadata(one.name)) is not None and number < newest]
     with ThreadPoolExecutor(READERS) as pool, catalog_refusals(f"read the metadata of {'.'.join(table.name())}"):
-        states = pool.map(lambda one: earlier_metadata(table.io, one.path), numbered)
-        for one, state in zip(numbered, states, strict=True):
-            snapshots = () if state is None else state.snapshots
-            if any((seen.sequence_number or 0) < (oldest.sequence_number or 0) for seen in snapshots):
+        numbers = pool.map(lambda one: _sequence_numbers(table.io, one), numbered)
+        for one, found in zip(numbered, numbers, strict=True):
+            if found is None or any(number < (oldest.sequence_number or 0) for number in found):
                 yield one
+
+
+def _sequence_numbers(io: FileIO, one: PlacedFile) -> tuple[int, ...] | None:
+    """Those of the snapshots that a metadata file names; unset when it cannot be read, and may name any."""
+    try:
+        state = earlier_metadata(io, one.path)
+    except UnreadableMetadataError:
+        return None
+    return () if state is None else tuple(seen.sequence_number or 0 for seen in state.snapshots)
 
 
 def doubtful_of(

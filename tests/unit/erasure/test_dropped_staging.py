@@ -113,3 +113,24 @@ def test_a_folder_that_may_not_be_looked_at_is_named(catalog: SqlCatalog, tmp_pa
     (tmp_path / "quarantine").mkdir(mode=0)
     (only,) = dropped_staging(catalog, target, (), warehouse=tmp_path.as_uri())
     assert (only.is_denied, only.place) == (True, f"{tmp_path.as_uri()}/quarantine")
+
+
+@pytest.mark.parametrize("content", [b"", b'{"format-version": 99, "location": "x"}', b"\xff"])
+def test_metadata_that_cannot_be_read_may_be_of_a_table_of_another_catalog(catalog: SqlCatalog, content: bytes) -> None:
+    target = catalog.create_table("d.t", NUMBERS)
+    place = dropped(catalog, target, {STAGING_TARGET: "d.t"}, is_beside=True)
+    folder = StoredFolder.at(target.io, place)
+    folder.write("00009-later.metadata.json", content)
+    assert found(catalog, target) == [(place, True)]
+    for file in list(folder.below()):
+        if not file.name.endswith(".avro"):
+            folder.delete(file.place)
+    folder.write("00009-later.metadata.json.gz" if content else "00009-later.gz.metadata.json", content)
+    assert found(catalog, target) == [(place, True)]
+
+
+def test_metadata_that_cannot_be_read_and_names_no_file_of_ours_is_passed_over(catalog: SqlCatalog) -> None:
+    target = catalog.create_table("d.t", NUMBERS)
+    place = dropped(catalog, target, {})
+    StoredFolder.at(target.io, place).write("00009-later.metadata.json", b"no table")
+    assert found(catalog, target) == []

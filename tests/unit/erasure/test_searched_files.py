@@ -13,6 +13,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from sluice.erasure.file_columns import key_of
 from sluice.erasure.row_test import condition_of
 from sluice.erasure.searched_files import FileSearch, PlacedFile, is_within, spoken
+from sluice.erasure.stale_metadata import unneeded_files
 from sluice.tables.stored_files import StoredFile, StoredFolder
 
 
@@ -88,4 +89,19 @@ def test_checksums_of_hadoop_have_no_rows_and_another_file_may(tmp_path: Path) -
         folder.write(f"data/{one}", b"crc")
     test = condition_of("id = 3", table.schema(), table="a.b")
     assert [one.name for one, _ in FileSearch(test=test).look(table).unread] == ["b.crc"]
+    catalog.close()
+
+
+def test_a_folder_that_is_spelled_in_two_ways_is_searched_once(tmp_path: Path) -> None:
+    catalog = SqlCatalog("files", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=tmp_path.as_uri())
+    catalog.create_namespace("a")
+    place = f"file:{tmp_path}/a/b"
+    spelled = {"write.data.path": f"{place}/data", "write.metadata.path": f"{place}/metadata"}
+    table = catalog.create_table("a.b", pa.schema([("id", pa.int64())]), properties=spelled)
+    table.append(pa.table({"id": [3, 4]}))
+    assert table.location().startswith("file://")
+    found = FileSearch(test=condition_of("id = 3", table.schema(), table="a.b")).look(table)
+    assert [rows for _, rows in found.meant] == [1]
+    assert len(found.metadata) == len({one.key for one in found.metadata}) == 4
+    assert not list(unneeded_files((table,), [one for one in found.metadata if one.name.endswith(".avro")]))
     catalog.close()

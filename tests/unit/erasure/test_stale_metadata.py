@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
+from pyiceberg.typedef import Identifier
 
 from sluice.erasure.cut_history import commit_cut, expire_before_cut
 from sluice.erasure.file_columns import key_of
@@ -24,7 +25,8 @@ from sluice.erasure.searched_files import (
     metadata_folder,
     metadata_folders,
 )
-from sluice.erasure.stale_metadata import doubts_of, needed_by, stale_metadata, unneeded_files
+from sluice.erasure.stale_metadata import doubts_of, needed_by, needed_elsewhere, stale_metadata, unneeded_files
+from sluice.errors import LakehouseError
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.stored_keys import ERASED
 from sluice.tables.stored_files import StoredFolder
@@ -152,3 +154,69 @@ def test_metadata_of_the_time_before_another_folder_was_declared_is_ours(catalog
     (dead,) = (one for one in folder.below() if one.name == "dead-m0.avro")
     file = PlacedFile(folder=folder, file=dead)
     assert list(unneeded_files((table,), [file])) == [file]
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"\xff", b'{"format-version": 99}'])
+def test_an_earlier_metadata_file_that_cannot_be_read_may_name_any_snapshot(
+    catalog: SqlCatalog, content: bytes
+) -> None:
+    table = cut(catalog)
+    folder, harmless = StoredFolder.at(table.io, metadata_folder(table)), listed_keys((table,))
+    for one in files_of(table):
+        if one.key != key_of(table.metadata_location) and one.name.endswith(".json"):
+            one.folder.delete(one.file.place)
+    assert doubts_of((table,), files_of(table), harmless, folders=[table.location()]).earlier == ()
+    earlier = table.metadata.metadata_log[0].metadata_file.rpartition("/")[2]
+    folder.write(earlier, content)
+    (doubtful,) = doubts_of((table,), files_of(table), harmless, folders=[table.location()]).earlier
+    assert doubtful.name == earlier
+    stale = stale_metadata((table,), files_of(table), needed=(), listed=listed_keys((table,)), before=NOW - DAY)
+    assert earlier in names_of(stale)
+
+
+def test_what_another_of_the_tables_needs_stays_where_their_metadata_lies_in_one_folder(catalog: SqlCatalog) -> None:
+    table = cut(catalog)
+    shared = {"write.metadata.path": metadata_folder(table)}
+    other = catalog.create_table("a.c", pa.schema([("id", pa.int64())]), properties=shared)
+    for one in range(4):
+        other.append(pa.table({"id": [one]}))
+    both, listed = (table, catalog.load_table("a.c")), listed_keys((table, other))
+    stale = stale_metadata(both, files_of(table), needed=(), listed=listed, before=NOW + DAY)
+    assert {one.key for one in stale}.isdisjoint(needed_by(table) | needed_by(both[1]))
+    assert stale
+
+
+class Clearing(SqlCatalog):
+    """A catalog whose staging table is cleared as often as it is loaded, some times, by the stream that owns it."""
+
+    left = 0
+
+    def load_table(self, identifier: str | Identifier) -> Table:
+        """The table, of which the metadata goes right after."""
+        table = super().load_table(identifier)
+        if table.name()[-1] == "s__main" and self.left:
+            left, self.left = self.left - 1, 0  # an append loads the table, too
+            super().load_table(identifier).append(pa.table({"id": [1]}))
+            newest = super().load_table(identifier).current_snapshot()
+            assert newest is not None
+            expire_before_cut(self, super().load_table(identifier), (newest.snapshot_id,))
+            for snapshot in table.snapshots():
+                table.io.delete(snapshot.manifest_list)
+            self.left = left
+        return table
+
+
+@pytest.mark.parametrize(("times", "is_read"), [(0, True), (3, True), (9, False)])
+def test_a_table_that_is_cleared_meanwhile_is_read_again(tmp_path: Path, times: int, is_read: bool) -> None:
+    catalog = Clearing("cleared", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=tmp_path.as_uri())
+    catalog.create_namespace("a")
+    catalog.create_table("a.s__main", pa.schema([("id", pa.int64())])).append(pa.table({"id": [0]}))
+    catalog.left = times
+    if is_read:
+        found = needed_elsewhere(catalog, "a.b")
+        catalog.left = 0
+        assert found == needed_by(catalog.load_table("a.s__main"))
+    else:
+        with pytest.raises(LakehouseError, match=r"manifests of a\.s__main"):
+            needed_elsewhere(catalog, "a.b")
+    catalog.close()
