@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 
 from sluice.erasure.file_columns import TableColumns, UnreadableFileError, columns_of, key_of, partition_values
@@ -176,14 +177,16 @@ def _read_of(
 def folders_of(table: Table, others: Iterable[Table] = ()) -> tuple[StoredFolder, ...]:
     """The folders of a table, and those of the metadata of its staging tables; none lies within another."""
     metadata = table.metadata
-    named = [metadata.location, data_folder(metadata), metadata_folder(table)]
-    named += [place for other in others for place in (other.location(), metadata_folder(other))]
-    places = {key_of(place.rstrip("/")): place.rstrip("/") for place in named}  # engines spell one in several ways
+    named = [(place, table.io) for place in (metadata.location, data_folder(metadata), metadata_folder(table))]
+    named += [(place, other.io) for other in others for place in (other.location(), metadata_folder(other))]
+    places: dict[str, tuple[str, FileIO]] = {}  # engines spell one in several ways
+    for place, io in named:  # a catalog may give credentials for the folder of a table alone
+        places.setdefault(key_of(place.rstrip("/")), (place.rstrip("/"), io))
     kept: list[str] = []
     for key in sorted(places, key=len):
         if not any(is_within(key, one) for one in kept):
             kept.append(key)
-    return tuple(StoredFolder.at(table.io, places[key]) for key in kept)
+    return tuple(StoredFolder.at(io, place) for place, io in map(places.__getitem__, kept))
 
 
 def metadata_folder(table: Table) -> str:

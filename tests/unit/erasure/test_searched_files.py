@@ -12,7 +12,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from sluice.erasure.file_columns import key_of
 from sluice.erasure.row_test import condition_of
-from sluice.erasure.searched_files import FileSearch, PlacedFile, is_within, spoken
+from sluice.erasure.searched_files import FileSearch, PlacedFile, folders_of, is_within, spoken
 from sluice.erasure.stale_metadata import unneeded_files
 from sluice.tables.stored_files import StoredFile, StoredFolder
 
@@ -104,4 +104,17 @@ def test_a_folder_that_is_spelled_in_two_ways_is_searched_once(tmp_path: Path) -
     assert [rows for _, rows in found.meant] == [1]
     assert len(found.metadata) == len({one.key for one in found.metadata}) == 4
     assert not list(unneeded_files((table,), [one for one in found.metadata if one.name.endswith(".avro")]))
+    catalog.close()
+
+
+def test_each_folder_is_looked_at_with_the_credentials_of_its_own_table(tmp_path: Path) -> None:
+    catalog = SqlCatalog("files", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=tmp_path.as_uri())
+    catalog.create_namespace("a")
+    table, staging = (catalog.create_table(f"a.{one}", pa.schema([("id", pa.int64())])) for one in ("b", "s"))
+    assert isinstance(table.io, PyArrowFileIO)
+    assert isinstance(staging.io, PyArrowFileIO)
+    found = {one.location: one.files for one in folders_of(table, [staging])}
+    assert list(found) == [table.location(), staging.location()]
+    assert found[table.location()] is table.io.fs_by_scheme("file", "")
+    assert found[staging.location()] is staging.io.fs_by_scheme("file", "")
     catalog.close()
