@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import datetime
 from gzip import BadGzipFile
 from typing import TypeVar
 
@@ -21,9 +22,11 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
 from sluice.erasure.file_columns import key_of
+from sluice.erasure.searched_files import PlacedFile
 from sluice.errors import LakehouseError
 from sluice.ledger.connection import Ledger
-from sluice.ledger.table_writers import is_number, known_runs
+from sluice.ledger.table_writers import exited_runs, is_number
+from sluice.maintenance.orphan_plan import CLOCK_MARGIN
 from sluice.publication.write_folders import WriterKind, writer_of, writes_folder
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.manifest_reading import READERS
@@ -42,16 +45,17 @@ def listed_keys(tables: Iterable[Table]) -> frozenset[str]:
     return frozenset(key_of(path) for table in tables for path in _listed(table))
 
 
-def keys_of_ended_runs(ledger: Ledger, table: Table, paths: Iterable[str]) -> frozenset[str]:
-    """The keys of those files that runs of streams have written for a table and that have ended: a merge leaves the
-    rows of its batch behind, and nothing of such a run lands any more."""
-    ours, found = f"{key_of(writes_folder(table.metadata))}/", dict[str, int]()
-    for key in map(key_of, paths):
-        writer = writer_of(key.removeprefix(ours)) if key.startswith(ours) else None
+def keys_of_ended_runs(ledger: Ledger, table: Table, files: Iterable[PlacedFile]) -> frozenset[str]:
+    """The keys of those files that runs of streams have written for a table whose process was seen to end: a merge
+    leaves the rows of its batch behind, and nothing of such a run lands any more. Of a run that is counted as lost, the
+    driver may live on; and what is younger than the end of its run was not written by that."""
+    ours, found = f"{key_of(writes_folder(table.metadata))}/", dict[str, tuple[int, datetime]]()
+    for one in files:
+        writer = writer_of(one.key.removeprefix(ours)) if one.key.startswith(ours) else None
         if writer is not None and writer.kind is WriterKind.RUN and is_number(writer.identity):
-            found[key] = int(writer.identity)
-    ended = {token for token, at in known_runs(ledger, set(found.values())).items() if at is not None}
-    return frozenset(key for key, token in found.items() if token in ended)
+            found[one.key] = int(writer.identity), one.file.modified_at
+    ended = exited_runs(ledger, {token for token, _ in found.values()})
+    return frozenset(key for key, (token, at) in found.items() if token in ended and at <= ended[token] + CLOCK_MARGIN)
 
 
 class UnreadableMetadataError(LakehouseError):

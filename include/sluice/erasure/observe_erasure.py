@@ -12,28 +12,25 @@ from pyiceberg.table import Table
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.declarations.source_declarations import IcebergSource
 from sluice.declarations.table_lookups import lookups_of
+from sluice.erasure.blocking_writers import is_refreshed, refusals_of_writers, require_no_driver
 from sluice.erasure.cut_history import live_files
 from sluice.erasure.dropped_staging import DroppedStaging, dropped_staging
-from sluice.erasure.erasure_plan import ErasedReader, ErasureSeen, MeantFile, Place, backfill_refusal
+from sluice.erasure.erasure_plan import ErasedReader, ErasureSeen, MeantFile, Place
 from sluice.erasure.file_columns import key_of
 from sluice.erasure.judged_metadata import JudgedMetadata, judge_metadata, listed_in, unsearched_files
 from sluice.erasure.listed_files import keys_of_ended_runs, listed_keys
 from sluice.erasure.searched_files import FileSearch, Found, PlacedFile, folders_of, lies_within, spoken
-from sluice.errors import SluiceError
 from sluice.ledger.backfill_attempts import running_attempts
 from sluice.ledger.connection import Ledger, database_time
-from sluice.ledger.held_batches import find_held
-from sluice.ledger.next_generation import require_at_rest
-from sluice.ledger.refreshes import OPEN_STATES, all_refreshes, kept_shadows, newest_refresh
+from sluice.ledger.refreshes import all_refreshes, kept_shadows
 from sluice.ledger.runs import live_streams
 from sluice.ledger.table_writers import LONGEST_WRITE
-from sluice.maintenance.direct_writers import observe_direct_writers
 from sluice.maintenance.maintained_tables import named_pins, named_tags, unreadable_streams
 from sluice.maintenance.needed_files import has_lost_states, other_tables
 from sluice.maintenance.observed_retention import outdated_runs
 from sluice.maintenance.row_retention import stands_at
 from sluice.maintenance.table_readers import observe_readers, streamed_tables
-from sluice.operations import Refusal, RefusalReason
+from sluice.operations import Refusal
 from sluice.settings import Settings
 from sluice.stored_keys import STAGING_TARGET
 from sluice.tables.declared_tables import load_table, require_table
@@ -54,8 +51,9 @@ class ErasureLook:
     listed: frozenset[str]
 
     def staging_now(self, catalog: Catalog) -> tuple[Table, ...]:
-        """The staging tables, freshly loaded."""
-        return tuple(require_table(catalog, ".".join(one.name())) for one in self.staging)
+        """The staging tables that are still there, freshly loaded."""
+        found = (load_table(catalog, one.name()) for one in self.staging)
+        return tuple(one for one in found if one is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +118,7 @@ class ErasureObserver:
             unlisted=tuple(self._unlisted(table, found, judged, listed)),
             staged=tuple(".".join(one.name()) for one in staging if _has_live_files(one)),
             to_cut=judged.to_cut,
-            writers=tuple(self._blocking(writers, name, table)),
+            writers=tuple(self._blocking([one.name for one in writers], table)),
             readers=readers,
             backfilled=tuple(self._backfilled(one.reader.stream for one in readers)),
             waiting=tuple(self._waiting(now, readers)),
@@ -159,7 +157,7 @@ class ErasureObserver:
 
     def _unlisted(self, table: Table, found: Found, judged: JudgedMetadata, listed: Collection[str]) -> Iterator[str]:
         before, rows = self.settled_before(), [one for one, _ in found.meant if not one.is_in_trash]
-        known = {*listed, *keys_of_ended_runs(self.ledger, table, [one.path for one in rows])}
+        known = {*listed, *keys_of_ended_runs(self.ledger, table, rows)}
         for one in (*rows, *judged.unneeded):
             if one.key not in known and one.file.modified_at >= before:
                 yield one.spoken
@@ -194,14 +192,14 @@ class ErasureObserver:
         return tuple(replace(one, runs=one.reader.stream in live) for one in found)
 
     def require_writers_at_rest(self, name: str) -> None:
-        """Require that no stream that writes a table runs, or is to run.
+        """Require that no stream that writes a table runs, or is to run, and that no driver of one is left.
 
         Raises
         ------
-        RunAlreadyLiveError, UsageError: as `require_at_rest` does.
+        RunAlreadyLiveError, UsageError: as `require_no_driver` does.
         """
         for one in self._writers(name):
-            require_at_rest(self.ledger, one.name)
+            require_no_driver(self.ledger, one.name)
 
     def backfills_of(self, name: str) -> tuple[str, ...]:
         """The streams that read a table, and of which a backfill has not reported an end."""
@@ -270,7 +268,7 @@ class ErasureObserver:
         one, are refreshed, or their declaration cannot be read."""
         live, streams = live_streams(self.ledger), {one.reader.stream for one in readers}
         yield from sorted(unreadable_streams(self.declarations))
-        yield from sorted(one for one in streams if self._is_refreshed(one))
+        yield from sorted(one for one in streams if is_refreshed(self.ledger, one))
         yield from sorted(outdated_runs(self.ledger, self.declarations, streams))
         unknown = live - kept_shadows(self.ledger) - set(self.declarations.streams)
         yield from sorted({stream for stream, _ in stands_at(now.references, unknown)})
@@ -292,41 +290,9 @@ class ErasureObserver:
             if one.name in tags and one.snapshot_id not in kept:
                 yield f"A stream that names the tag {one.name}"
 
-    def _blocking(self, writers: Collection[LoadedStream], name: str, table: Table) -> Iterator[Refusal]:
-        """What keeps the writers from being left as they are."""
-        running = {one.key.stream for one in running_attempts(self.ledger)}
-        for one in writers:
-            try:
-                require_at_rest(self.ledger, one.name)
-            except SluiceError as error:
-                yield Refusal(reason=RefusalReason.NOT_AT_REST, sentence=error.message, next_step=error.next_step)
-            if find_held(self.ledger, one.name) is not None:
-                yield Refusal(
-                    reason=RefusalReason.BATCH_HELD,
-                    sentence=f"A staged batch of {one.name} waits for a person, and may hold such rows.",
-                    next_step=f"Decide about it first: `sluice batch list {one.name}`.",
-                )
-            if one.name in running:
-                yield backfill_refusal(one.name)
-            if self._is_refreshed(one.name):
-                yield Refusal(
-                    reason=RefusalReason.NOT_AT_REST,
-                    sentence=f"A refresh of {one.name} is under way.",
-                    next_step=f"Let it end first: `sluice stream refresh {one.name}`, or `--abandon` to give it up.",
-                )
-        store, live = self.settings.object_store, live_streams(self.ledger)
-        for sink in observe_direct_writers(
-            self.ledger, self.declarations, table, name, live_streams=live, object_store=store
-        ):
-            yield Refusal(
-                reason=RefusalReason.NOT_AT_REST,
-                sentence=f"{sink.stream} may write a batch again, and knows it by a snapshot that would go.",
-                next_step=f"Start it, let it commit a batch, and stop it: `sluice stream start {sink.stream}`.",
-            )
-
-    def _is_refreshed(self, stream: str) -> bool:
-        newest = newest_refresh(self.ledger, stream)
-        return newest is not None and newest.state in OPEN_STATES
+    def _blocking(self, writers: Collection[str], table: Table) -> Iterator[Refusal]:
+        store = self.settings.object_store
+        yield from refusals_of_writers(self.ledger, self.declarations, writers, table, object_store=store)
 
     @staticmethod
     def _unsearched(writers: Collection[LoadedStream], searched: Collection[str]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from sluice.ledger.events import WRITE, EventSubject, LedgerEvent
 from sluice.ledger.maintenance_runs import MaintenanceRun
 from sluice.ledger.refreshes import OPEN_STATES, Refresh, RefreshObservation
 from sluice.ledger.run_table import Run
-from sluice.ledger.run_values import LIVE_STATES
+from sluice.ledger.run_values import LIVE_STATES, RunState
 from sluice.ledger.stored_values import record_of
 
 LONGEST_WRITE = timedelta(days=1)
@@ -35,6 +35,15 @@ def known_runs(ledger: Ledger, tokens: Collection[int]) -> Mapping[int, datetime
     found = select(Run.token, is_live, func.max(Run.ended_at)).where(Run.token.in_(sorted(tokens))).group_by(Run.token)
     with ledger.transaction() as connection:
         return {token: None if live else ended for token, live, ended in connection.execute(found)}
+
+
+def exited_runs(ledger: Ledger, tokens: Collection[int]) -> Mapping[int, datetime]:
+    """Of fencing tokens those of runs whose process was seen to end, and when. The driver of a run that is counted as
+    lost, or whose lease others have ended, may live on and write."""
+    is_seen = func.bool_and(and_(Run.state.in_((RunState.FINISHED, RunState.FAILED)), Run.exit_code.is_not(None)))
+    found = select(Run.token, is_seen, func.max(Run.ended_at)).where(Run.token.in_(sorted(tokens))).group_by(Run.token)
+    with ledger.transaction() as connection:
+        return {token: at for token, seen, at in connection.execute(found) if seen and at is not None}
 
 
 def known_refreshes(ledger: Ledger, labels: Collection[str]) -> Mapping[str, datetime | None]:
