@@ -29,12 +29,15 @@ from pyiceberg.table.update import (
     RemoveSnapshotRefUpdate,
     RemoveSnapshotsUpdate,
     RemoveStatisticsUpdate,
+    TableRequirement,
     TableUpdate,
 )
 
 from sluice.erasure.file_columns import key_of
 from sluice.erasure.parquet_rows import write_without
 from sluice.erasure.row_test import RowTest
+from sluice.erasure.searched_files import spoken
+from sluice.errors import LakehouseError
 from sluice.maintenance.file_rewrite import CommitConflictError
 from sluice.publication.checked_commit import NothingToCommit, TableChange, TableCommitter, commit_checked
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
@@ -94,11 +97,7 @@ def erase_rows(
             next_step="Repeat the command: it names the statement that writes them away.",
         )
     folder = folder_of(table.metadata, Writer(kind=WriterKind.REWRITE, identity=identity))
-    with catalog_refusals(f"write files of {name} without the rows"):
-        written = [
-            write_without(table.io, table.metadata, one, test, location=f"{folder}/00000-0-{uuid4()}.parquet")
-            for one in old
-        ]
+    written = [_without(table, one, test, location=f"{folder}/00000-0-{uuid4()}.parquet") for one in old]
     reached(CrashPoint.COMPUTED)
 
     def plan(loaded: Table) -> TableChange | NothingToCommit:
@@ -116,6 +115,16 @@ def erase_rows(
         )
 
     commit_checked(committer, name, plan, what=f"{name} without the erased rows", reached=reached)
+
+
+def _without(table: Table, file: DataFile, test: RowTest, *, location: str) -> DataFile | None:
+    try:
+        return write_without(table.io, table.metadata, file, test, location=location)
+    except OSError as error:  # its message has the path, in which a value may stand
+        raise LakehouseError(
+            f"Cannot write {spoken(file.file_path)} without the rows: {type(error).__name__}. Nothing was committed.",
+            next_step="Repeat the command.",
+        ) from None
 
 
 def _has_delete_files(table: Table) -> bool:
@@ -196,6 +205,25 @@ class HistoryLook:
         return catalog_refusals(f"read the manifests of {'.'.join(self.table.name())}")
 
 
+def staged_snapshots(table: Table, kept: Collection[int]) -> tuple[Snapshot, ...]:
+    """The snapshots that a program has written beside main to publish them later, and that are not published yet.
+
+    Source: https://iceberg.apache.org/docs/latest/spark-configuration/#spark-sql-options, `spark.wap.id`
+    """
+    main = {one.snapshot_id: _properties(one) for one in HistoryLook(table).main_line()}
+    published = {properties.get(_PUBLISHED) for properties in main.values()}
+    beside = (one for one in table.snapshots() if one.snapshot_id not in {*kept, *main})
+    return tuple(one for one in beside if _STAGED in _properties(one) and _properties(one)[_STAGED] not in published)
+
+
+_STAGED, _PUBLISHED = "wap.id", "published-wap-id"
+"""What Iceberg notes in the summary of a snapshot that is to be looked at first, and of the one that publishes it."""
+
+
+def _properties(snapshot: Snapshot) -> Mapping[str, str]:
+    return snapshot.summary.additional_properties if snapshot.summary is not None else {}
+
+
 def is_cut(snapshot: Snapshot) -> bool:
     """Whether history may be cut before a snapshot."""
     summary = snapshot.summary
@@ -235,7 +263,7 @@ def expire_before_cut(catalog: Catalog, table: Table, kept: Collection[int]) -> 
 
     Raises
     ------
-    CommitConflictError: when somebody wrote the table meanwhile.
+    CommitConflictError: when somebody wrote the table meanwhile, or moved one of these tags and branches.
     LakehouseError: when the catalog refuses.
     """
     name, metadata = ".".join(table.name()), table.metadata
@@ -255,14 +283,16 @@ def expire_before_cut(catalog: Catalog, table: Table, kept: Collection[int]) -> 
     updates += [RemoveSnapshotsUpdate(snapshot_ids=gone)] if gone else []
     if not updates:
         return
-    requirements = (
+    requirements: tuple[TableRequirement, ...] = (
         AssertTableUUID(uuid=metadata.table_uuid),
         AssertRefSnapshotId(ref="main", snapshot_id=metadata.current_snapshot_id),
+        *(AssertRefSnapshotId(ref=ref, snapshot_id=metadata.refs[ref].snapshot_id) for ref in refs),
     )
     with catalog_refusals(f"expire snapshots of {name}", but_not=(CommitFailedException,)):
         try:
             catalog.commit_table(table, requirements, tuple(updates))
         except CommitFailedException as error:
             raise CommitConflictError(
-                f"{name} was written while its history was cut.", next_step="Repeat the command."
+                f"{name} was written while its history was cut, or a tag or branch of it was moved.",
+                next_step="Repeat the command.",
             ) from error

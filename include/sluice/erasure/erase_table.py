@@ -19,11 +19,12 @@ from pyiceberg.table import Table
 
 from sluice.erasure.cut_history import HistoryLook, commit_cut, erase_rows, expire_before_cut, is_cut, live_files
 from sluice.erasure.erasure_plan import ErasureSeen, backfill_refusal, is_behind, plan_erasure
+from sluice.erasure.file_columns import key_of
 from sluice.erasure.judged_metadata import judge_metadata, listed_in, unsearched_files
 from sluice.erasure.listed_files import listed_keys
 from sluice.erasure.observe_erasure import ErasureLook, ErasureObserver
 from sluice.erasure.searched_files import FileSearch, Found, PlacedFile, spoken
-from sluice.erasure.stale_metadata import needed_by, stale_metadata
+from sluice.erasure.stale_metadata import needed_elsewhere, stale_metadata
 from sluice.errors import LakehouseError, UnhealthyError
 from sluice.ledger.connection import database_time
 from sluice.ledger.events import REQUESTED, WRITE, Actor, Event, EventAction, EventSubject, record_event
@@ -37,7 +38,7 @@ from sluice.publication.mark_moves import settle_merges_of_table
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.publication.staging_table import newest_token
 from sluice.publication.write_folders import data_folder
-from sluice.stored_keys import ERASED, STAGING_TARGET, TOKEN, TRASH_FOLDER_PREFIX
+from sluice.stored_keys import ERASED, TOKEN
 from sluice.tables.declared_tables import require_table
 from sluice.tables.stored_files import StoredFolder
 
@@ -69,8 +70,8 @@ class Erased:
     def __str__(self) -> str:
         rows = ", ".join(f"{count:,} {place}" for place, count in self.rows.items())
         return (
-            f"{self.table}: rows erased: {rows}. {self.deleted_files} files are deleted. {self.searched} Parquet files "
-            "are left below its folders, were read, and hold no such row."
+            f"{self.table}: rows erased: {rows}. {self.deleted_files} files with such rows are deleted. "
+            f"{self.searched} Parquet files are left below its folders, were read, and hold no such row."
         )
 
 
@@ -195,11 +196,13 @@ class TableErasure:
         return HistoryLook(table, found.harmless - look.found.keys).kept()
 
     def _require_passed(self, look: ErasureLook) -> tuple[Table, tuple[int, ...]]:
-        """The table and the snapshots of it that stay, once every reader stands at one of them."""
+        """The table and the snapshots of it that stay, once every reader stands at one of them. It is loaded after the
+        search, which takes long: tags and branches that came meanwhile are seen."""
         table = require_table(self.observer.catalog, self.name)
         found = self.search.look(table, look.staging)
         kept = HistoryLook(table, found.harmless - look.found.keys).kept()
-        if not kept:
+        searched, table = table, require_table(self.observer.catalog, self.name)
+        if not kept or table.metadata.current_snapshot_id != searched.metadata.current_snapshot_id:
             raise self._written(self.name)
         for stream in self.observer.backfills_of(self.name):
             refusal = backfill_refusal(stream)
@@ -215,15 +218,15 @@ class TableErasure:
 
     def _require_unneeded(self, look: ErasureLook) -> None:
         """Look again, right before the first file is deleted."""
-        if not self._kept(look):
+        kept = self._kept(look)
+        table = require_table(self.observer.catalog, self.name)  # as it is after that search; branches list files, too
+        if not kept or listed_in(table, look.found.keys):
             raise LakehouseError(
                 f"Meanwhile {self.name} refers to a file with such rows again. No file was deleted.",
                 next_step="Look who added it, and repeat the command.",
             )
         for one in other_tables(self.observer.catalog, look.found.names, target=self.name):
-            if not one.listed or one.table.properties.get(STAGING_TARGET) == self.name:
-                continue
-            if listed := listed_in(one.table, look.found.keys):
+            if listed := one.listed and listed_in(one.table, look.found.keys):
                 raise LakehouseError(
                     f"Meanwhile {'.'.join(one.table.name())} refers to {len(listed)} files with such rows.",
                     next_step="Look who added them. No file was deleted; repeat the command after that.",
@@ -232,11 +235,12 @@ class TableErasure:
     def _delete_rows(self, look: ErasureLook) -> None:
         """Delete every file with rows that are meant; those of the trash leave its lists before. Metadata goes after
         that: it shows the next erasure which files were listed, and that there is something to do."""
-        metadata = look.table.metadata
-        folder = StoredFolder.at(look.table.io, data_folder(metadata))
-        gone = {one.path.removeprefix(f"{folder.location}/") for one, _ in look.found.meant if one.is_in_trash}
-        for removal in removals_in(folder, f"{TRASH_FOLDER_PREFIX}{metadata.table_uuid}"):
-            forget_files(folder, removal, gone)
+        folder = StoredFolder.at(look.table.io, data_folder(look.table.metadata))
+        trashed = [one for one, _ in look.found.meant if one.is_in_trash]
+        gone = {one.key.removeprefix(f"{key_of(folder.location)}/") for one in trashed}
+        for trash in sorted({place.partition("/")[0] for place in gone}):  # an earlier table of its name had another
+            for removal in removals_in(folder, trash):
+                forget_files(folder, removal, gone)
         for one, _ in look.found.meant:
             self._delete(one)
 
@@ -245,7 +249,7 @@ class TableErasure:
         table = require_table(self.observer.catalog, self.name)
         staging = look.staging_now(self.observer.catalog)
         found = self.search.look(table, staging)
-        before, needed = self.observer.settled_before(), self._needed_elsewhere()
+        before, needed = self.observer.settled_before(), needed_elsewhere(self.observer.catalog, self.name)
         for one in stale_metadata((table, *staging), found.metadata, needed=needed, listed=listed, before=before):
             self._delete(one)
         known = {one.key for dropped in look.dropped if not dropped.is_foreign for one in dropped.files}
@@ -253,11 +257,6 @@ class TableErasure:
             for one in () if dropped.is_foreign else dropped.files:
                 if one.key in known - needed:
                     self._delete(one)
-
-    def _needed_elsewhere(self) -> frozenset[str]:
-        """The keys of the metadata of all other tables: what of it lies in a folder of this one stays."""
-        others = other_tables(self.observer.catalog, (), target=self.name)
-        return frozenset[str]().union(*(needed_by(one.table) for one in others))
 
     def _delete(self, one: PlacedFile) -> None:
         try:
@@ -293,7 +292,7 @@ class TableErasure:
 
     def _metadata_left(self, table: Table, staging: Sequence[Table], found: Found) -> Iterator[tuple[str, str]]:
         listed, before = listed_keys((table, *staging)), self.observer.settled_before()
-        needed = self._needed_elsewhere()
+        needed = needed_elsewhere(self.observer.catalog, self.name)
         for one in stale_metadata((table, *staging), found.metadata, needed=needed, listed=listed, before=before):
             yield one.spoken, "is metadata of an earlier state"
         judged = judge_metadata(table, staging, found)

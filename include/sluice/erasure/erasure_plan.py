@@ -65,11 +65,12 @@ class ErasureSeen:
     metadata names. unwritable: live files with such rows that cannot be written again, each with the reason.
     delete_files: how many the newest snapshot has. limits: what of the table keeps its files from being written again.
     kept: the snapshots that stay, from the cut on; empty when there is no cut yet. gone: how many others there are.
-    references: the tags and branches on those that go. forked: the branches among them with commits of their own.
-    named_by: the streams that look up a state of the table that goes. doubtful: how many manifests of the table and its
-    staging tables, needed or not, list a file that is not known to hold no such row. young: folders of dropped staging
-    tables that may be of tables which are being created. denied: folders of
-    staging tables that may not be looked at. foreign: those with metadata that names files of the table and is not
+    references: the tags and branches on those that go. forked: what among them has commits of its own: branches, and
+    snapshots that another program has staged and not published.
+    named_by: the streams that look up a state of the table that goes, or begin there. doubtful: how many
+    manifests of the table and its staging tables, needed or not, list a file that is not known to hold no such row.
+    young: folders of dropped staging tables that may be of tables which are being created. denied: folders of staging
+    tables that may not be looked at. foreign: those with metadata that names files of the table and is not
     known as that of staging tables of it. unlisted: files with such rows, and manifests that may name values of some,
     which no known state lists: a commit under way may have written them. staged: the staging tables with files of
     unpublished batches, by name. to_cut: those whose history holds more than it needs.
@@ -169,6 +170,7 @@ def plan_erasure(seen: ErasureSeen) -> OperationPlan[ErasureSeen]:
             "rows": {place.value: sum(one.rows for one in seen.meant if one.place is place) for place in Place},
             "files": sha256("\n".join(sorted(one.path for one in seen.meant)).encode()).hexdigest(),
             "doubtful": seen.doubtful,
+            "references": list(seen.references) if seen.is_due else [],
             "waits_for": [str(one) for one in seen.behind],
         },
     )
@@ -193,7 +195,7 @@ def _steps(seen: ErasureSeen) -> Iterator[str]:
     if seen.behind:
         names = ", ".join(map(str, seen.behind))
         yield f"Wait until the cut is passed by {names}: the command ends there, and is repeated after that."
-    gone = seen.gone + (not seen.kept)
+    gone = seen.gone + (seen.live_rows > 0)  # the one that takes them out goes, too
     yield f"Expire all {gone} snapshots before the cut, and delete their manifests and metadata files for good."
     if seen.references:
         yield f"Remove the tags and branches that keep them: {', '.join(seen.references)}."
@@ -222,7 +224,10 @@ def _notes(seen: ErasureSeen) -> Iterator[str]:
             f"Not searched, what the table is made of: {', '.join(seen.sources)}. What they still hold comes back by a "
             "backfill, a refresh or a reset."
         )
-    yield "Not searched: what checks of the table found, in the ledger and the Data Docs, until their retention ends."
+    yield (
+        "Not searched: what checks of the table found, and the lowest and highest numbers of each batch, in the ledger "
+        "and the Data Docs, until their retention ends."
+    )
 
 
 def _refusals(seen: ErasureSeen) -> Iterator[Refusal]:
@@ -242,8 +247,8 @@ def _of_search(seen: ErasureSeen) -> Iterator[Refusal]:
         yield Refusal(
             reason=RefusalReason.NOT_PROVABLE,
             sentence=f"{_files(len(seen.unread))} below the folders cannot be searched, such as {path}: {why}",
-            next_step="Look at each of them. No snapshot needs it: move it elsewhere or delete it, unless a commit of "
-            "another program is under way.",
+            next_step="Repeat it once, then look at each. No snapshot needs it: move it elsewhere or delete it, unless "
+            "a commit of another program is under way.",
         )
     if seen.unread_listed:
         path, why = seen.unread_listed[0]
@@ -333,17 +338,17 @@ def _of_history(seen: ErasureSeen, again: str) -> Iterator[Refusal]:
             sentence=f"Metadata of {name} lies beside its line of commits: the catalog was set back.",
             next_step="Bring the newer metadata back, or delete it when that state is not to come back.",
         )
-    for branch in seen.forked:
+    for one in seen.forked:
         yield Refusal(
             reason=RefusalReason.OTHER_WRITERS,
-            sentence=f"The branch {branch} has commits that main does not have, and would be removed.",
+            sentence=f"{one} has rows that main does not have, and would be removed.",
             next_step=f"Merge or drop it first. {again}",
         )
     for stream in seen.named_by:
         yield Refusal(
             reason=RefusalReason.READER_STOPS,
-            sentence=f"{stream} looks up a state of {seen.table} that goes, by its snapshot, its time or its tag.",
-            next_step="Declare another one, or none, for that input.",
+            sentence=f"{stream} needs a state of {seen.table} that goes, by its snapshot, its time or its tag.",
+            next_step="Declare another one, or none, for that input; one that only begins there may be started before.",
         )
 
 

@@ -10,10 +10,10 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
-from sluice.declarations.source_declarations import IcebergSource
+from sluice.declarations.source_declarations import IcebergSource, SnapshotStart
 from sluice.declarations.table_lookups import lookups_of
 from sluice.erasure.blocking_writers import is_refreshed, refusals_of_writers, require_no_driver
-from sluice.erasure.cut_history import live_files
+from sluice.erasure.cut_history import live_files, staged_snapshots
 from sluice.erasure.dropped_staging import DroppedStaging, dropped_staging
 from sluice.erasure.erasure_plan import ErasedReader, ErasureSeen, MeantFile, Place
 from sluice.erasure.file_columns import key_of
@@ -28,6 +28,7 @@ from sluice.ledger.table_writers import LONGEST_WRITE
 from sluice.maintenance.maintained_tables import named_pins, named_tags, unreadable_streams
 from sluice.maintenance.needed_files import has_lost_states, other_tables
 from sluice.maintenance.observed_retention import outdated_runs
+from sluice.maintenance.pin_plan import Knowledge
 from sluice.maintenance.row_retention import stands_at
 from sluice.maintenance.table_readers import observe_readers, streamed_tables
 from sluice.operations import Refusal
@@ -112,7 +113,7 @@ class ErasureObserver:
             limits=_limits(table),
             kept=judged.kept,
             gone=len(now.snapshots) - len(judged.kept),
-            **self._holding(now, judged.kept),
+            **self._holding(table, now, judged.kept, readers),
             doubtful=judged.doubtful + sum(one.is_doubtful for one in dropped),
             **self._of_dropped(dropped),
             unlisted=tuple(self._unlisted(table, found, judged, listed)),
@@ -149,7 +150,8 @@ class ErasureObserver:
             for one in _doomed(now, kept)
             if one.name not in look.seen.references or agreed[one.name].snapshot_id != one.snapshot_id
         )
-        return (*new, *self._waiting(now, readers), *self._shadows(now))
+        staged = (f"snapshot {one.snapshot_id}" for one in staged_snapshots(table, kept))
+        return (*new, *staged, *self._waiting(now, readers), *self._shadows(now))
 
     def settled_before(self) -> datetime:
         """What was written before, and is not listed, is of no commit that may still land."""
@@ -162,13 +164,18 @@ class ErasureObserver:
             if one.key not in known and one.file.modified_at >= before:
                 yield one.spoken
 
-    def _holding(self, now: TableObservation, kept: Collection[int]) -> dict[str, tuple[str, ...]]:
+    def _holding(
+        self, table: Table, now: TableObservation, kept: Collection[int], readers: Collection[ErasedReader]
+    ) -> dict[str, tuple[str, ...]]:
         """What names snapshots that go, for the plan."""
         doomed = _doomed(now, kept)
         return {
             "references": tuple(sorted(one.name for one in doomed)),
-            "forked": tuple(one.name for one in doomed if _is_forked(one, now)),
-            "named_by": tuple(self._named_by(now, kept)),
+            "forked": (
+                *(f"The branch {one.name}" for one in doomed if _is_forked(one, now)),
+                *(f"Snapshot {one.snapshot_id}, which is staged," for one in staged_snapshots(table, kept)),
+            ),
+            "named_by": (*self._named_by(now, kept), *self._beginning_before(now, kept, readers)),
         }
 
     def _of_dropped(self, dropped: Collection[DroppedStaging]) -> dict[str, tuple[str, ...]]:
@@ -289,6 +296,24 @@ class ErasureObserver:
         for one in now.references:
             if one.name in tags and one.snapshot_id not in kept:
                 yield f"A stream that names the tag {one.name}"
+
+    def _beginning_before(
+        self, now: TableObservation, kept: Collection[int], readers: Collection[ErasedReader]
+    ) -> Iterator[str]:
+        """The readers that have not started, and are to begin behind a snapshot, or at a time, of which history goes.
+        Those that read the whole table begin with what is left."""
+        gone = {one.snapshot_id: one.committed_at for one in now.snapshots if one.snapshot_id not in kept}
+        for one in readers:
+            sources = dict(streamed_tables(self.declarations.streams[one.reader.stream].declaration))
+            match sources[one.reader.input].starting:
+                case SnapshotStart(snapshot_id=wanted):
+                    is_lost = wanted in gone
+                case datetime() as since:
+                    is_lost = any(at.timestamp() >= since.timestamp() for at in gone.values())
+                case _:
+                    is_lost = False
+            if is_lost and one.reader.knowledge is Knowledge.NOT_STARTED:
+                yield str(one)
 
     def _blocking(self, writers: Collection[str], table: Table) -> Iterator[Refusal]:
         store = self.settings.object_store

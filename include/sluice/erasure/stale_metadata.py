@@ -264,7 +264,9 @@ def paths_in(io: FileIO, one: PlacedFile) -> frozenset[str] | ListOfManifests | 
 def _outside(table: Table, named: Iterable[str], folders: Sequence[str]) -> tuple[str, ...]:
     """Those of some files that exist, and lie outside of all folders."""
     places = tuple(map(key_of, folders))
+    statistics = (*table.metadata.statistics, *table.metadata.partition_statistics)
     named = {*named, *(one.metadata_file for one in table.metadata.metadata_log)}
+    named |= {one.statistics_path for one in statistics}
     away = sorted(path for path in named if not any(is_within(key_of(path), place) for place in places))
     with ThreadPoolExecutor(READERS) as pool:
         exist = pool.map(lambda path: _may_exist(table.io, path), away)

@@ -190,3 +190,26 @@ def test_a_compaction_behind_the_cut_needs_no_other_one(home: Household) -> None
     home.read_up_to(cut, files=0)
     home.erasure().erase()
     assert home.rows() == [("Bob", 2), ("Carl", 3)]
+
+
+@pytest.mark.parametrize("by", ["snapshot", "time", "later", "table"])
+def test_a_reader_that_is_to_begin_in_history_that_goes(home: Household, by: str) -> None:
+    home.declare()
+    first = home.append((ANN, 1), ("Bob", 2))
+    home.append(("Carl", 3))
+    now = datetime.now(UTC)
+    starts: dict[str, Any] = {
+        "snapshot": {"snapshot_id": first},
+        "time": (now - timedelta(hours=1)).isoformat(),
+        "later": (now + timedelta(hours=1)).isoformat(),
+        "table": "table",
+    }
+    home.declare(reads="skip", starting=starts[by])
+    if by in ("later", "table"):
+        assert refused(home) == []
+        return
+    assert refused(home) == [RefusalReason.READER_STOPS]
+    (refusal,) = home.erasure().plan().refusals
+    assert f"{home.reader} (input rows) needs a state of" in refusal.sentence
+    home.read_up_to(home.head(), files=1)
+    assert refused(home) == []

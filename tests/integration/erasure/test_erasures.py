@@ -13,9 +13,13 @@ from tests.fixtures.publication import Workbench
 from sluice.erasure.searched_files import metadata_folder
 from sluice.errors import UnhealthyError
 from sluice.ledger.events import Actor, EventAction, EventSubject, recent_events
+from sluice.maintenance.file_trash import removals_in
 from sluice.maintenance.orphan_removal import OrphanRemoval
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.staging_table import load_staging_table
+from sluice.publication.write_folders import data_folder
+from sluice.stored_keys import TRASH_FOLDER_PREFIX
+from sluice.tables.stored_files import StoredFolder
 
 __all__ = ["home"]
 
@@ -132,6 +136,16 @@ def test_the_trash_knows_nothing_of_what_was_erased(home: Household) -> None:
     _, removals = removal.plan_restore(home.name).seen
     assert sorted(len(one.files) for one in removals) == [0, 1]
     assert removal.restore(home.name) == 1
+
+
+def test_the_trash_of_an_earlier_table_of_the_name_knows_nothing_either(home: Household) -> None:
+    home.declare()
+    home.append(("Bob", 2))
+    home.throw_away(home.leave((ANN, 9), ("Carl", 8)), of="earlier")
+    home.throw_away(home.leave(("Carl", 10)), of="earlier")
+    home.erasure().erase()
+    folder = StoredFolder.at(home.table().io, data_folder(home.table().metadata))
+    assert sorted(len(one.files) for one in removals_in(folder, f"{TRASH_FOLDER_PREFIX}earlier")) == [0, 1]
 
 
 POINTS = [

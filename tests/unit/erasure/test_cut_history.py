@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from traceback import format_exception
 
 import pyarrow as pa
 import pytest
@@ -11,13 +12,14 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.manifest import ManifestEntry, ManifestEntryStatus, ManifestFile
 from pyiceberg.schema import Schema
 from pyiceberg.table.snapshots import Operation
-from pyiceberg.table.update.snapshot import _FastAppendFiles
+from pyiceberg.table.update.snapshot import ManageSnapshots, _FastAppendFiles
 from pyiceberg.types import LongType, NestedField, StringType
 from tests.fixtures.delete_files import add_delete_file
 
-from sluice.erasure.cut_history import HistoryLook, commit_cut, erase_rows, is_cut
+from sluice.erasure.cut_history import HistoryLook, commit_cut, erase_rows, expire_before_cut, is_cut
 from sluice.erasure.file_columns import key_of
 from sluice.erasure.row_test import condition_of
+from sluice.errors import LakehouseError
 from sluice.maintenance.file_rewrite import CommitConflictError
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.stored_keys import ERASED
@@ -86,4 +88,53 @@ def test_rows_that_came_to_be_hidden_meanwhile_do_not_come_back(tmp_path: Path) 
             now=datetime.now(UTC),
         )
     assert catalog.load_table("a.b").metadata_location == before
+    catalog.close()
+
+
+@pytest.mark.parametrize("is_moved", [True, False])
+def test_a_branch_that_got_a_commit_meanwhile_is_not_removed(tmp_path: Path, is_moved: bool) -> None:
+    catalog = SqlCatalog("cut", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=tmp_path.as_uri())
+    catalog.create_namespace("a")
+    table = catalog.create_table("a.b", KINDS)
+    row = pa.Table.from_pylist([{"kind": "Ann", "id": 1}], table.schema().as_arrow())
+    table.append(row)
+    first = table.refresh().current_snapshot()
+    assert first is not None
+    with table.transaction() as transaction:
+        ManageSnapshots(transaction=transaction).create_branch(first.snapshot_id, "mine").commit()
+    commit_cut(PyIcebergCommitter(catalog), "a.b", entries=lambda _: {ERASED: "x"})
+    loaded = catalog.load_table("a.b")
+    assert loaded.metadata.current_snapshot_id is not None
+    kept = (loaded.metadata.current_snapshot_id,)
+    if is_moved:
+        catalog.load_table("a.b").append(row, branch="mine")
+        with pytest.raises(CommitConflictError, match="branch of it was moved"):
+            expire_before_cut(catalog, loaded, kept)
+        assert catalog.load_table("a.b").scan().use_ref("mine").to_arrow().num_rows == 2
+    else:
+        expire_before_cut(catalog, loaded, kept)
+        assert set(catalog.load_table("a.b").refs()) == {"main"}
+    catalog.close()
+
+
+def test_no_path_is_part_of_a_message_as_a_value_may_be_part_of_a_path(tmp_path: Path) -> None:
+    catalog = SqlCatalog("cut", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=tmp_path.as_uri())
+    catalog.create_namespace("a")
+    table = catalog.create_table("a.b", KINDS)
+    with table.update_spec() as update:
+        update.add_identity("kind")
+    table.append(pa.Table.from_pylist([{"kind": "ann@x.org", "id": 1}], table.schema().as_arrow()))
+    (path,) = [task.file.file_path for task in table.scan().plan_files()]
+    assert "ann%40x.org" in path
+    table.io.delete(path)
+    with pytest.raises(LakehouseError, match=f"{path.rpartition('/')[2]} without the rows") as caught:
+        erase_rows(
+            PyIcebergCommitter(catalog),
+            "a.b",
+            keys={key_of(path)},
+            test=condition_of("kind = 'ann@x.org'", table.schema(), table="a.b"),
+            identity="x",
+            now=datetime.now(UTC),
+        )
+    assert "x.org" not in "".join(format_exception(caught.value))
     catalog.close()

@@ -47,6 +47,12 @@ def test_a_plan_counts_rows_by_place_and_names_no_file() -> None:
     assert "a.parquet" not in str(plan.as_json())
     assert plan_erasure(replace(SEEN, meant=(LIVE,))).digest != plan.digest
     assert plan_erasure(replace(SEEN, digest="e")).digest != plan.digest
+    assert plan_erasure(replace(SEEN, references=("yours",))).digest != plan.digest
+
+
+@pytest.mark.parametrize(("meant", "expected"), [((LIVE, TRASHED), 6), ((TRASHED,), 5)])
+def test_a_plan_says_how_many_snapshots_expire(meant: tuple[MeantFile, ...], expected: int) -> None:
+    assert f"Expire all {expected} snapshots" in " ".join(plan_erasure(replace(SEEN, meant=meant)).sentences())
 
 
 def test_nothing_is_at_stake_where_nothing_is_found() -> None:

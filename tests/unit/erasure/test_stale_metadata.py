@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
+from pyiceberg.table.statistics import StatisticsFile
 from pyiceberg.typedef import Identifier
 
 from sluice.erasure.cut_history import commit_cut, expire_before_cut
@@ -184,6 +185,26 @@ def test_what_another_of_the_tables_needs_stays_where_their_metadata_lies_in_one
     stale = stale_metadata(both, files_of(table), needed=(), listed=listed, before=NOW + DAY)
     assert {one.key for one in stale}.isdisjoint(needed_by(table) | needed_by(both[1]))
     assert stale
+
+
+def test_statistics_that_lie_elsewhere_are_named(catalog: SqlCatalog, tmp_path: Path) -> None:
+    table = cut(catalog)
+    (newest,) = table.snapshots()
+    (tmp_path / "away.stats").write_bytes(b"PFA1")
+    away = (tmp_path / "away.stats").as_uri()
+    with table.update_statistics() as update:
+        update.set_statistics(
+            StatisticsFile(
+                snapshot_id=newest.snapshot_id,
+                statistics_path=away,
+                file_size_in_bytes=4,
+                file_footer_size_in_bytes=4,
+                blob_metadata=[],
+            )
+        )
+    table = catalog.load_table("a.b")
+    doubts = doubts_of((table,), files_of(table), listed_keys((table,)), folders=[table.location()])
+    assert doubts.outside == (away,)
 
 
 class Clearing(SqlCatalog):
