@@ -17,7 +17,7 @@ from sluice.erasure.erase_table import Erased, ErasurePlan, TableErasure
 from sluice.erasure.observe_erasure import ErasureObserver
 from sluice.erasure.row_test import RowTest, condition_of, texts_of
 from sluice.erasure.searched_files import FileSearch
-from sluice.errors import UnhealthyError, UsageError
+from sluice.errors import SluiceError, UnhealthyError, UsageError
 from sluice.ledger.events import Actor
 from sluice.maintenance.maintained_tables import find_declaration
 from sluice.operations import OperationVerb
@@ -136,13 +136,19 @@ def _quarantines(ctx: CliContext, observer: ErasureObserver, name: str) -> list[
 
 
 def _carry_out(erasures: Sequence[TableErasure], shown: Sequence[str]) -> list[Erased]:
-    """Erase from each table, whatever is left to do in another one."""
+    """Erase from each table, whatever is left to do in another one; from none, when one of them is refused."""
+    if not shown and len(erasures) > 1:
+        for plan in [one.plan() for one in erasures]:
+            plan.require_unrefused()
     done, left = [], []
     for number, one in enumerate(erasures):
         try:
             done.append(one.erase(planned=shown[number] if shown else None))
         except UnhealthyError as error:
             left.append(error)
+        except SluiceError:
+            typer.echo("".join(f"{each}\n" for each in done), err=True, nl=False)
+            raise
     if left:
         said = " ".join([*map(str, done), *(one.message for one in left)])
         raise UnhealthyError(said, next_step=" ".join(dict.fromkeys(one.next_step for one in left if one.next_step)))

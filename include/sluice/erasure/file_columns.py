@@ -193,6 +193,8 @@ def _held(
         return HeldColumn(place=place, has_value=True, value=values[number])
     if place is None and values is None and number in columns.identities:
         raise UnreadableFileError(f"It lacks the column {tested.name}, and its partition is not known.")
+    if place is None and tested.initial_default is not None:
+        raise UnreadableFileError(f"It lacks the column {tested.name}, which has a default for such files. {_WAY_OUT}")
     if place is None and not is_whole:
         raise UnreadableFileError(f"It lacks the column {tested.name}, or has it without an id. {_WAY_OUT}")
     return HeldColumn(place=place)

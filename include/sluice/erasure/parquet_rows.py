@@ -81,7 +81,9 @@ def _opened(source: Any) -> pq.ParquetFile:
     except (pa.ArrowException, OSError, ValueError) as error:
         if isinstance(error, FileNotFoundError):
             raise
-        raise UnreadableFileError(f"It is no whole Parquet file: {type(error).__name__}.") from error
+        raise UnreadableFileError(
+            f"It is no whole Parquet file, or the object store does not give it: {type(error).__name__}."
+        ) from error
 
 
 def _batches(

@@ -17,7 +17,9 @@ from tests.integration.maintenance.test_maintenance_commands import ended
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.quarantine_table import quarantine_declaration
 from sluice.ledger.events import EventSubject, recent_events
+from sluice.publication.write_folders import data_folder
 from sluice.tables.declared_tables import create_or_evolve_table
+from sluice.tables.stored_files import StoredFolder
 
 __all__ = ["home"]
 
@@ -135,3 +137,16 @@ def test_rejected_records_go_by_what_they_contain(
     for table in (home.name, name):
         for event in recent_events(home.ledger, EventSubject.TABLE, table, limit=9):
             assert "Ann" not in str(event)
+
+
+def test_a_refusal_of_one_table_leaves_the_other_as_it_is(
+    home: Household, condition: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = quarantine(home)
+    (home.folder / "texts.txt").write_text(ANN)
+    table = home.bench.open_catalog().load_table(name)
+    StoredFolder.at(table.io, data_folder(table.metadata)).write("torn.parquet", b"PAR1 half a file")
+    files = ["--where-file", str(condition), "--text-file", str(home.folder / "texts.txt")]
+    assert ended(["table", "erase", home.name, *files, "--yes"]) == 1
+    assert f"Refused: erase {name}" in capsys.readouterr().err
+    assert len(home.rows()) == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,16 @@ def test_a_column_that_may_be_one_without_an_id_is_refused(tmp_path: Path) -> No
 def test_a_column_that_came_later_is_null_in_earlier_files(tmp_path: Path) -> None:
     path = with_ids(tmp_path / "a.parquet", {"name": (1, ["a", "b"])})
     assert (found(path, ANN, columns(PERSON)).meant, found(path, "email is null", columns(PERSON)).meant) == (0, 2)
+
+
+def test_a_column_that_has_a_default_in_earlier_files_is_refused(tmp_path: Path) -> None:
+    path = with_ids(tmp_path / "a.parquet", {"name": (1, ["a", "b"])})
+    email = NestedField(2, "email", StringType(), initial_default="ann@x.org")
+    of = replace(columns(PERSON), schema=Schema(PERSON.fields[0], email))
+    for text in (ANN, "email is null"):
+        with pytest.raises(UnreadableFileError, match="has a default"):
+            found(path, text, of)
+    assert found(path, "name = 'a'", of).meant == 1
 
 
 def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
