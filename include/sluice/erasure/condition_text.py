@@ -53,7 +53,10 @@ from pyparsing import ParseException, ParserElement, ParseResults, Suppress, inf
 
 from sluice.errors import UsageError
 
-FORM = "Write it as `name = 'Ann'`, `id in (1, 2)`, `mail like 'ann@%' or mail is null`; see docs/guides/erasures.md."
+FORM = (
+    "Write it as `name = 'Ann'`, `id in (1, 2)`, `mail like 'ann@%' or mail is null`; text stands in single quotes, "
+    "and a quote within it is written twice: `'O''Brien'`. See docs/guides/erasures.md."
+)
 
 _PATTERN = re.compile(r"((?:[^%_\\]|\\[%_])*)(%?)", re.DOTALL)
 _DAY, _CLOCK, _NUMBER = r"[0-9]{4}-[0-9]{2}-[0-9]{2}", r"[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?", r"[+-]?[0-9]+"
@@ -100,6 +103,8 @@ def parse_condition(text: str, schema: Schema, *, table: str) -> BooleanExpressi
     UsageError: when it cannot be read, names what is no column of the table, or compares a column with a value that is
         not one of its type as it is written.
     """
+    if not text.strip():
+        raise UsageError("The condition is empty.", next_step=FORM)
     if has_unseen(text.replace("\n", " ")):
         raise UsageError("The condition has a character that cannot be seen.", next_step=FORM)
     try:

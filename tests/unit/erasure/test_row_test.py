@@ -281,7 +281,8 @@ def test_a_condition_may_have_several_lines_and_every_letter() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "cannot be read"),
+        ("", "is empty"),
+        (" \n", "is empty"),
         ("name = ", "cannot be read"),
         ("lower(name) = 'secret'", "cannot be read"),
         ("name like 'sec%ret'", "before its end"),
