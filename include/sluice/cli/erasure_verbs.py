@@ -25,12 +25,12 @@ from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import load_table, require_table
 
 Where = Annotated[
-    str | None, typer.Option(help="Which rows, such as \"mail = 'ann@x.org'\". It stands in your history.")
+    str | None, typer.Option(help="Which rows, such as \"mail = 'ann@x.org'\". Your shell keeps it in its history.")
 ]
 WhereFile = Annotated[Path | None, typer.Option(help="A file with the condition; `-` for stdin, with `--yes`.")]
 Text = Annotated[
     list[str] | None,
-    typer.Option(help="Erase rejected records that contain it; may be repeated. It stands in your history."),
+    typer.Option(help="Erase rejected records that contain it; may be repeated. Your shell keeps it."),
 ]
 TextFile = Annotated[Path | None, typer.Option(help="A file with such texts, one a line.")]
 EveryRow = Annotated[bool, typer.Option("--every-row", help="Also where the condition is true for every row.")]
@@ -47,7 +47,11 @@ def erase(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Erase rows from a table, its history and every file below its folders, and prove it by a search of all files."""
+    """Erase rows from a table, its history and every file below its folders, and prove it by a search of all files.
+
+    Give `--where-file` or `--where`. What a condition may say, in which order tables and streams come, and what is not
+    searched: docs/guides/erasures.md.
+    """
     condition = _condition(where, where_file)
     texts = [*(text or ()), *_lines(text_file)]
     if condition is None and not texts:
@@ -56,14 +60,34 @@ def erase(
         shown: list[str] = []
 
         def planned() -> Sequence[ErasurePlan]:
+            _show_wait(erasures, as_json=as_json)
             plans = [one.plan() for one in erasures]
             shown.extend(one.digest for one in plans)
             return plans
 
         if may_act(planned, dry_run=dry_run, yes=yes, as_json=as_json):
-            done = _carry_out(erasures, shown)
+            _show_wait(erasures, as_json=as_json)
+            with _interruption_said(as_json=as_json):
+                done = _carry_out(erasures, shown)
             tables = [one.as_json() for one in done]
             print_done(OperationVerb.ERASE, {"tables": tables}, "\n".join(map(str, done)), as_json=as_json)
+
+
+def _show_wait(erasures: Sequence[TableErasure], *, as_json: bool) -> None:
+    """Say what is waited for: a program reads its errors from stderr, and nothing else."""
+    if not as_json:
+        names = " and ".join(one.name for one in erasures)
+        typer.echo(f"Every file of {names} is read, which takes a while.", err=True)
+
+
+@contextmanager
+def _interruption_said(*, as_json: bool) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not as_json:
+            typer.echo("sluice: Interrupted. What is done stays done; the same command does the rest.", err=True)
+        raise
 
 
 def _condition(where: str | None, where_file: Path | None) -> str | None:
