@@ -166,7 +166,7 @@ def lines_of_start(ctx: CliContext, stream: LoadedStream, started: SupervisionRe
         note = control_plans.note_of_paused_dag(read_stream(ctx.ledger, stream.name), runs_by_schedule=True)
         yield (
             f"{stream.name} is incremental, and its desired state is running. "
-            f"{note or 'Its DAG starts the next run on schedule.'}"
+            f"{note or 'Its DAG starts the next run on schedule; to run it now, trigger its DAG in Airflow.'}"
         )
         return
     yield f"{stream.name}: {started.decision.action}: {started.decision.explanation}"

@@ -212,7 +212,8 @@ class TableErasure:
             raise UnhealthyError(
                 f"The rows are out of the newest snapshot of {self.name}, and not erased yet: files of earlier "
                 f"snapshots stay until {' and '.join(map(str, behind))} has read up to snapshot {kept[-1]}.",
-                next_step=f"Let it read: {streams}. Then repeat the command, with the same condition.",
+                next_step=f"Let it read: {streams}; of an incremental one, trigger its DAG in Airflow. Then repeat the "
+                "command, with the same condition.",
             )
         return table, kept
 
