@@ -47,7 +47,7 @@ def sluice(context: typer.Context) -> None:
         return
     is_named = bool(os.environ.get("SLUICE_PIPELINES"))
     project = None if is_named else enter_project()
-    if "SLUICE_LEDGER_URL" not in os.environ:
+    if "SLUICE_LEDGER_URL" not in os.environ or "SLUICE_DATA" in os.environ:
         enter_local_stack()
     if not is_named and not _QUIET & {*(context.obj or ())} and (note := declarations_note(project)):
         typer.echo(note, err=True)
@@ -86,7 +86,9 @@ def enter_local_stack() -> None:
     """Add the environment of this project's local stack to the process, when there is a stack.
 
     A variable `SLUICE_*` that is already set keeps its value. PATH, JAVA_HOME and all others get the stack's values,
-    because drivers that a command starts must run as those that Airflow starts.
+    because drivers that a command starts must run as those that Airflow starts. A shell that has taken over
+    `sluice stack env` has no mark of the stack: with it, `sluice stack down` finds the drivers that are started there.
+    Where the variables are those of another deployment, nothing is added.
     """
     from sluice.stack.environment import load_environment  # `sluice --help` does without it
     from sluice.stack.folder import stack_folder
@@ -94,7 +96,11 @@ def enter_local_stack() -> None:
     folder = stack_folder()
     if not folder.environment.exists():
         return
-    for name, value in load_environment(folder.data).items():
+    found = load_environment(folder.data)
+    ledger = found.get("SLUICE_LEDGER_URL")
+    if os.environ.get("SLUICE_LEDGER_URL", ledger) != ledger:
+        return
+    for name, value in found.items():
         if not (name.startswith("SLUICE_") and name in os.environ):
             os.environ[name] = value
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 import typer
 
-from sluice.cli.app import app, main
+from sluice.cli.app import app, enter_local_stack, main
 from sluice.errors import UnhealthyError
 
 
@@ -64,3 +66,18 @@ def test_interruption_has_its_own_exit_code(root: typer.Typer) -> None:
 @pytest.mark.parametrize("words", [("no-such-command",), ("validate", "--no-such-option")])
 def test_wrong_usage_has_its_own_exit_code(words: tuple[str, ...]) -> None:
     assert exit_code(*words) == 2
+
+
+@pytest.mark.parametrize(
+    ("ledger", "is_marked"), [(None, True), ("postgresql://here", True), ("postgresql://there", False)]
+)
+def test_what_a_shell_with_the_stacks_variables_starts_belongs_to_the_stack(
+    ledger: str | None, is_marked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "environment").write_text("SLUICE_LEDGER_URL=postgresql://here\n")
+    environment = {"SLUICE_DATA": str(tmp_path)} | ({} if ledger is None else {"SLUICE_LEDGER_URL": ledger})
+    monkeypatch.setattr(os, "environ", environment)
+
+    enter_local_stack()
+
+    assert (environment.get("SLUICE_STACK") == str(tmp_path.resolve())) is is_marked
