@@ -112,6 +112,7 @@ def erase_rows(
             added=tuple(one for one in written if one is not None),
             summary={ERASED: identity},
             added_at=now,
+            writer=identity,
         )
 
     commit_checked(committer, name, plan, what=f"{name} without the erased rows", reached=reached)
@@ -241,7 +242,8 @@ def commit_cut(
 
     Parameters
     ----------
-    entries: of its summary, for the table on which it is committed; raises when it must not be cut any more.
+    entries: of its summary, with the identity of the erasure, for the table on which it is committed; raises when it
+        must not be cut any more.
 
     Raises
     ------
@@ -249,7 +251,8 @@ def commit_cut(
     """
 
     def plan(table: Table) -> TableChange:
-        return TableChange(operation=Operation.APPEND, summary=entries(table), cleans=True)
+        summary = entries(table)
+        return TableChange(operation=Operation.APPEND, summary=summary, writer=summary[ERASED], cleans=True)
 
     commit_checked(committer, name, plan, what=f"the cut in the history of {name}", reached=reached)
 

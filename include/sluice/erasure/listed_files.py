@@ -25,9 +25,9 @@ from sluice.erasure.file_columns import key_of
 from sluice.erasure.searched_files import PlacedFile
 from sluice.errors import LakehouseError
 from sluice.ledger.connection import Ledger
-from sluice.ledger.table_writers import exited_runs, is_number
+from sluice.ledger.table_writers import ended_writes, exited_runs, is_number
 from sluice.maintenance.orphan_plan import CLOCK_MARGIN
-from sluice.publication.write_folders import WriterKind, writer_of, writes_folder
+from sluice.publication.write_folders import WriterKind, is_of_commit, writer_of, writes_folder
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.manifest_reading import READERS
 
@@ -56,6 +56,14 @@ def keys_of_ended_runs(ledger: Ledger, table: Table, files: Iterable[PlacedFile]
             found[one.key] = int(writer.identity), one.file.modified_at
     ended = exited_runs(ledger, {token for token, _ in found.values()})
     return frozenset(key for key, (token, at) in found.items() if token in ended and at <= ended[token] + CLOCK_MARGIN)
+
+
+def keys_of_ended_commits(ledger: Ledger, name: str, files: Iterable[PlacedFile]) -> frozenset[str]:
+    """The keys of those metadata files that earlier erasures of a table have written for their commits, for whoever
+    holds its `maintenance_lock`. Such a commit is sent once, on one state of the table: whatever is committed next
+    refuses it, and what has landed is listed."""
+    ended = ended_writes(ledger, name)
+    return frozenset(one.key for one in files if is_of_commit(one.name, ended))
 
 
 class UnreadableMetadataError(LakehouseError):

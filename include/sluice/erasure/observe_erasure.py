@@ -18,7 +18,7 @@ from sluice.erasure.dropped_staging import DroppedStaging, dropped_staging
 from sluice.erasure.erasure_plan import ErasedReader, ErasureSeen, MeantFile, Place
 from sluice.erasure.file_columns import key_of
 from sluice.erasure.judged_metadata import JudgedMetadata, judge_metadata, listed_in, unsearched_files
-from sluice.erasure.listed_files import keys_of_ended_runs, listed_keys
+from sluice.erasure.listed_files import keys_of_ended_commits, keys_of_ended_runs, listed_keys
 from sluice.erasure.searched_files import FileSearch, Found, PlacedFile, folders_of, lies_within, spoken
 from sluice.ledger.backfill_attempts import running_attempts
 from sluice.ledger.connection import Ledger, database_time
@@ -95,6 +95,7 @@ class ErasureObserver:
         others = tuple(self._others(name, before, staging, found))
         table = require_table(self.catalog, name)
         listed, needed = listed_keys(states := (before, table, *staging)), _needed_of_unread(found, states)
+        listed |= keys_of_ended_commits(self.ledger, name, found.metadata)
         now = observe_table(table, name=name, small_file_bytes=1, now=database_time(self.ledger))
         judged = judge_metadata(before, staging, found, after=table)
         dropped = self.dropped(before, found)

@@ -81,6 +81,14 @@ def known_writes(ledger: Ledger, identities: Collection[str], *, since: datetime
         return {one: None if live else at + LONGEST_WRITE for one, live, at in connection.execute(found)}
 
 
+def ended_writes(ledger: Ledger, table: str) -> frozenset[str]:
+    """The identities of what has written a table under its `maintenance_lock`, and ended for whoever holds that."""
+    written = LedgerEvent.evidence[WRITE].astext
+    of_table = and_(LedgerEvent.subject == EventSubject.TABLE, LedgerEvent.name == table, written.is_not(None))
+    with ledger.transaction() as connection:
+        return frozenset(connection.execute(select(written).where(of_table)).scalars())
+
+
 def recorded_snapshots(
     ledger: Ledger, table: str, *, outputs: Sequence[tuple[str, str]], streams: Collection[str], since: datetime
 ) -> frozenset[int]:

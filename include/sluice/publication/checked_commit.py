@@ -49,6 +49,7 @@ class TableChange:
     added_at: when the oldest of the added files was written; unset when that is unknown. When an orphan removal may
         have taken one, each of them is looked for before the commit.
     way_out: what a person can do when an added file is gone; empty: to write it again.
+    writer: the identity of who commits, which its manifests are named after; empty: they have names of their own.
     cleans: of an append: write those manifests again that list a removed file, without it. No delete file may be listed
         beside one.
     """
@@ -64,6 +65,7 @@ class TableChange:
     tag: HeadTag | None = None
     added_at: datetime | None = None
     way_out: str = ""
+    writer: str = ""
     cleans: bool = False
 
 

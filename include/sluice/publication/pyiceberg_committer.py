@@ -49,6 +49,7 @@ from sqlalchemy.exc import DBAPIError
 from sluice.publication.checked_commit import Answer, HeadTag, TableChange
 from sluice.publication.marks import Mark
 from sluice.publication.present_files import is_fresh, require_present
+from sluice.publication.write_folders import commit_id
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.declared_tables import require_table
 
@@ -86,6 +87,8 @@ class PyIcebergCommitter:
             require_present(table.io, change.added, table=".".join(table.name()), way_out=change.way_out)
         update = UpdateSnapshot(_SettledTransaction(table), io=table.io, snapshot_properties=dict(change.summary))
         producer = _producer_of(update, change, self.read)
+        if change.writer:
+            producer.commit_uuid = commit_id(change.writer)
         updates, requirements = producer._commit()  # the public `commit` would send it, and retry
         snapshot = next(update.snapshot for update in updates if isinstance(update, AddSnapshotUpdate))
         number = snapshot.sequence_number or table.metadata.next_sequence_number()

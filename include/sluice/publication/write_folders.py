@@ -1,17 +1,20 @@
 """The folders into which Sluice writes data files: one for each writer, so that what a dead one left is known.
 
     <data folder>/sluice_writes_<uuid of the table>/<kind>_<identity>/…
+    <metadata folder>/<24 digits of the identity, 8 others>-m0.avro, snap-…-<the same>.avro
 
 Engines give data files names of their own choice, so a name says nothing of who wrote it. A folder does: no other
 program writes there, and its name is that of a writer that the ledger knows. A file is published where it lies, so the
-live files of a table lie in these folders too.
+live files of a table lie in these folders too. Manifests have no folders, so those of some writers are known by name.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
+from uuid import UUID, uuid4
 
 from pyiceberg.table.metadata import TableMetadata
 
@@ -86,3 +89,24 @@ def writer_of(place: str) -> Writer | None:
     """
     found = _WRITER.fullmatch(place)
     return None if found is None else Writer(kind=WriterKind(found[1]), identity=found[2])
+
+
+_KNOWN_DIGITS = 24
+_OF_COMMIT = re.compile(r"(?:snap-\d+-\d+-)?([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?:-m\d+)?\.avro")
+
+
+def commit_id(identity: str) -> UUID:
+    """An id for one try at a commit, after which its manifests are named. Each try has another one: what became of the
+    one before may be unknown, and its manifests needed.
+
+    Parameters
+    ----------
+    identity: of the writer, 32 hexadecimal digits.
+    """
+    return UUID(hex=identity[:_KNOWN_DIGITS] + uuid4().hex[_KNOWN_DIGITS:])
+
+
+def is_of_commit(name: str, identities: Collection[str]) -> bool:
+    """Whether a file is a manifest, or a list of them, of a commit of some writers. name: without folders."""
+    found, known = _OF_COMMIT.fullmatch(name), {one[:_KNOWN_DIGITS] for one in identities}
+    return found is not None and found[1].replace("-", "")[:_KNOWN_DIGITS] in known

@@ -13,6 +13,7 @@ from tests.fixtures.publication import Workbench
 from sluice.erasure.searched_files import metadata_folder
 from sluice.errors import UnhealthyError
 from sluice.ledger.events import Actor, EventAction, EventSubject, recent_events
+from sluice.ledger.table_writers import LONGEST_WRITE
 from sluice.maintenance.file_trash import removals_in
 from sluice.maintenance.orphan_removal import OrphanRemoval
 from sluice.publication.crash_points import CrashPoint
@@ -168,6 +169,20 @@ def test_a_killed_erasure_is_completed_by_the_next(
     home.erasure().erase()
     require_erased(home, tmp_path)
     assert driver.as_run(2).begin().batch == 1
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_what_a_killed_commit_has_written_keeps_no_erasure_waiting(home: Household, tmp_path: Path, times: int) -> None:
+    """Its manifests are of no state of the table, and a minute old. Those of another program stay for a day."""
+    home.declare()
+    home.append((ANN, 1), ("Bob", 2))
+    home.append((ANN, 3), ("Eve", 4))
+    with pytest.raises(Died):
+        home.erasure(reached=Dying(CrashPoint.CHECKED, times), longest_commit=LONGEST_WRITE).erase()
+    home.erasure(longest_commit=LONGEST_WRITE).erase()
+    assert ANN not in {kind for kind, _ in home.raw(tmp=tmp_path)}
+    assert home.rows() == [("Bob", 2), ("Eve", 4)]
+    assert not [place for place, content in home.files(home.name) if ANN.encode() in content]
 
 
 def test_a_reader_is_waited_for_and_nothing_goes_from_under_it(home: Household, tmp_path: Path) -> None:

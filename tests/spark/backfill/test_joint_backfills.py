@@ -340,7 +340,6 @@ def test_what_was_rejected_is_resolved_with_the_last_of_the_days(workshop: Works
     stream = declare_read_stream(workshop, partitioned_by="day", at_once=16)  # eight are computed together
     path = workshop.folder / f"{stream}.py"
     path.write_text(path.read_text().replace("word <> 'bad'", "true").replace("word = 'bad'", "false"))
-
     replaced(workshop, stream, *range(1, 9))
 
     assert [row["resolution"] for row in workshop.rows(f"quarantine.{stream}")] == ["corrected"] * 2

@@ -10,7 +10,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
-from sluice.publication.write_folders import data_folder
+from sluice.publication.write_folders import commit_id, data_folder, is_of_commit
 
 OF_OBJECTS = {"write.object-storage.path": "s3://b/objects/"}
 """The folder that counts while object storage is enabled, which no engine enables by itself."""
@@ -34,3 +34,17 @@ def test_where_engines_put_data_files(properties: Mapping[str, str], folder: str
     )
 
     assert data_folder(table) == folder
+
+
+OURS, THEIRS = "0af1" * 8, "77b2" * 8
+
+
+@pytest.mark.parametrize("name", ["{}-m0.avro", "{}-m12.avro", "snap-42-0-{}.avro"])
+def test_the_manifests_of_a_commit_name_its_writer(name: str) -> None:
+    first, second = commit_id(OURS), commit_id(OURS)
+
+    assert first != second
+    assert is_of_commit(name.format(first), [THEIRS, OURS])
+    assert is_of_commit(name.format(second), [OURS])
+    assert not is_of_commit(name.format(first), [THEIRS])
+    assert not is_of_commit(name.format(first).removesuffix(".avro"), [OURS])
