@@ -92,10 +92,9 @@ class ErasureObserver:
         before = require_table(self.catalog, name)
         found = search.look(before, staging := tuple(self._staging(name)))
         writers, readers = tuple(self._writers(name)), self.readers_of(name, before)
-        others = tuple(self._others(name, before, staging, found))
-        table = require_table(self.catalog, name)
-        listed, needed = listed_keys(states := (before, table, *staging)), _needed_of_unread(found, states)
-        listed |= keys_of_ended_commits(self.ledger, name, found.metadata)
+        others, table = tuple(self._others(name, before, staging, found)), require_table(self.catalog, name)
+        states = (before, table, *staging)
+        listed, needed = self._listed(name, found, states), _needed_of_unread(found, states)
         now = observe_table(table, name=name, small_file_bytes=1, now=database_time(self.ledger))
         judged = judge_metadata(before, staging, found, after=table)
         dropped = self.dropped(before, found)
@@ -157,6 +156,9 @@ class ErasureObserver:
     def settled_before(self) -> datetime:
         """What was written before, and is not listed, is of no commit that may still land."""
         return database_time(self.ledger) - self.longest_commit
+
+    def _listed(self, name: str, found: Found, states: Collection[Table]) -> frozenset[str]:
+        return listed_keys(states) | keys_of_ended_commits(self.ledger, name, found.metadata)
 
     def _unlisted(self, table: Table, found: Found, judged: JudgedMetadata, listed: Collection[str]) -> Iterator[str]:
         before, rows = self.settled_before(), [one for one, _ in found.meant if not one.is_in_trash]

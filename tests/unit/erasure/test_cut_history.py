@@ -59,7 +59,7 @@ def test_no_manifest_behind_the_cut_lists_a_removed_file(tmp_path: Path) -> None
     assert table.refresh().scan().to_arrow().num_rows == 1
     assert not any(map(is_cut, table.snapshots()))
 
-    commit_cut(PyIcebergCommitter(catalog), "a.b", entries=lambda _: {ERASED: "x"})
+    commit_cut(PyIcebergCommitter(catalog), "a.b", entries=lambda _: {ERASED: "e" * 32})
     cut = table.refresh().current_snapshot()
     assert cut is not None
     assert [one.deleted_files_count for one in cut.manifests(table.io)] == [0]
@@ -84,7 +84,7 @@ def test_rows_that_came_to_be_hidden_meanwhile_do_not_come_back(tmp_path: Path) 
             "a.b",
             keys=keys,
             test=condition_of("kind = 'Ann'", table.schema(), table="a.b"),
-            identity="x",
+            identity="e" * 32,
             now=datetime.now(UTC),
         )
     assert catalog.load_table("a.b").metadata_location == before
@@ -102,7 +102,7 @@ def test_a_branch_that_got_a_commit_meanwhile_is_not_removed(tmp_path: Path, is_
     assert first is not None
     with table.transaction() as transaction:
         ManageSnapshots(transaction=transaction).create_branch(first.snapshot_id, "mine").commit()
-    commit_cut(PyIcebergCommitter(catalog), "a.b", entries=lambda _: {ERASED: "x"})
+    commit_cut(PyIcebergCommitter(catalog), "a.b", entries=lambda _: {ERASED: "e" * 32})
     loaded = catalog.load_table("a.b")
     assert loaded.metadata.current_snapshot_id is not None
     kept = (loaded.metadata.current_snapshot_id,)
@@ -133,7 +133,7 @@ def test_no_path_is_part_of_a_message_as_a_value_may_be_part_of_a_path(tmp_path:
             "a.b",
             keys={key_of(path)},
             test=condition_of("kind = 'ann@x.org'", table.schema(), table="a.b"),
-            identity="x",
+            identity="e" * 32,
             now=datetime.now(UTC),
         )
     assert "x.org" not in "".join(format_exception(caught.value))

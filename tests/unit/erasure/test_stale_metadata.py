@@ -50,7 +50,7 @@ def cut(catalog: SqlCatalog) -> Table:
     table = catalog.create_table("a.b", pa.schema([("id", pa.int64())]))
     for one in (1, 2):
         table.append(pa.table({"id": [one]}))
-    commit_cut(PyIcebergCommitter(catalog), "a.b", entries=lambda _: {ERASED: "x"})
+    commit_cut(PyIcebergCommitter(catalog), "a.b", entries=lambda _: {ERASED: "e" * 32})
     table = catalog.load_table("a.b")
     newest = table.current_snapshot()
     assert newest is not None
@@ -106,7 +106,7 @@ def test_data_files_of_earlier_states_are_listed_and_others_are_not(catalog: Sql
     table.append(pa.table({"id": [1]}))
     first = next(iter(table.scan().plan_files())).file.file_path
     table.delete()
-    commit_cut(PyIcebergCommitter(catalog), "a.b", entries=lambda _: {ERASED: "x"})
+    commit_cut(PyIcebergCommitter(catalog), "a.b", entries=lambda _: {ERASED: "e" * 32})
     table = catalog.load_table("a.b")
     newest = table.current_snapshot()
     assert newest is not None
