@@ -182,7 +182,7 @@ def _steps(seen: ErasureSeen) -> Iterator[str]:
         if found:
             rows = sum(one.rows for one in found)
             verb = "Write again without" if place is Place.LIVE else "Delete with"
-            yield f"{verb} {rows:,} rows: {_files(len(found))} {_WORDS[place]}."
+            yield f"{verb} {_count(rows, 'row')}: {_files(len(found))} {_WORDS[place]}."
     if seen.doubtful:
         yield (
             f"{_count(seen.doubtful, 'manifest')} may name values of such rows: what removed files held is unknown, "

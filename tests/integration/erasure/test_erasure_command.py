@@ -23,6 +23,9 @@ from sluice.tables.stored_files import StoredFolder
 
 __all__ = ["home"]
 
+pytestmark = pytest.mark.parametrize("catalog_place", ["rest"], indirect=True)
+"""A command opens the catalog of the settings."""
+
 
 @pytest.fixture
 def condition(home: Household) -> Path:
@@ -41,7 +44,7 @@ def test_a_person_sees_the_plan_and_then_does_it(
     assert ended([*words, "--dry-run"]) == 0
     said = capsys.readouterr().out
     assert f"erase {home.name}:" in said
-    assert "Write again without 1 rows: 1 file of the newest snapshot." in said
+    assert "Write again without 1 row: 1 file of the newest snapshot." in said
     assert f"Not searched: the checkpoints of {home.writer}" in said
     assert "Nothing was changed" in said
     assert len(home.rows()) == 2
