@@ -306,7 +306,8 @@ def _of_files(seen: ErasureSeen) -> Iterator[Refusal]:
 
 
 def _of_history(seen: ErasureSeen, again: str) -> Iterator[Refusal]:
-    for name in seen.staged:
+    runs = any(one.reason is RefusalReason.NOT_AT_REST for one in seen.writers)  # then stopping it is the way out
+    for name in () if runs else seen.staged:
         yield Refusal(
             reason=RefusalReason.BATCH_HELD,
             sentence=f"{name} holds a batch that is not published, or not cleared.",

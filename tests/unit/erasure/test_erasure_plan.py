@@ -9,7 +9,7 @@ import pytest
 
 from sluice.erasure.erasure_plan import ErasedReader, ErasureSeen, MeantFile, Place, is_behind, plan_erasure
 from sluice.maintenance.pin_plan import Knowledge, ReaderObservation
-from sluice.operations import RefusalReason, Stake
+from sluice.operations import Refusal, RefusalReason, Stake
 from sluice.sources.iceberg_positions import BEGINNING
 
 LIVE = MeantFile(path="s3://b/t/data/a.parquet", place=Place.LIVE, rows=2)
@@ -53,6 +53,15 @@ def test_a_plan_counts_rows_by_place_and_names_no_file() -> None:
 @pytest.mark.parametrize(("meant", "expected"), [((LIVE, TRASHED), 6), ((TRASHED,), 5)])
 def test_a_plan_says_how_many_snapshots_expire(meant: tuple[MeantFile, ...], expected: int) -> None:
     assert f"Expire all {expected} snapshots" in " ".join(plan_erasure(replace(SEEN, meant=meant)).sentences())
+
+
+def test_what_a_live_writer_has_staged_asks_for_no_decision_before_it_is_stopped() -> None:
+    runs = Refusal(reason=RefusalReason.NOT_AT_REST, sentence="It runs.", next_step="Stop it.")
+    held = Refusal(reason=RefusalReason.BATCH_HELD, sentence="A batch waits.", next_step="Decide.")
+    seen = replace(SEEN, staged=("staging.s__main",))
+
+    assert plan_erasure(replace(seen, writers=(runs,))).refusals == (runs,)
+    assert len(plan_erasure(replace(seen, writers=(held,))).refusals) == 2
 
 
 def test_nothing_is_at_stake_where_nothing_is_found() -> None:
