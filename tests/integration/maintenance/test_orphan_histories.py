@@ -93,7 +93,8 @@ class Life:
     def roll_back(self) -> None:
         table = self.yard.bench.target()
         ids = [one.snapshot_id for one in table.history()]
-        table.manage_snapshots().rollback_to_snapshot(self.chance.choice(ids)).commit()
+        if ids:  # a table that was made again has none
+            table.manage_snapshots().rollback_to_snapshot(self.chance.choice(ids)).commit()
 
     def write_as_another(self) -> None:
         self.yard.bench.write_as_another(self.chance.randrange(1000))
