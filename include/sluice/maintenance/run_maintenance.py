@@ -318,7 +318,7 @@ def open_maintenance(
         settings=settings,
         ledger=ledger,
         declarations=declarations,
-        catalog=open_catalog(settings),
+        catalog=open_catalog(settings, keeps_manifests=True),
         launched_by=launched_by,
     )
 

@@ -34,6 +34,7 @@ from sluice.publication.write_folders import Writer, folder_of
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.change_plan import is_wider
 from sluice.tables.rewrite_limits import sort_keys
+from sluice.tables.whole_files import WholeFiles
 
 _FORMAT_VERSION: Literal[2] = 2
 
@@ -245,7 +246,8 @@ def write_files(metadata: TableMetadata, io: FileIO, rows: pa.Table) -> Iterator
 
 def read_files(target: Table, tasks: Sequence[FileScanTask]) -> pa.Table:
     """The rows of some files of a table, by its newest schema, without those that position deletes hide."""
-    return ArrowScan(target.metadata, target.io, target.metadata.schema(), AlwaysTrue()).to_table(tasks)
+    io = WholeFiles(target.io, (task.file for task in tasks))
+    return ArrowScan(target.metadata, io, target.metadata.schema(), AlwaysTrue()).to_table(tasks)
 
 
 def old_batches(batches: Sequence[StagedBatch], *, now: datetime) -> tuple[StagedBatch, ...]:

@@ -19,12 +19,14 @@ from pyiceberg.exceptions import (
     ValidationException,
 )
 from pyiceberg.exceptions import ValidationError as IcebergValidationError
+from pyiceberg.io import PY_IO_IMPL
 from requests import PreparedRequest, RequestException, Response, Session
 from requests.adapters import HTTPAdapter
 from urllib3.util.retry import Retry
 
 from sluice.errors import LakehouseError
 from sluice.settings import Settings
+from sluice.tables.whole_files import KeptManifests
 
 CONNECT_SECONDS = 5.0
 """A running service accepts within milliseconds; five seconds are enough on a busy machine."""
@@ -48,19 +50,21 @@ _CHECK_ADDRESS = "Check that the catalog runs (`sluice stack status`) and that S
 _CHECK_CREDENTIAL = "Check that SLUICE_CATALOG__CREDENTIAL is a credential of the catalog."
 
 
-def open_catalog(settings: Settings) -> Catalog:
+def open_catalog(settings: Settings, *, keeps_manifests: bool = False) -> Catalog:
     """Open the deployment's catalog.
 
     Parameters
     ----------
     settings: the addresses and credentials of the catalog and the object store.
+    keeps_manifests: whether this process reads a manifest once (`KeptManifests`).
 
     Raises
     ------
     LakehouseError: when the catalog cannot be reached or refuses the credential.
     """
     with catalog_refusals(f"open the catalog at {settings.catalog.uri}"):
-        return BoundedRestCatalog(settings.catalog.name, **catalog_properties(settings))
+        kept = {PY_IO_IMPL: f"{KeptManifests.__module__}.{KeptManifests.__qualname__}"} if keeps_manifests else {}
+        return BoundedRestCatalog(settings.catalog.name, **catalog_properties(settings), **kept)
 
 
 def catalog_properties(settings: Settings) -> dict[str, str]:

@@ -39,8 +39,10 @@ from sluice.ledger.maintenance_runs import (
 from sluice.maintenance.due_tables import due_tables, plan_tables
 from sluice.maintenance.run_maintenance import TableMaintenance, open_maintenance, require_no_problems
 from sluice.settings import Settings
+from sluice.tables import whole_files
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import create_or_evolve_table
+from sluice.tables.whole_files import KeptManifests
 
 PATIENT = {"compaction": {"min_input_files": 5}, "expiry": {"older_than": "1 day", "retain_last": 1}}
 OLD_AT_ONCE = {"older_than": "1 millisecond", "retain_last": 1}
@@ -90,10 +92,11 @@ def append(table: Table, files: int) -> None:
 
 
 def delete_manifest_list(table: Table) -> None:
-    """Delete what the newest snapshot is read from."""
+    """Delete what the newest snapshot is read from; from now on this process is one that has not read it."""
     newest = table.current_snapshot()
     assert newest is not None
     table.io.delete(newest.manifest_list)
+    whole_files._content_of.cache_clear()
 
 
 @pytest.fixture
@@ -106,6 +109,12 @@ def tables(services_environment: Stack, tmp_path: Path) -> Iterator[Tables]:
     if catalog.namespace_exists(namespace):
         for table in catalog.list_tables(namespace):
             catalog.drop_table(table)
+
+
+def test_who_looks_at_a_table_and_changes_it_reads_a_manifest_once(tables: Tables) -> None:
+    name = tables.declare("kept", files=1)
+    opened = open_maintenance(tables.settings, tables.ledger, load_declarations(tables.folder), launched_by=BY)
+    assert isinstance(opened.catalog.load_table(name).io, KeptManifests)
 
 
 def test_only_what_needs_spark_is_left(tables: Tables) -> None:
