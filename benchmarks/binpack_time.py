@@ -6,7 +6,7 @@ Tables of the same rows, in four partitions, get the same small files before eac
 `TableMaintenance.maintain_without_spark`, in this process. *Warm Spark* is the same maintenance with Iceberg's
 procedure and the comparison of all rows, in a session that has done both before. *A command* is `sluice table maintain`
 in a process of its own; *a command with Spark* the same for a table that PyArrow must not rewrite, for which an
-application starts.
+application starts: once, before the others, which begin when that application has ended.
 
 Processor time is that of all processes of the stack, the services included. The rows of all tables are compared first,
 by Spark. Ends with 1 when they differ, a table was not compacted, or the ratio to a warm Spark is missed.
@@ -29,9 +29,10 @@ from typing import Any
 from unittest.mock import patch
 from uuid import uuid4
 
+import psutil
 import pyarrow as pa
 import yaml
-from benchmarks.idle_tables import processor_seconds
+from benchmarks.idle_tables import processes_of, processor_seconds
 from rich.console import Console
 from rich.table import Table
 from tests.fixtures.spark_submit import submit_arguments
@@ -50,6 +51,7 @@ from sluice_spark.session.session import open_session
 LEAST_TIMES = 2.5
 """How many times the processor seconds of PyArrow a warm Spark takes at least."""
 
+_MOST_LINGERING_SECONDS = 300
 PARTITIONS = 4
 HERE, WARM, COMMAND, COLD = "PyArrow", "warm Spark", "a command", "a command with Spark"
 BY_SPARK = {"write.parquet.bloom-filter-enabled.column.id": "true"}
@@ -112,6 +114,19 @@ class Bench:
         rewrite = next(one for one in run.operations if one.step is MaintenanceStep.REWRITE_DATA_FILES)
         _require_done(TABLES[way], rewrite)
 
+    def with_spark(self) -> Cost:
+        """What a command takes that starts an application, which has ended when this returns: one that ended later
+        would take its processor time out of that of another turn."""
+        earlier = self._jvms()
+        cost = self.cost_of(lambda: self.command(COLD))
+        _, left = psutil.wait_procs(self._jvms() - earlier, timeout=_MOST_LINGERING_SECONDS)
+        if left:
+            raise SystemExit(f"the application did not end within {_MOST_LINGERING_SECONDS} s: {left}")
+        return cost
+
+    def _jvms(self) -> set[psutil.Process]:
+        return {process for process in processes_of(self.stack) if process.name() == "java"}
+
     def cost_of(self, work: Callable[[], object]) -> Cost:
         """What some work takes."""
         began, used = time.monotonic(), processor_seconds(self.stack)
@@ -147,23 +162,24 @@ def _measured(bench: Bench, rounds: int) -> tuple[dict[str, list[Cost]], bool]:
         HERE: bench.here,
         WARM: lambda: bench.warm(lambda: spark),
         COMMAND: lambda: bench.command(COMMAND),
-        COLD: lambda: bench.command(COLD),
     }
-    costs: dict[str, list[Cost]] = {way: [] for way in ways}
+    bench.fill(COLD, 0)
+    costs: dict[str, list[Cost]] = {**{way: [] for way in ways}, COLD: [bench.with_spark()]}
     for number in range(rounds + 1):
         for way, work in ways.items():
             bench.fill(way, number)
             cost = bench.cost_of(work)
-            if number or way == COLD:  # the first turn warms the others up; an application is warm from the second on
+            if number:  # the first turn is a warm-up
                 costs[way].append(cost)
             sys.stderr.write(f"round {number}: {way}: {cost}\n")
+    for number in range(1, rounds + 1):
+        bench.fill(COLD, number)
     catalog = open_catalog(settings)
     contents = set()
     for name in TABLES.values():
         newest = catalog.load_table(name).metadata.current_snapshot_id or 0
         contents.add(contents_of(spark, f"lakehouse.{name}", [newest], is_hashed=True)[newest])
     spark.stop()
-    costs[COLD] = costs[COLD][:1]
     return costs, len(contents) == 1
 
 

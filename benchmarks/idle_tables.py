@@ -169,17 +169,22 @@ class Bench:
 def processor_seconds(stack: Stack) -> float:
     """What this process, the services and the applications of a stack have used of the processor so far, and those of
     their children that have ended."""
-    processes = {psutil.Process()}
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            if process.environ().get(STACK_MARK) == str(stack.data):
-                processes |= {process, *process.children(recursive=True)}
     used = 0.0
-    for process in processes:
+    for process in {psutil.Process(), *processes_of(stack)}:
         with suppress(psutil.NoSuchProcess):
             times = process.cpu_times()
             used += times.user + times.system + times.children_user + times.children_system
     return used
+
+
+def processes_of(stack: Stack) -> set[psutil.Process]:
+    """The services and the applications of a stack that live."""
+    processes = set[psutil.Process]()
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get(STACK_MARK) == str(stack.data):
+                processes |= {process, *process.children(recursive=True)}
+    return processes
 
 
 def _rows(number: int) -> pa.Table:
