@@ -65,6 +65,7 @@ def test_a_topic_that_appeared_during_a_run_and_was_recreated_is_refused(worksho
     assert first.values() == ["first", *OLD]
 
 
+@pytest.mark.full  # every run: one that appears, and topics that are followed (`test_replaced_inputs.py`)
 def test_a_topic_that_was_away_at_a_start_is_read_once_when_it_is_back(workshop: Workshop) -> None:
     first, second = two_topics(workshop, on_data_loss="count")
     second.create()

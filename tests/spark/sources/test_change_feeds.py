@@ -161,6 +161,7 @@ def test_changes_of_one_time_are_ordered_by_a_second_column(workshop: Workshop, 
     assert rows(workshop)[:2] == [(2, 5, 3, "later"), (3, 5, 2, "updated 3")]  # of a tie the later change counts
 
 
+@pytest.mark.full  # every run: rows that tie without operations (`test_merges.py`)
 def test_an_insert_and_a_delete_of_one_time_stop_the_batch(workshop: Workshop, stream_name: str) -> None:
     declare(workshop, stream_name)
     feed(workshop, [(1, 5, "a", "c"), (1, 5, "a", "d")])

@@ -65,6 +65,7 @@ def changes_seen(workshop: Workshop, stream: str) -> list[str]:
     return [event.evidence["answer"] for event in events if event.action == "see_schema"]
 
 
+@pytest.mark.full  # every run: a change within a run
 def test_a_change_between_two_runs_is_an_event_of_the_next_start_and_an_added_column_is_one(
     workshop: Workshop,
 ) -> None:
@@ -146,6 +147,7 @@ def test_a_wider_column_that_fits_the_target_is_read_whole(workshop: Workshop) -
     assert [row["d"] for row in found] == [Decimal("1.50"), Decimal("123456789012.34")]
 
 
+@pytest.mark.full  # every run has the comparison (`test_source_fields.py`)
 def test_fields_inside_of_lists_maps_and_structs_are_followed_too(workshop: Workshop) -> None:
     """And the column of the partitions, which is renamed."""
     name = f"s{workshop.namespace}"

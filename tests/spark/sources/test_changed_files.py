@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.fixtures.drill import first_of
 from tests.fixtures.workshop import Workshop
 
 from sluice.errors import InputReplacedError
@@ -67,6 +68,7 @@ class Landing:
         return sorted(file.name for file in self.folder.iterdir() if not file.name.startswith("."))
 
 
+@pytest.mark.full  # every run: one beside files that are put away
 def test_a_second_upload_under_the_same_name_is_named(workshop: Workshop, tmp_path: Path) -> None:
     landing = Landing(workshop, tmp_path)
     landing.upload("latest_sales.json", 1)
@@ -85,6 +87,7 @@ def test_a_second_upload_under_the_same_name_is_named(workshop: Workshop, tmp_pa
     assert landing.ids() == [1, 3, 4]
 
 
+@pytest.mark.full  # every run: beside files that are put away
 def test_a_change_may_be_ignored(workshop: Workshop, tmp_path: Path) -> None:
     landing = Landing(workshop, tmp_path, on_changed="ignore")
     landing.upload("a.json", 1)
@@ -95,7 +98,9 @@ def test_a_change_may_be_ignored(workshop: Workshop, tmp_path: Path) -> None:
     assert landing.ids() == [1, 3]
 
 
-@pytest.mark.parametrize("afterwards", [{"afterwards": "delete"}, {"afterwards": "archive", "archive_path": "old"}])
+@pytest.mark.parametrize(
+    "afterwards", first_of({"afterwards": "archive", "archive_path": "old"}, {"afterwards": "delete"})
+)
 def test_only_what_was_read_is_put_away(workshop: Workshop, tmp_path: Path, afterwards: dict[str, str]) -> None:
     landing = Landing(workshop, tmp_path, on_changed="ignore", **afterwards)
     landing.upload("latest_sales.json", 1)
@@ -112,6 +117,7 @@ def test_only_what_was_read_is_put_away(workshop: Workshop, tmp_path: Path, afte
     assert archived == (["plain.json"] if "archive_path" in afterwards else [])
 
 
+@pytest.mark.full  # every run: files that are put into an archive
 def test_a_file_of_the_archive_is_never_replaced(
     workshop: Workshop, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

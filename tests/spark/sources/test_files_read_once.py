@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tests.fixtures.drill import first_of
 from tests.fixtures.workshop import Workshop
 
 from sluice.declarations.source_declarations import FilesSource
@@ -22,7 +23,7 @@ NAMES = ("a", "b", "x{1}", "[?]*", "day=5/a", "day=5/x{1}", "of/no/partition")
 LATER = ("c", "y[1]", "day=6/a")
 
 
-@pytest.mark.parametrize("delivery", ["staged", "direct"])
+@pytest.mark.parametrize("delivery", first_of("staged", "direct"))
 def test_each_file_is_read_once(workshop: Workshop, tmp_path: Path, delivery: str) -> None:
     here = _with_folder(workshop, tmp_path)
     stream = f"s{here.namespace}"
@@ -81,6 +82,7 @@ def test_files_are_read_whole_however_they_are_compressed(workshop: Workshop, tm
 HIDDEN = ("_x", ".x", "_SUCCESS", "_day=5/x", "_day=6", "of/_temporary/x", "x._COPYING_", "y._COPYING_/x", "_metadata")
 
 
+@pytest.mark.full  # every run has the rule (`test_read_files.py`)
 def test_the_files_that_are_counted_are_those_that_spark_reads(workshop: Workshop, tmp_path: Path) -> None:
     here = _with_folder(workshop, tmp_path)
     stream, names = f"s{here.namespace}", (*NAMES, *HIDDEN)

@@ -13,6 +13,7 @@ import pytest
 from botocore.config import Config
 from pyarrow import csv, orc, parquet
 from pyspark.sql import DataFrame, SparkSession
+from tests.fixtures.drill import sampled
 from tests.fixtures.streaming import drained, open_declared, running
 
 from sluice.settings import FilesConnection, Settings
@@ -55,7 +56,11 @@ def write_weather(spark: SparkSession, folder: Path, kind: str) -> None:
             file.write_text("EWR\nJFK\n")
 
 
-@pytest.mark.parametrize("kind", ["json", "csv", "parquet", "orc", "avro", "text"])
+KINDS = ["json", "csv", "parquet", "orc", "avro", "text"]
+
+
+# Every run reads Avro by `test_typed_files.py`.
+@pytest.mark.parametrize("kind", sampled(KINDS, {*KINDS} - {"avro"}, full=["avro"]))
 def test_every_format_is_read_as_a_stream_and_as_a_static_input(
     spark: SparkSession, settings: Settings, tmp_path: Path, kind: str
 ) -> None:

@@ -42,7 +42,7 @@ def is_counted_beside_spark(workshop: Workshop, name: str) -> bool:
     [
         pytest.param("SELECT id, word FROM records", 3, marks=pytest.mark.full),  # every stream of the other tests
         ("SELECT id, word FROM records WHERE id > 0", 2),
-        ("SELECT /*+ REPARTITION(3) */ id, word FROM records", 3),
+        pytest.param("SELECT /*+ REPARTITION(3) */ id, word FROM records", 3, marks=pytest.mark.full),
     ],
     ids=["as they come", "filtered", "shuffled"],
 )
@@ -61,8 +61,12 @@ def test_a_source_that_is_read_once_is_counted_by_spark(workshop: Workshop, sql:
         pytest.param(
             "SELECT id, word FROM records UNION ALL SELECT id + 10, word FROM records", 6, marks=pytest.mark.full
         ),
-        ("SELECT id, word FROM (SELECT /*+ REPARTITION(3) */ * FROM records) WHERE id = 1 "
-         "UNION ALL SELECT id, word FROM (SELECT /*+ REPARTITION(3) */ * FROM records) WHERE id = 2", 2),
+        pytest.param(
+            "SELECT id, word FROM (SELECT /*+ REPARTITION(3) */ * FROM records) WHERE id = 1 "
+            "UNION ALL SELECT id, word FROM (SELECT /*+ REPARTITION(3) */ * FROM records) WHERE id = 2",
+            2,
+            marks=pytest.mark.full,
+        ),
         ("WITH named AS (SELECT id, word FROM records) SELECT * FROM named WHERE id = 1 "
          "UNION ALL SELECT * FROM named WHERE id = 2", 2),
     ],
@@ -82,9 +86,17 @@ def test_a_source_that_is_read_twice_is_counted_beside_it(workshop: Workshop, sq
     [
         ("WITH named AS (SELECT * FROM records), again AS (SELECT word, id FROM named) SELECT * FROM again", 1),
         pytest.param("SELECT id, word FROM records WHERE id IN (SELECT id FROM known)", 1, marks=pytest.mark.full),
-        ("SELECT id, word FROM records WHERE id < 2 UNION ALL SELECT id, word FROM records WHERE id >= 2", 1),
+        pytest.param(
+            "SELECT id, word FROM records WHERE id < 2 UNION ALL SELECT id, word FROM records WHERE id >= 2",
+            1,
+            marks=pytest.mark.full,
+        ),
         pytest.param("SELECT a.id, b.word FROM records a JOIN records b ON a.id = b.id", 2, marks=pytest.mark.full),
-        ("WITH named AS (SELECT * FROM records) SELECT a.id, b.word FROM named a JOIN named b ON a.id = b.id", 2),
+        pytest.param(
+            "WITH named AS (SELECT * FROM records) SELECT a.id, b.word FROM named a JOIN named b ON a.id = b.id",
+            2,
+            marks=pytest.mark.full,
+        ),
     ],
     ids=["common table expressions", "subquery", "union", "self join", "self join of a common table expression"],
 )
@@ -147,7 +159,10 @@ def test_rows_that_are_sorted_on_their_way_into_the_table_are_counted_once(works
 
 @pytest.mark.parametrize(
     ("form", "content"),
-    [("csv", "word,id\none,1\ntwo,2\n"), ("json", '{"id": 1, "word": "one"}\n\n{"id": 2, "word": "two"}\n\n')],
+    [
+        ("csv", "word,id\none,1\ntwo,2\n"),
+        pytest.param("json", '{"id": 1, "word": "one"}\n\n{"id": 2, "word": "two"}\n\n', marks=pytest.mark.full),
+    ],
 )
 def test_the_header_of_a_file_and_its_blank_lines_are_no_rows(
     workshop: Workshop, tmp_path: Path, form: str, content: str

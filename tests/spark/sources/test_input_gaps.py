@@ -180,6 +180,7 @@ def test_a_rewrite_behind_the_gap_does_not_stop_the_continuation(copying: Copyin
     assert copying.ids() == each_twice(*range(8))
 
 
+@pytest.mark.full  # every run has it without Spark (`test_gap_commands.py`)
 def test_the_missing_rows_can_be_left_out(copying: Copying) -> None:
     """Behind batch 1: Spark reads the entry of batch 0 as well."""
     copying.append(0, 1)
@@ -198,7 +199,7 @@ def test_the_missing_rows_can_be_left_out(copying: Copying) -> None:
     assert copying.ids() == each_twice(0, 1, 5, 6)
 
 
-@pytest.mark.full  # every run continues with the missing rows, and without them
+@pytest.mark.full  # every run continues with the missing rows
 def test_what_was_rewritten_is_not_proved_and_the_choices_are_named(copying: Copying) -> None:
     copying.append(0, 2)
     copying.run()

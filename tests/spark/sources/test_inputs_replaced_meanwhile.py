@@ -51,6 +51,7 @@ def test_a_running_stream_notices_a_recreated_topic(workshop: Workshop, on_data_
         assert topic.values() == OLD
 
 
+@pytest.mark.full  # every run: a topic, and a table between two runs
 def test_a_running_stream_names_a_source_that_was_created_again(workshop: Workshop) -> None:
     """Iceberg's reader fails before the look ahead of a batch, with the ids or the folders of the two tables alone."""
     stream, source, target = copying(workshop, mode="continuous", trigger={"processing_time": "1 second"})

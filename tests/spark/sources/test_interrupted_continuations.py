@@ -1,4 +1,8 @@
-"""Continuations of which a part was done, and what a ledger has forgotten that is asked for them."""
+"""Continuations of which a part was done, and what a ledger has forgotten that is asked for them.
+
+Every test run has continuations that died without Spark (`test_gap_commands.py`), and a whole one with it
+(`test_input_gaps.py`).
+"""
 
 from __future__ import annotations
 
@@ -59,6 +63,7 @@ def test_a_continuation_that_died_before_its_generation_can_be_made_in_the_other
     assert ids(workshop, "first") == [1, 3]
 
 
+@pytest.mark.full  # every run has it without Spark (`test_gap_commands.py`)
 def test_a_folder_with_more_than_a_try_wrote_is_left_alone(workshop: Workshop) -> None:
     stream = start(workshop)
     cut(workshop, 2, 3)
@@ -69,7 +74,8 @@ def test_a_folder_with_more_than_a_try_wrote_is_left_alone(workshop: Workshop) -
         go_on(workshop, stream, leaves_out=True)
 
 
-@pytest.mark.parametrize("left_out", first_of("", "commits/1"))
+@pytest.mark.full  # every run: the second try (`test_gap_commands.py`)
+@pytest.mark.parametrize("left_out", ["", "commits/1"])
 def test_a_try_that_died_is_no_obstacle_when_the_stream_ran_on(workshop: Workshop, left_out: str) -> None:
     """The sink had a batch that was not committed, which may be left without a gap. left_out: the last file of the try,
     which it died before."""
@@ -88,7 +94,7 @@ def test_a_try_that_died_is_no_obstacle_when_the_stream_ran_on(workshop: Worksho
     assert ids(workshop, "target") == [1, 2, 3, 4, 5, 6]
 
 
-@pytest.mark.full  # every run has a try that died
+@pytest.mark.full  # every run has a try that died (`test_gap_commands.py`)
 def test_a_stream_is_reset_behind_a_continuation_that_died_by_the_ways_that_are_named(workshop: Workshop) -> None:
     stream = start(workshop)
     cut(workshop, 2, 3)
@@ -183,7 +189,7 @@ def test_a_ledger_that_was_written_back_still_knows_that_a_stream_keeps_state(wo
         go_on(workshop, counting.cut)
 
 
-@pytest.mark.full  # every run has a try that died
+@pytest.mark.full  # every run has a try that died (`test_gap_commands.py`)
 @pytest.mark.parametrize("path", first_of("metadata", "offsets/0", "commits/0"))
 def test_a_file_that_cannot_be_read_is_repaired_before_a_continuation(workshop: Workshop, path: str) -> None:
     stream = start(workshop)
@@ -198,6 +204,7 @@ def test_a_file_that_cannot_be_read_is_repaired_before_a_continuation(workshop: 
     assert ids(workshop, "first") == [1, 2, 3]
 
 
+@pytest.mark.full  # every run: what cannot be read without a reset (`test_repair_commands.py`)
 def test_a_first_plan_behind_a_reset_that_cannot_be_read_is_refused(workshop: Workshop) -> None:
     """The driver ended in its batch, and the table shows batches of the generation before alone."""
     stream = declare_direct(workshop)

@@ -1,5 +1,9 @@
 """A position within a snapshot: files that a continuation has planned to read, and that no run has read yet, or a
-snapshot that was read in part."""
+snapshot that was read in part.
+
+Every test run continues with such files (`test_input_gaps.py`), and knows what is planned without Spark
+(`test_planned_scans.py`, `test_gap_files.py`).
+"""
 
 from __future__ import annotations
 
@@ -52,8 +56,8 @@ def test_an_input_that_was_rolled_back_into_a_planned_read_is_not_followed(works
     assert ids(workshop, "first") == [1, 2, 3, 4]
 
 
-@pytest.mark.full  # every run leaves out a snapshot that was read in part
-@pytest.mark.parametrize("is_beside_files", [False, pytest.param(True, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("is_beside_files", [False, True])
 def test_a_planned_read_that_is_cut_off_is_left_out_with_its_rows(
     workshop: Workshop, tmp_path: Path, *, is_beside_files: bool
 ) -> None:
@@ -75,6 +79,7 @@ def test_a_planned_read_that_is_cut_off_is_left_out_with_its_rows(
     assert "may be missing" not in said
 
 
+@pytest.mark.full  # every run counts them without Spark (`test_gap_files.py`)
 def test_a_snapshot_that_was_read_in_part_is_left_out_with_the_rest_of_its_rows(workshop: Workshop) -> None:
     stream = start(workshop)
     rows = workshop.spark.createDataFrame([(2,), (3,), (4,)], "id long").repartition(3, "id")
@@ -97,7 +102,7 @@ def test_a_snapshot_that_was_read_in_part_is_left_out_with_the_rest_of_its_rows(
     assert plan.seen.rows_left_out == 6 - len(shown)
 
 
-@pytest.mark.full  # every run leaves out a snapshot that was read in part
+@pytest.mark.full
 def test_a_planned_read_is_kept_by_a_continuation_for_another_reason(workshop: Workshop) -> None:
     """Planned by Spark, the batch would read row 1 again: it is in a file of the snapshot that is read."""
     stream = start(workshop)
@@ -111,6 +116,7 @@ def test_a_planned_read_is_kept_by_a_continuation_for_another_reason(workshop: W
     assert ids(workshop, "first") == [2, 3]
 
 
+@pytest.mark.full
 def test_a_planned_read_that_is_lost_is_not_planned_by_spark(workshop: Workshop) -> None:
     """The plan was torn when the driver died in it, and a repair has removed it."""
     stream = start(workshop)

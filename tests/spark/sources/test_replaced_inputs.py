@@ -56,6 +56,7 @@ def test_a_topic_that_was_recreated_and_outgrew_the_position_is_refused(workshop
     assert topic.values() == OLD
 
 
+@pytest.mark.full  # every run has the rule (`test_empty_increment.py`)
 def test_a_recreated_topic_of_the_same_length_is_no_empty_increment(workshop: Workshop) -> None:
     """Its end is the position: nothing would be unread."""
     topic = Topic(workshop)
@@ -73,7 +74,8 @@ def _is_empty(topic: Topic) -> bool:
     return has_nothing_to_do(observe_increment(topic.workshop.ledger, heads, stream))
 
 
-@pytest.mark.parametrize("is_longer", [True, pytest.param(False, marks=pytest.mark.full)])
+@pytest.mark.full  # every run: behind a batch that was staged
+@pytest.mark.parametrize("is_longer", [True, False])
 def test_with_counting_the_new_topic_is_read_from_its_first_record(workshop: Workshop, *, is_longer: bool) -> None:
     topic = Topic(workshop, on_data_loss="count")
     topic.send(OLD)
@@ -192,6 +194,7 @@ def test_a_target_that_was_dropped_and_created_again_is_refused(workshop: Worksh
     assert workshop.table(target).metadata.snapshots == []  # it was not touched
 
 
+@pytest.mark.full  # every run: one behind published batches, which is refused
 def test_a_target_that_was_created_again_before_anything_was_published_is_filled(workshop: Workshop) -> None:
     stream, columns = f"s{workshop.namespace}", {"id": "long"}
     source, target = (workshop.declare_table(name, columns) for name in ("source", "target"))
@@ -238,6 +241,7 @@ def test_a_source_that_was_dropped_and_created_again_is_refused(workshop: Worksh
     assert len(workshop.rows(target)) == 10
 
 
+@pytest.mark.full  # every run resets without Spark (`test_reset_commands.py`)
 def test_a_reset_takes_the_new_things_for_its_own(workshop: Workshop) -> None:
     from sluice.ledger.desired_states import set_desired_state
     from sluice.ledger.run_values import DesiredState
@@ -258,6 +262,7 @@ def test_a_reset_takes_the_new_things_for_its_own(workshop: Workshop) -> None:
     assert str(workshop.table(target).metadata.table_uuid) in generation.identities.values()
 
 
+@pytest.mark.full  # every run: a gap (`test_input_gaps.py`); a repair finds a rollback (`test_repair_commands.py`)
 def test_a_rolled_back_source_is_continued_behind_the_common_ancestor(workshop: Workshop) -> None:
     stream, source, target = copying(workshop)
     common = workshop.table(source).metadata.current_snapshot_id
@@ -278,6 +283,7 @@ def test_a_rolled_back_source_is_continued_behind_the_common_ancestor(workshop: 
     assert [row["id"] for row in workshop.rows(target)] == list(range(13))
 
 
+@pytest.mark.full  # every run: a gap (`test_input_gaps.py`), and a topic that is followed
 def test_a_source_that_was_created_again_is_continued_at_its_beginning(workshop: Workshop) -> None:
     stream, source, target = copying(workshop)
     workshop.catalog.drop_table(source)
@@ -310,6 +316,7 @@ def test_a_target_that_was_created_again_is_accepted_without_its_rows(workshop: 
     assert [row["id"] for row in workshop.rows(target)] == [10]
 
 
+@pytest.mark.full  # every run: a topic that is followed
 def test_a_recreated_topic_is_continued_at_its_first_record(workshop: Workshop) -> None:
     topic = Topic(workshop)
     topic.send(OLD)
@@ -324,7 +331,8 @@ def test_a_recreated_topic_is_continued_at_its_first_record(workshop: Workshop) 
     assert topic.values() == sorted([*NEW, *OLD])
 
 
-@pytest.mark.parametrize("on_data_loss", ["fail", pytest.param("count", marks=pytest.mark.full)])
+@pytest.mark.full  # every run: the start of such a stream, which asks in the same words
+@pytest.mark.parametrize("on_data_loss", ["fail", "count"])
 def test_a_refresh_of_a_recreated_topic_is_refused(workshop: Workshop, on_data_loss: str) -> None:
     topic = Topic(workshop, on_data_loss=on_data_loss)
     topic.send(OLD)
@@ -338,6 +346,7 @@ def test_a_refresh_of_a_recreated_topic_is_refused(workshop: Workshop, on_data_l
     assert topic.values() == OLD
 
 
+@pytest.mark.full  # every run has the bounds of a source (`test_source_bounds.py`)
 def test_a_backfill_and_a_search_for_gaps_of_a_recreated_source_are_refused(workshop: Workshop) -> None:
     stream, columns = f"s{workshop.namespace}", {"id": "long", "at": "timestamptz"}
     source, target = (workshop.declare_table(name, columns) for name in ("source", "target"))

@@ -1,4 +1,7 @@
-"""A broker that restarts between the look at the topics and the reading of a batch: each record is read once."""
+"""A broker that restarts between the look at the topics and the reading of a batch: each record is read once.
+
+It ends the broker of all tests for a while: every test run compares the ids of topics (`test_replaced_inputs.py`).
+"""
 
 from __future__ import annotations
 
@@ -29,9 +32,8 @@ def kill_broker(services: Stack) -> None:
     psutil.wait_procs([broker], timeout=30)
 
 
-@pytest.mark.parametrize(
-    "how", [{}, pytest.param(CONTINUOUS, marks=pytest.mark.full)], ids=["incremental", "continuous"]
-)
+@pytest.mark.full
+@pytest.mark.parametrize("how", [{}, CONTINUOUS], ids=["incremental", "continuous"])
 def test_a_broker_that_restarts_behind_the_look_loses_and_doubles_nothing(
     workshop: Workshop, services: Stack, monkeypatch: pytest.MonkeyPatch, how: dict[str, Any]
 ) -> None:

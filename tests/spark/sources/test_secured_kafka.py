@@ -1,4 +1,8 @@
-"""A cluster with TLS and a password is read through its connection, and the password is told to nobody."""
+"""A cluster with TLS and a password is read through its connection, and the password is told to nobody.
+
+It starts a broker of its own: every test run looks for the password of a database (`test_sources.py`) and for the
+secret of Kinesis (`test_kinesis_source.py`) in what Spark shows.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +26,7 @@ from sluice.sources.kafka_clients import client_settings
 from sluice.sources.source_heads import SourceHeads
 
 
+@pytest.mark.full
 def test_a_secured_cluster_is_read_and_its_password_is_never_shown(
     spark: SparkSession, settings: Settings, services: Stack, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

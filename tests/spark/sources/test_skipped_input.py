@@ -80,6 +80,7 @@ def test_records_that_were_gone_before_they_were_read_are_counted(workshop: Work
         workshop.run(failing)
 
 
+@pytest.mark.full  # every run has the rule (`test_topic_starts.py`)
 def test_a_start_from_before_the_first_record_that_kafka_kept_is_refused_or_counted(workshop: Workshop) -> None:
     topic = Topic(workshop)
     topic.send(0, 1, 2, 3, 4)
@@ -123,10 +124,7 @@ def test_snapshots_that_are_left_out_are_counted(workshop: Workshop) -> None:
     name = workshop.declare_table("source", {"id": "long", "word": "string"})
     workshop.append("source", [{"id": 1, "word": "first"}])
     skipping = copy_table(workshop, {"table": name, "on_overwrite": "skip", "on_delete": "skip"})
-    choices: list[dict[str, Any]] = [{}, {"on_overwrite": "skip"}, {"on_delete": "skip"}]
-    others = [copy_table(workshop, {"table": name, **choice}) for choice in choices]
-    for stream in (skipping, *others):
-        workshop.run(stream)
+    workshop.run(skipping)
     workshop.append("source", [{"id": number, "word": "first"} for number in (2, 3)])
     change_table(workshop)
     changes = [
@@ -148,11 +146,25 @@ def test_snapshots_that_are_left_out_are_counted(workshop: Workshop) -> None:
     assert sorted(counted.values()) == [1, 3]
     found = {place: rows for batch in batches for place, rows in batch.skipped_input.get("rows", {}).items()}
     assert found == counted
-    for stream in others:
+
+
+@pytest.mark.full  # every run: a stream that skips nothing (`test_stopping.py`)
+def test_snapshots_that_are_not_to_be_left_out_stop_the_stream(workshop: Workshop) -> None:
+    name = workshop.declare_table("source", {"id": "long", "word": "string"})
+    workshop.append("source", [{"id": 1, "word": "first"}])
+    choices: list[dict[str, Any]] = [{}, {"on_overwrite": "skip"}, {"on_delete": "skip"}]
+    streams = [copy_table(workshop, {"table": name, **choice}) for choice in choices]
+    for stream in streams:
+        workshop.run(stream)
+    workshop.append("source", [{"id": number, "word": "first"} for number in (2, 3)])
+    change_table(workshop)
+
+    for stream in streams:
         with pytest.raises(Exception, match=r"Cannot process (delete|overwrite) snapshot"):
             workshop.run(stream)
 
 
+@pytest.mark.full  # every run has the rule (`unit/sources/test_table_starts.py`)
 def test_a_reader_may_begin_at_a_time(workshop: Workshop) -> None:
     name = workshop.declare_table("source", {"id": "long"})
     workshop.append("source", [{"id": 1}])

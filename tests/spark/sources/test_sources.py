@@ -137,6 +137,7 @@ def test_a_table_is_read_at_a_snapshot_and_at_a_tag(workshop: Workshop) -> None:
     assert ids(as_of=datetime.now(UTC)) == [1, 2]
 
 
+@pytest.mark.full  # every run: `test_matrix.py`
 def test_rate_makes_rows(spark: SparkSession, settings: Settings, tmp_path: Path) -> None:
     rows = open_declared(spark, settings, stream={"rate": {"rows_per_second": 100}})
     query = rows.writeStream.format("memory").queryName("rated").option("checkpointLocation", str(tmp_path)).start()

@@ -123,6 +123,7 @@ class SetClock:
         return self.time
 
 
+@pytest.mark.full  # every run: a table of Iceberg (`test_watermarks.py`)
 def test_every_batch_reads_a_static_input_again(
     workshop: Workshop, jdbc_settings: Settings, numbers_table: str, tmp_path: Path
 ) -> None:

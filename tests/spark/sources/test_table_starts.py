@@ -27,7 +27,8 @@ SAMPLE = [
     pytest.param("merge", "partitions evolved", True, marks=pytest.mark.full),
     pytest.param("window", "compacted and expired", True, marks=pytest.mark.full),
     pytest.param("deduplicate", "merged", False, marks=pytest.mark.full),  # the join has state as well
-    ("join", "expired", True),
+    pytest.param("join", "expired", True, marks=pytest.mark.full),
+    ("append", "expired", True),
 ]
 
 
@@ -112,6 +113,7 @@ def test_a_table_with_delete_files_is_refused_and_nothing_is_read(workshop: Work
     assert stream.got() == []
 
 
+@pytest.mark.full  # every run has the refusals without Spark (`unit/sources/test_table_starts.py`)
 def test_a_start_that_cannot_be_reached_is_refused(workshop: Workshop) -> None:
     source = PastTable.declare(workshop, "source", appends=2)
     source.expire()
@@ -159,6 +161,7 @@ def test_a_stream_begins_after_a_snapshot_a_tag_a_time_or_now(workshop: Workshop
     assert [row[0] for row in now.got()] == [12]
 
 
+@pytest.mark.full  # every run has the rule (`unit/sources/test_table_starts.py`)
 def test_now_is_after_a_merge_too(workshop: Workshop) -> None:
     source = PastTable.declare(workshop, "source", appends=1)
     source.merge(3, word="merged")
@@ -171,6 +174,7 @@ def test_now_is_after_a_merge_too(workshop: Workshop) -> None:
     assert [row[0] for row in stream.got()] == [12]
 
 
+@pytest.mark.full  # only earlier versions have left such a checkpoint
 def test_a_stream_that_was_begun_goes_on_whatever_is_declared_now(workshop: Workshop) -> None:
     """The first offset was left to Iceberg's source, as in former versions."""
     source = PastTable.declare(workshop, "source", appends=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ import fastavro
 import pyarrow as pa
 import pytest
 from pyarrow import orc, parquet
+from tests.fixtures.drill import first_of
 from tests.fixtures.workshop import Workshop
 
 from sluice.errors import SchemaError
@@ -78,7 +80,7 @@ class Folder:
         return self.workshop.rows(self.target)
 
 
-@pytest.mark.parametrize("kind", ["parquet", "orc", "avro"])
+@pytest.mark.parametrize("kind", first_of("parquet", "orc", "avro"))
 def test_a_file_without_a_declared_column_is_refused(workshop: Workshop, tmp_path: Path, kind: str) -> None:
     folder = Folder(workshop, tmp_path, {"id": "double", "amount": "double"}, format=kind)
     folder.write(f"right.{kind}", pa.table({"id": [0.0], "amount": [1.5]}))
@@ -97,6 +99,7 @@ def test_a_file_without_a_declared_column_is_refused(workshop: Workshop, tmp_pat
     assert schema.answer == "It does not fit what is declared, and stops the stream before the batch."
 
 
+@pytest.mark.full  # every run: a table's (`test_changed_fields.py`)
 def test_a_column_that_became_optional_is_an_event(workshop: Workshop, tmp_path: Path) -> None:
     folder = Folder(workshop, tmp_path, {"id": "double"}, format="parquet")
     for number, is_optional in enumerate((False, True)):
@@ -109,7 +112,7 @@ def test_a_column_that_became_optional_is_an_event(workshop: Workshop, tmp_path:
     assert folder.rows() == [{"id": 0.0}, {"id": 1.0}]
 
 
-@pytest.mark.parametrize("kind", ["parquet", "orc", "avro"])
+@pytest.mark.parametrize("kind", first_of("avro", "orc", "parquet"))
 def test_files_from_before_a_column_are_read_beside_newer_ones(workshop: Workshop, tmp_path: Path, kind: str) -> None:
     folder = Folder(workshop, tmp_path, {"id": "double", "amount": "double"}, format=kind)
     folder.write(f"old.{kind}", pa.table({"id": [1.0]}))
@@ -120,16 +123,20 @@ def test_files_from_before_a_column_are_read_beside_newer_ones(workshop: Worksho
     assert folder.rows() == [{"id": 1.0, "amount": None}, {"id": 2.0, "amount": 2.5}]
 
 
+TYPES = [
+    ("int", pa.array([4_000_000_000], pa.uint32()), "an unsigned number of 32 bits"),
+    ("long", pa.array([2**64 - 1], pa.uint64()), "an unsigned number of 64 bits"),
+    ("int", pa.array([dt.date(1972, 9, 27)]), "date32"),
+    ("string", pa.array([b"\xff\xfe"]), "bytes without the annotation of text"),
+    ("timestamptz", pa.array([1], pa.timestamp("ns", tz="UTC")), "an instant in nanoseconds"),
+    ("timestamptz", pa.array([1], pa.timestamp("us")), "a time without a zone in microseconds"),
+]
+
+
 @pytest.mark.parametrize(
     ("declared", "values", "got"),
-    [
-        ("int", pa.array([4_000_000_000], pa.uint32()), "an unsigned number of 32 bits"),
-        ("long", pa.array([2**64 - 1], pa.uint64()), "an unsigned number of 64 bits"),
-        ("int", pa.array([dt.date(1972, 9, 27)]), "date32"),
-        ("string", pa.array([b"\xff\xfe"]), "bytes without the annotation of text"),
-        ("timestamptz", pa.array([1], pa.timestamp("ns", tz="UTC")), "an instant in nanoseconds"),
-        ("timestamptz", pa.array([1], pa.timestamp("us")), "a time without a zone in microseconds"),
-    ],
+    # Every run has the others without Spark (`test_file_types.py`).
+    [TYPES[0], *(pytest.param(*one, marks=pytest.mark.full) for one in TYPES[1:])],
     ids=["uint32", "uint64", "date", "bytes", "nanoseconds", "zone"],
 )
 def test_the_physical_type_is_not_taken_for_the_value(
@@ -146,6 +153,7 @@ def test_the_physical_type_is_not_taken_for_the_value(
     assert folder.rows() == []
 
 
+@pytest.mark.full  # every run has the types (`test_file_types.py`)
 def test_a_union_of_avro_is_no_column(workshop: Workshop, tmp_path: Path) -> None:
     folder = Folder(workshop, tmp_path, {"id": "double"}, format="avro")
     schema = {"type": "record", "name": "r", "fields": [{"name": "id", "type": ["null", "double", "string"]}]}
@@ -156,6 +164,7 @@ def test_a_union_of_avro_is_no_column(workshop: Workshop, tmp_path: Path) -> Non
         folder.run()
 
 
+@pytest.mark.full  # it costs requests, and no row
 def test_the_head_of_each_file_is_read_once(
     workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,6 +219,7 @@ def test_files_that_fit_are_read(workshop: Workshop, tmp_path: Path) -> None:
     assert [(row["id"], row["at"], str(row["d"])) for row in folder.rows()] == [(4_000_000_000, at, "1.0000")]
 
 
+@pytest.mark.full  # every run: a damaged one
 def test_a_file_that_was_refused_is_written_again_in_its_place(workshop: Workshop, tmp_path: Path) -> None:
     """Its batch is planned: without the file it could not be read any more."""
     columns = {"id": "double", "amount": "double"}
@@ -231,11 +241,13 @@ def test_the_first_lines_of_csv_are_seen_and_a_line_of_data_is_not_kept_as_one(
     workshop: Workshop, tmp_path: Path
 ) -> None:
     columns = {"id": "long", "amount": "double"}
-    folder = Folder(workshop, tmp_path, columns, quarantine=True, format="csv", on_malformed="quarantine")
+    how: dict[str, Any] = {"format": "csv", "on_malformed": "quarantine", "max_files_per_batch": 1}
+    folder = Folder(workshop, tmp_path, columns, quarantine=True, **how)
     files = ("id,amount\n1,1.5\n", "id,amount,colour\n2,2.5,red\n", "secret,3.5\n3,x\n", "id,amount\n4,4.5\n")
     for number, text in enumerate(files):
         (folder.path / f"{number}.csv").write_text(text)
-        folder.run()
+        os.utime(folder.path / f"{number}.csv", (1_700_000_000 + 60 * number,) * 2)
+    folder.run()
 
     assert sorted(row["id"] for row in folder.rows()) == [1, 2, 4]
     (schema,) = source_schemas(workshop.ledger, folder.stream)
@@ -246,7 +258,7 @@ def test_the_first_lines_of_csv_are_seen_and_a_line_of_data_is_not_kept_as_one(
     assert change.evidence["answer"] == "1 of the 1 values with it in batch 1:1 are decoded."
 
 
-@pytest.mark.parametrize("kind", ["parquet", "orc", "avro"])
+@pytest.mark.parametrize("kind", first_of("orc", "avro", "parquet"))
 def test_a_row_without_a_required_value_stops_the_stream_with_its_file(
     workshop: Workshop, tmp_path: Path, kind: str
 ) -> None:

@@ -30,6 +30,7 @@ def hold_two(workshop: Workshop) -> str:
     return stream
 
 
+@pytest.mark.full  # every run: those that tables lost
 def test_batches_that_wait_for_a_person_are_decided_about_before(workshop: Workshop) -> None:
     stream = hold_two(workshop)
     with pytest.raises(UsageError, match=r"has 2 batches with 2 rows that are not visible") as refused:

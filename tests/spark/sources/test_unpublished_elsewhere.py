@@ -1,4 +1,8 @@
-"""Continuations beside what waits in a former output, what was given up before, and marks that are gone."""
+"""Continuations beside what waits in a former output, what was given up before, and marks that are gone.
+
+Every test run has batches that tables lost (`test_unpublished_batches.py`), and a batch that was planned and is not
+visible without Spark (`test_gap_commands.py`).
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ from sluice.publication.crash_points import CrashPoint
 from sluice.publication.staged_batch import StagedOutput
 
 
-@pytest.mark.full  # every run has what waits for another table
+@pytest.mark.full
 def test_what_waits_for_a_former_output_is_not_left_behind_in_silence(workshop: Workshop) -> None:
     """Without the continuation, the start refuses until a person has decided about it."""
     stream = run_with_two(workshop)
@@ -126,6 +130,7 @@ def test_what_waits_for_the_former_table_of_an_output_is_not_left_behind(worksho
         go_on(workshop, stream)
 
 
+@pytest.mark.full
 def test_what_waits_for_another_table_is_decided_about_before(workshop: Workshop) -> None:
     """The output is declared for another table, which is there."""
     stream = wait_together(workshop)
@@ -172,6 +177,7 @@ def test_a_refresh_that_has_landed_leaves_nothing_that_is_not_visible(workshop: 
     assert "not visible" not in said, said
 
 
+@pytest.mark.full  # every run: such a death without a gap (`test_delivery.py`)
 def test_a_batch_that_one_of_two_tables_shows_is_in_each_of_them_once(workshop: Workshop) -> None:
     """The driver died between two tables, before Spark wrote the commit of the batch."""
     stream = run_with_two(workshop)
@@ -251,7 +257,7 @@ def test_what_a_table_that_was_set_back_lost_can_be_given_up_and_the_stream_runs
     assert len(subject.content()) > before
 
 
-@pytest.mark.full  # every run has a batch that one of two tables shows
+@pytest.mark.full
 def test_who_has_rejected_a_batch_gives_none_of_its_rows_up(workshop: Workshop) -> None:
     stream = hold_two(workshop)
     choose(workshop, stream, OperationVerb.REJECT_BATCH)
@@ -259,7 +265,7 @@ def test_who_has_rejected_a_batch_gives_none_of_its_rows_up(workshop: Workshop) 
     assert plan.evidence["rows_given_up"] == 1, "batch 2 alone: batch 1 was to stay invisible"
 
 
-@pytest.mark.full  # every run has a batch that one of two tables shows
+@pytest.mark.full
 def test_a_visible_batch_is_not_read_again_because_its_mark_was_removed(workshop: Workshop) -> None:
     """A start restores the mark from the table's earlier metadata."""
     for table in ("source", "first"):

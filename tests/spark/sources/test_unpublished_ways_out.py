@@ -1,4 +1,8 @@
-"""Continuations of a stream whose driver died in a batch that only some of its outputs show: each has a way out."""
+"""Continuations of a stream whose driver died in a batch that only some of its outputs show: each has a way out.
+
+Every test run has batches that tables lost (`test_unpublished_batches.py`), and a batch that was planned and is not
+visible without Spark (`test_gap_commands.py`).
+"""
 
 from __future__ import annotations
 
@@ -76,6 +80,7 @@ def test_an_output_that_shows_no_batch_leaves_a_way_past_the_gap(workshop: Works
     assert found[:2] == [1, 2]
 
 
+@pytest.mark.full
 def test_a_checkpoint_that_was_set_back_is_repaired_before(workshop: Workshop) -> None:
     """The table shows more than the checkpoint has planned."""
     for table in ("source", "first"):
@@ -95,7 +100,7 @@ def test_a_checkpoint_that_was_set_back_is_repaired_before(workshop: Workshop) -
         assert f"`sluice stream repair {stream} --dry-run`" in (refused.value.next_step or "")
 
 
-@pytest.mark.full  # every run gives up a batch that nothing stages
+@pytest.mark.full
 def test_an_output_that_the_stream_left_does_not_hide_a_visible_batch(workshop: Workshop) -> None:
     """The stream went without the second output; it is declared again, and no run has begun with it."""
     stream = run_with_two(workshop)
@@ -109,7 +114,7 @@ def test_an_output_that_the_stream_left_does_not_hide_a_visible_batch(workshop: 
     assert ids(workshop, "second") == [1, 3, 4]
 
 
-@pytest.mark.full  # every run gives up a batch that nothing stages
+@pytest.mark.full
 def test_a_new_output_that_a_start_has_opened_leaves_a_way_past_the_gap(workshop: Workshop) -> None:
     """The start ended for the gap, before Spark could run the batch again for the new output."""
     for table in ("source", "first", "second"):
@@ -132,6 +137,7 @@ def test_a_new_output_that_a_start_has_opened_leaves_a_way_past_the_gap(workshop
     assert found[:2] == [1, 2]
 
 
+@pytest.mark.full
 def test_a_batch_that_nothing_stages_any_more_is_given_up_with_its_number(workshop: Workshop) -> None:
     """One of two tables shows it, the other was never given it, and the start cannot read it."""
     stream = run_with_two(workshop)
@@ -148,7 +154,7 @@ def test_a_batch_that_nothing_stages_any_more_is_given_up_with_its_number(worksh
     assert ids(workshop, "first").count(2) == 1
 
 
-@pytest.mark.full  # every run has the gap of staged outputs
+@pytest.mark.full  # `test_input_gaps.py` has the gap of staged outputs
 def test_iceberg_s_own_sink_skips_no_row_behind_a_gap(workshop: Workshop) -> None:
     """It skips a batch when the table has one of its number, by the same query."""
     for table in ("source", "target"):
