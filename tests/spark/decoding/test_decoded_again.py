@@ -1,4 +1,7 @@
-"""What another stream stored raw is decoded again: by a replay what was rejected, by a refresh what was left out."""
+"""What another stream stored raw is decoded again: by a replay what was rejected, by a refresh what was left out.
+
+Every test run decodes what is stored raw (`test_table_values.py`), and has a replay (`test_replays.py`).
+"""
 
 from __future__ import annotations
 
@@ -54,6 +57,7 @@ def declare(workshop: Workshop, name: str, columns: list[dict[str, Any]], *, sql
     )
 
 
+@pytest.mark.full
 def test_a_replay_finds_rejected_records_at_their_places_and_decodes_them_as_declared_now(workshop: Workshop) -> None:
     name = stored(workshop, b'{"id": 1, "n": "x"}', b'{"id": 2, "n": 5}', b'{"id": 3, "n": "y"}', b"{")
     how: dict[str, Any] = {"sql": "SELECT id, record.offset FROM orders", "target": {"id": "long", "offset": "long"}}

@@ -13,7 +13,6 @@ from uuid import uuid4
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from tests.fixtures.drill import sampled
 from tests.fixtures.workshop import Workshop
 from tests.spark.decoding.test_decoding import CONTINUOUS, sent
 from tests.unit.record_values import test_binary_property as binary
@@ -127,7 +126,7 @@ def found_in_topic(workshop: Workshop, topic: str, value: Mapping[str, Any], nam
     )
 
 
-@pytest.mark.full  # every run: csv, and bytes of every format
+@pytest.mark.full  # every run: csv, and the decoder of each format without Spark (`unit/record_values`)
 def test_json_of_the_table_and_at_random(workshop: Workshop) -> None:
     exact = [*EXACT, *((kind, encode(one)) for kind, encode, one in _encoded())]
     other = drawn(st.tuples(ANY_KIND, ANY_SENT), 200)
@@ -166,7 +165,8 @@ def _column(name: str, text: str) -> dict[str, str]:
     return {"name": name, "type": kind, **({"unit": unit} if unit else {})}
 
 
-@pytest.mark.parametrize("form", sampled(["avro", "protobuf"], ["protobuf"], full=["avro"]))
+@pytest.mark.full  # as above
+@pytest.mark.parametrize("form", ["avro", "protobuf"])
 def test_bytes_at_random(workshop: Workshop, form: str) -> None:
     if form == "avro":
         file, text, write, rows = "every.avsc", binary.EVERY_AVRO, avro, drawn(binary.AVRO_FIELDS, 40)

@@ -131,6 +131,7 @@ def test_a_marker_of_a_value_that_the_sender_does_not_have_is_no_text(workshop: 
     assert sum(seen.refused.values()) == 1
 
 
+@pytest.mark.full  # every run: csv of a table and at random (`test_decoded_alike.py`)
 def test_a_continuous_stream_an_incremental_one_and_a_preview_decode_alike(workshop: Workshop) -> None:
     topic = sent(workshop, [value for value, _ in VALUES])
     incremental, continuous = declared(workshop, topic), declared(workshop, topic, how=CONTINUOUS)
@@ -147,6 +148,7 @@ def test_a_continuous_stream_an_incremental_one_and_a_preview_decode_alike(works
     assert seen.refused == Counter(reason for _, reason in VALUES if reason is not None)
 
 
+@pytest.mark.full  # every run: of a table (`test_stored_values.py`)
 def test_a_field_that_nobody_declared_stops_the_stream_where_that_is_declared(workshop: Workshop) -> None:
     topic = sent(workshop, [b'{"id": 1}', b'{"id": 2, "more": 1}'])
     value = {"format": "json", "columns": COLUMNS, "on_unknown_field": "fail"}
@@ -158,6 +160,7 @@ def test_a_field_that_nobody_declared_stops_the_stream_where_that_is_declared(wo
     assert workshop.rows(stream) == []
 
 
+@pytest.mark.full  # every run: some of them
 def test_more_rejected_records_than_the_driver_keeps_are_all_in_the_quarantine(workshop: Workshop) -> None:
     topic = sent(workshop, [b'{"id": 1}', *[b"{"] * 700, b'{"id": 2}'])
     stream = declared(workshop, topic)
@@ -210,6 +213,7 @@ def test_an_event_time_far_ahead_of_the_clock_does_not_move_the_watermark(worksh
     assert [batch.watermark for batch in batches] == [now + timedelta(hours=22)]
 
 
+@pytest.mark.full  # every run: other starts (`test_sources.py`)
 def test_a_start_time_works_on_a_partition_without_later_records(workshop: Workshop) -> None:
     topic = sent(workshop, [b'{"id": 1}'])
     stream = declared(workshop, topic, starting=datetime.now(UTC) + timedelta(minutes=5))
@@ -249,6 +253,7 @@ def test_values_that_end_or_stall_the_decoder_stop_no_stream(
     }
 
 
+@pytest.mark.full  # every run bounds them without Spark (`test_bounded_values.py`)
 def test_a_value_that_is_too_large_is_in_the_quarantine_and_the_stream_goes_on(workshop: Workshop) -> None:
     large = b'{"id": 1, "word": "' + b"x" * LARGEST_VALUE_BYTES + b'"}'
     topic = sent(workshop, [b'{"id": 0}', large, b'{"id": 2}', b'{"id": 3}'])

@@ -118,6 +118,7 @@ def test_avro_of_a_registry_goes_on_with_a_newer_schema(registered: Workshop, re
     assert found[6][0].startswith(f"schema {new}: the value is not valid Avro of its schema: ")
 
 
+@pytest.mark.full  # every run: Avro, and the same decoder without Spark (`test_protobuf_values.py`)
 def test_protobuf_by_a_file_and_by_a_registry(registered: Workshop, registry: Registry) -> None:
     (registered.folder / "order.proto").write_text(PROTO)
     one, broken = protobuf(PROTO, {"id": 1, "word": "one"}), b"\x0a\x01x"
@@ -140,6 +141,7 @@ def test_protobuf_by_a_file_and_by_a_registry(registered: Workshop, registry: Re
     assert list(refused(registered, by_registry)) == [1]
 
 
+@pytest.mark.full  # every run: Avro behind the same bytes
 def test_framed_json(registered: Workshop) -> None:
     columns = [{"name": "id", "type": "long", "required": True}, {"name": "word", "type": "string"}]
     topic = sent(registered, [framed(1, b'{"id": 1}'), b'{"id": 2}', framed(1, b"{")])

@@ -61,7 +61,7 @@ def with_folder(workshop: Workshop, root: Path) -> Workshop:
     return replace(workshop, settings=workshop.settings.model_copy(update={"connections": connections}))
 
 
-@pytest.mark.parametrize("form", list(CONTENTS))
+@pytest.mark.parametrize("form", sampled(CONTENTS, ["csv"], full=["json"]))
 def test_a_malformed_line_is_put_aside_with_its_file_and_the_reason(
     workshop: Workshop, tmp_path: Path, form: str
 ) -> None:
@@ -101,7 +101,8 @@ def test_a_malformed_line_is_put_aside_with_its_file_and_the_reason(
     assert undeclared == ([{"lines": {"more": 1}}] if form == "json" else [])
 
 
-@pytest.mark.parametrize("form", sampled(CONTENTS, ["csv"], full=["json"]))
+@pytest.mark.full  # every run: a record of Kafka (`test_decoding.py`)
+@pytest.mark.parametrize("form", list(CONTENTS))
 def test_a_line_that_is_ahead_of_the_clock_is_put_aside_as_it_was_sent(
     workshop: Workshop, tmp_path: Path, form: str
 ) -> None:
@@ -133,6 +134,7 @@ def test_a_line_that_is_ahead_of_the_clock_is_put_aside_as_it_was_sent(
     assert [row["payload"] for row in workshop.rows(f"quarantine.{stream}")] == lines[1:]
 
 
+@pytest.mark.full  # every run bounds them without Spark (`test_csv_values.py`)
 def test_what_follows_a_quotation_mark_that_nothing_closes_is_put_aside(workshop: Workshop, tmp_path: Path) -> None:
     rest = "\n".join(f"{number},word" for number in range(LARGEST_VALUE_BYTES // 8))
     (tmp_path / "in").mkdir()

@@ -10,6 +10,7 @@ import pytest
 from tests.fixtures.workshop import Workshop
 
 
+@pytest.mark.full  # it costs a wrong name on a page, and no row
 def test_a_row_of_a_table_with_a_column_file_is_no_file(workshop: Workshop) -> None:
     name = f"s{workshop.namespace}"
     source = workshop.declare_table(f"documents_{uuid4().hex[:6]}", {"file": "string", "value": "binary"})

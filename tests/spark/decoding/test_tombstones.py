@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from tests.fixtures.backfills import backfill, delete_days
+from tests.fixtures.drill import first_of
 from tests.fixtures.workshop import Workshop
 from tests.spark.decoding.test_decoding import COLUMNS, CONTINUOUS, declared, refused_offsets, sent
 from tests.unit.record_values.test_avro_values import record
@@ -33,7 +34,7 @@ def adds_up(batch: BatchObservation) -> bool:
     return batch.input_rows == sum(batch.published_rows.values()) + batch.refused_rows
 
 
-@pytest.mark.parametrize("how", [{}, CONTINUOUS], ids=["incremental", "continuous"])
+@pytest.mark.parametrize("how", first_of({}, CONTINUOUS), ids=["incremental", "continuous"])
 def test_tombstones_are_left_out_and_counted_and_a_preview_decides_the_same(
     workshop: Workshop, how: dict[str, Any]
 ) -> None:
@@ -51,6 +52,7 @@ def test_tombstones_are_left_out_and_counted_and_a_preview_decides_the_same(
     assert (seen.outputs[0].rows, sum(seen.refused.values())) == (2, 1)
 
 
+@pytest.mark.full  # every run: one output, beside other records
 def test_a_batch_of_tombstones_alone_is_empty_and_two_outputs_count_them_once(workshop: Workshop) -> None:
     """Beside the count of lost records, of which there are none."""
     topic = sent(workshop, [None, None])

@@ -81,13 +81,12 @@ def test_the_parts_of_the_first_start_stay_and_another_number_is_refused(
     assert refusal.value.location.line is not None
 
 
+@pytest.mark.full  # every run has the rule (`test_compatibility.py`), and the default in every stream with state
 @pytest.mark.parametrize(
     ("state", "first", "second", "other"),
     [
         ({"shuffle_partitions": 1}, "1.changelog", "2.changelog", "hdfs"),
-        pytest.param(
-            {"shuffle_partitions": 1, "changelog": False}, "1.zip", "2.zip", "hdfs", marks=pytest.mark.full
-        ),  # as the default, without its one option
+        ({"shuffle_partitions": 1, "changelog": False}, "1.zip", "2.zip", "hdfs"),
         ({"shuffle_partitions": 1, "provider": "hdfs"}, "1.delta", "2.delta", "rocksdb"),
     ],
     ids=["changes of RocksDB", "RocksDB", "HDFS-backed"],

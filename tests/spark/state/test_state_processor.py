@@ -81,6 +81,7 @@ def declare(workshop: Workshop, name: str, python: str, columns: dict[str, str],
     )
 
 
+@pytest.mark.full  # every run: values that are kept over restarts
 def test_state_of_every_kind_and_timers_report_visits_over_restarts(workshop: Workshop) -> None:
     name = f"s{workshop.namespace}"
     declare(
@@ -140,7 +141,6 @@ def test_state_expires_after_its_time_to_live(workshop: Workshop) -> None:
     assert workshop.rows("reported") == [{"user": "ann", "times": 1}, {"user": "ann", "times": 1}]
 
 
-@pytest.mark.full
 def test_the_keys_of_a_processor_stay(workshop: Workshop) -> None:
     """The other column has the same type: Spark would take the counts of users for those of pages."""
     name, entry = f"s{workshop.namespace}", "keys of the state processors"

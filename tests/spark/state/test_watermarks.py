@@ -88,6 +88,7 @@ def test_late_and_repeated_rows_are_counted_and_the_numbers_add_up(workshop: Wor
     assert sorted(row["id"] for row in workshop.rows("target")) == [1, 2, 3, 4, 6]
 
 
+@pytest.mark.full  # every run: random streams (`test_differential.py`)
 def test_an_increment_judges_lateness_as_a_continuous_run_does(deduplicating: Workshop, name: str) -> None:
     deduplicating.append("source", flights((1, 5)))
     first = deduplicating.run(name).batches
