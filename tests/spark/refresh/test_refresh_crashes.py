@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.fixtures.drill import sampled
+from tests.fixtures.drill import first_of, sampled
 from tests.fixtures.refreshes import (
     ROWS,
     at_step,
@@ -44,7 +44,7 @@ BEFORE_THE_COMMIT = (
 AFTER_THE_COMMIT = (CrashPoint.COMMITTED, CrashPoint.RECORDED, CrashPoint.CLEARED)
 IN_THE_FULL_RUN = (CrashPoint.COMMITTED,)
 """A sample: each costs a process with a JVM. `make drill` kills at every other step. Every test run has an error at
-each step before the commit, and what a run did not record or clear after it."""
+the last step before the commit, and what a run did not record or clear after it."""
 
 
 def fail() -> None:
@@ -83,10 +83,13 @@ def test_a_killed_refresh_is_completed_by_the_next(
     _goes_on(workshop, name)
 
 
-def test_an_error_before_the_commit_leaves_the_table_as_it_was(workshop: Workshop) -> None:
+@pytest.mark.parametrize("steps", first_of(BEFORE_THE_COMMIT[-1:], BEFORE_THE_COMMIT), ids=["last", "each"])
+def test_an_error_before_the_commit_leaves_the_table_as_it_was(
+    steps: tuple[CrashPoint, ...], workshop: Workshop
+) -> None:
     name = run_wrong_copy(workshop)
 
-    for step in BEFORE_THE_COMMIT:
+    for step in steps:
         with pytest.raises(OSError, match="fails here"):
             refresh(workshop, name, reached=at_step(step, fail))
         assert workshop.rows("target") == wrong(ROWS)

@@ -1,4 +1,8 @@
-"""What a real refresh leaves behind: nothing while it can be taken back, and the stream goes on once it was removed."""
+"""What a real refresh leaves behind: nothing while it can be taken back, and the stream goes on once it was removed.
+
+Every test run has what a refresh leaves without Spark (`test_closed_checkpoints.py`), and the removal of real folders
+(`test_leftovers.py`).
+"""
 
 from __future__ import annotations
 
@@ -40,6 +44,7 @@ def folders(found: Leftovers) -> list[tuple[str, str]]:
     return [(one.of, one.place.removeprefix(found.settings.checkpoints)) for one in found.found]
 
 
+@pytest.mark.full
 def test_what_a_refresh_replaced_goes_after_its_way_back_and_never_what_the_stream_has(workshop: Workshop) -> None:
     name = run_wrong_copy(workshop)
     swapped = refresh(workshop, name)
@@ -57,6 +62,7 @@ def test_what_a_refresh_replaced_goes_after_its_way_back_and_never_what_the_stre
     assert workshop.rows("target") == [*wrong(ROWS), *right([NEW])], "generation 3 has the checkpoint of generation 1"
 
 
+@pytest.mark.full
 def test_what_an_abandoned_refresh_leaves_is_the_checkpoint_of_its_shadow(workshop: Workshop) -> None:
     name = run_wrong_copy(workshop)
 

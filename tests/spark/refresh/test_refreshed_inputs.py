@@ -27,6 +27,7 @@ WINDOWS = """
 """
 
 
+@pytest.mark.full  # every run: rows of a table, and a topic (`test_refreshed_topics.py`)
 def test_files_that_the_stream_has_not_read_come_after_the_refresh(workshop: Workshop, tmp_path: Path) -> None:
     folder, name = tmp_path / "in", f"s{workshop.namespace}"
     folder.mkdir()

@@ -86,7 +86,7 @@ def appended(workshop: Workshop, *numbers: int) -> None:
     workshop.run_supervised(name_in(workshop))
 
 
-def test_the_quarantine_holds_what_the_corrected_code_rejects_and_returns_with_the_table(dividing: Workshop) -> None:
+def test_the_quarantine_holds_what_the_corrected_code_rejects(dividing: Workshop) -> None:
     name = name_in(dividing)
 
     refresh(dividing, name)
@@ -98,6 +98,13 @@ def test_the_quarantine_holds_what_the_corrected_code_rejects_and_returns_with_t
     assert (totals(dividing.ledger, name).input_rows, totals(dividing.ledger, name).refused_rows) == (8, 2 + 1)
     appended(dividing, -8, 4)
     assert (ids(dividing), rejected(dividing)) == ([1, 2, 3, 4], ['{"id":-7}', '{"id":-8}'])
+
+
+@pytest.mark.full  # every run takes a table back (`test_refreshes.py`)
+def test_the_quarantine_returns_with_the_table(dividing: Workshop) -> None:
+    name = name_in(dividing)
+    refresh(dividing, name)
+    appended(dividing, -8, 4)
 
     take_it_back(dividing, name)
 

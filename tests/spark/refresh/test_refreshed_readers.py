@@ -1,4 +1,8 @@
-"""What a stream that reads a refreshed table gets: each new row once, whenever the refresh comes."""
+"""What a stream that reads a refreshed table gets: each new row once, whenever the refresh comes.
+
+Every test run takes a refresh back (`test_refreshes.py`), and knows on real tables what readers would get a second time
+(`test_repeated_rows.py`).
+"""
 
 from __future__ import annotations
 
@@ -56,6 +60,7 @@ def test_rows_that_the_stream_had_not_read_before_the_refresh_come_as_new_afterw
     assert (new_rows(workshop, "target"), new_rows(workshop, "gold")) == ([801, 802], [801, 802])
 
 
+@pytest.mark.full
 def test_a_refresh_is_taken_back_under_its_readers_only_with_the_word_of_a_person(workshop: Workshop) -> None:
     name, reader = run_wrong_copy(workshop), declare_reader(workshop)
     workshop.run_supervised(reader)

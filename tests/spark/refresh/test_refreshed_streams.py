@@ -40,6 +40,7 @@ NEW = {"id": 100, "word": "new"}
 EXPIRED_AT_ONCE = {"compaction": None, "expiry": {"older_than": "1 millisecond", "retain_last": 1}}
 
 
+@pytest.mark.full  # every run: a stream that merges goes on in the shadow's checkpoint
 def test_a_stream_with_state_goes_on_from_the_state_of_the_shadow(workshop: Workshop) -> None:
     name = f"s{workshop.namespace}"
     workshop.declare_table("source", {"id": "long", "word": "string"})

@@ -68,6 +68,7 @@ def test_a_refreshed_table_has_the_rows_of_the_corrected_query_and_the_stream_go
     assert workshop.rows("target") == [*wrong(ROWS), *right([NEW, NEWER])], "it reads on from where it was before"
 
 
+@pytest.mark.full  # every run: what differs in an interval (`spark/backfill`)
 def test_readers_that_see_something_else_than_was_computed_are_noticed_until_it_is_taken_back(
     workshop: Workshop,
 ) -> None:
