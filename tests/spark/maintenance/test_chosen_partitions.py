@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pytest
 from pyiceberg.transforms import BucketTransform
+from tests.fixtures.drill import sampled
 from tests.fixtures.workshop import Workshop
 from tests.spark.maintenance.test_maintenance import BY_SPARK
 
@@ -80,27 +81,30 @@ def files(workshop: Workshop, table: str) -> dict[str, set[str]]:
     return found
 
 
+PARTITIONED: list[list[dict[str, Any]]] = [
+    [{"column": "id"}],
+    [{"column": "word"}],
+    [{"column": "at"}],
+    [{"column": "local"}],
+    [{"column": "day"}],
+    [{"column": "price"}],
+    [{"column": "is_new"}],
+    [{"column": "at", "transform": "day"}],
+    [{"column": "at", "transform": "hour"}],
+    [{"column": "local", "transform": "day"}],
+    [{"column": "day", "transform": "month"}],
+    [{"column": "at", "transform": "year"}],
+    [{"column": "id", "transform": "bucket", "width": 3}],
+    [{"column": "word", "transform": "bucket", "width": 3}],
+    [{"column": "word", "transform": "truncate", "width": 2}],
+    [{"column": "price", "transform": "truncate", "width": 50}],
+    [{"column": "at", "transform": "day"}, {"column": "id", "transform": "bucket", "width": 2}],
+]
+
+
 @pytest.mark.parametrize(
     "parts",
-    [
-        [{"column": "id"}],
-        [{"column": "word"}],
-        [{"column": "at"}],
-        [{"column": "local"}],
-        [{"column": "day"}],
-        [{"column": "price"}],
-        [{"column": "is_new"}],
-        [{"column": "at", "transform": "day"}],
-        [{"column": "at", "transform": "hour"}],
-        [{"column": "local", "transform": "day"}],
-        [{"column": "day", "transform": "month"}],
-        [{"column": "at", "transform": "year"}],
-        [{"column": "id", "transform": "bucket", "width": 3}],
-        [{"column": "word", "transform": "bucket", "width": 3}],
-        [{"column": "word", "transform": "truncate", "width": 2}],
-        [{"column": "price", "transform": "truncate", "width": 50}],
-        [{"column": "at", "transform": "day"}, {"column": "id", "transform": "bucket", "width": 2}],
-    ],
+    sampled(PARTITIONED, [PARTITIONED[1], PARTITIONED[7], PARTITIONED[12]], full=PARTITIONED),
     ids=lambda parts: "+".join(f"{part.get('transform', 'identity')}_{part['column']}" for part in parts),
 )
 def test_a_partition_is_rewritten_alone(workshop: Workshop, parts: list[dict[str, Any]]) -> None:
@@ -233,6 +237,7 @@ class BeatenProcedures(SparkProcedures):
             yield loaded
 
 
+@pytest.mark.full  # every run has the steps without Spark (`test_maintenance_steps.py`)
 def test_parts_that_lost_against_a_writer_are_no_success(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     table = of_words(workshop)
     before = workshop.rows(table)

@@ -107,14 +107,8 @@ def test_streams_go_past_an_erasure_without_loss_or_double(workshop: Workshop) -
     assert ids(workshop, middle) == [1, 3, 5, 6, 7]
     assert ids(workshop, copies) == [1, 2, 3, 4, 5, 6, 7]
 
-    erase(workshop, copies, "name = 'Ann'")
-    put(workshop, inbox, 9)
-    workshop.run(writer, is_recorded=True)
-    workshop.run(reader, is_recorded=True)
-    assert ids(workshop, copies) == [1, 3, 5, 7, 9]
-    assert workshop.spark.table(f"{workshop.settings.catalog.name}.{copies}").count() == 5
 
-
+@pytest.mark.full  # every run: one that appends
 def test_a_writer_that_merges_goes_on(workshop: Workshop) -> None:
     inbox, middle, _ = streams(workshop)
     stream = f"m{workshop.namespace}"
@@ -134,6 +128,7 @@ def test_a_writer_that_merges_goes_on(workshop: Workshop) -> None:
     assert [(row["id"], row["name"]) for row in workshop.rows(merged)] == [(1, "Eve"), (2, "Bob"), (5, "Eve")]
 
 
+@pytest.mark.full  # every run: one that has begun
 def test_a_reader_that_starts_after_an_erasure_gets_every_row_once(workshop: Workshop) -> None:
     inbox, middle, copies = streams(workshop)
     writer, reader = f"w{workshop.namespace}", f"r{workshop.namespace}"
@@ -148,7 +143,15 @@ def test_a_reader_that_starts_after_an_erasure_gets_every_row_once(workshop: Wor
     workshop.run(reader, is_recorded=True)
     assert ids(workshop, copies) == [1, 3, 5]
 
+    erase(workshop, copies, "id = 3")
+    put(workshop, inbox, 9)
+    workshop.run(writer, is_recorded=True)
+    workshop.run(reader, is_recorded=True)
+    assert ids(workshop, copies) == [1, 5, 9]
+    assert workshop.spark.table(f"{workshop.settings.catalog.name}.{copies}").count() == 3
 
+
+@pytest.mark.full  # every run has the files (`test_parquet_rows.py`)
 def test_a_file_of_every_kind_of_value_is_read_by_spark_as_before(workshop: Workshop) -> None:
     types = {
         "id": "long",

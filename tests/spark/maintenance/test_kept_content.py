@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import pytest
 from tests.fixtures.upkeep import maintain
 from tests.fixtures.workshop import Workshop
 
@@ -11,6 +12,7 @@ from sluice.ledger.maintenance_runs import MaintenanceStep, StepOutcome
 from sluice_spark.maintenance.maintenance_run import changed_content
 
 
+@pytest.mark.full  # every run has the plan of the pins (`test_pin_plan.py`)
 def test_expiry_keeps_the_snapshots_that_static_inputs_name(workshop: Workshop) -> None:
     """By id and by a time, whatever was expired between them and the newest one."""
     expiry = {"compaction": None, "expiry": {"older_than": "1 millisecond", "retain_last": 1}}

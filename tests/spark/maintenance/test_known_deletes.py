@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import StaticTable
 from pyiceberg.transforms import IdentityTransform
+from tests.fixtures.drill import first_of
 from tests.fixtures.upkeep import maintain
 from tests.fixtures.workshop import Workshop
 from tests.spark.maintenance.test_chosen_partitions import carried_out
@@ -91,7 +92,7 @@ def delete_equal(workshop: Workshop, table: str, ids: Sequence[int], *, partitio
     stored.newRowDelta().addDeletes(built.build()).commit()
 
 
-@pytest.mark.parametrize("is_partitioned", [True, False], ids=["partitioned", "one partition"])
+@pytest.mark.parametrize("is_partitioned", first_of(True, False), ids=["partitioned", "one partition"])
 def test_delete_files_that_data_files_share_are_written_away(workshop: Workshop, is_partitioned: bool) -> None:
     table = of_words(workshop, is_partitioned=is_partitioned)
     delete(workshop, table, "word = 'a' AND id BETWEEN 3 AND 18")
@@ -139,6 +140,7 @@ def test_a_rewritten_file_whose_name_is_among_those_of_a_shared_delete_file_is_n
     assert outcome(maintain(workshop, table, open_session=unneeded))[0] is StepOutcome.SKIPPED
 
 
+@pytest.mark.full  # every run: those that hide much
 def test_shared_delete_files_that_hide_nothing_go_once(workshop: Workshop) -> None:
     """A data file that they are of is gone, and the other one stays, for which Iceberg keeps them."""
     table = of_words(workshop)
@@ -220,6 +222,7 @@ def test_equality_deletes_are_written_away_once_they_are_many(workshop: Workshop
     assert outcome(maintain(workshop, table, open_session=unneeded))[0] is StepOutcome.SKIPPED
 
 
+@pytest.mark.full  # every run: those of a partition
 def test_equality_deletes_of_all_partitions_stay(workshop: Workshop) -> None:
     """They are of another partition spec than the data files, and hide rows of all of them."""
     table = of_words(workshop, is_partitioned=False)
@@ -277,7 +280,11 @@ def overtaken(workshop: Workshop, table: str, write: Callable[[], None]) -> Over
     return Overtaken(catalog="lakehouse", table=table, open_session=lambda: workshop.spark, write=write)
 
 
-@pytest.mark.parametrize(("is_newest", "attempts"), [(False, 1), (True, 2)], ids=["equality", "newest positions"])
+@pytest.mark.parametrize(
+    ("is_newest", "attempts"),
+    [(False, 1), pytest.param(True, 2, marks=pytest.mark.full)],
+    ids=["equality", "newest positions"],
+)
 def test_equality_deletes_of_meanwhile_hide_their_rows_and_win_no_run(
     workshop: Workshop, is_newest: bool, attempts: int
 ) -> None:
@@ -299,7 +306,8 @@ def test_equality_deletes_of_meanwhile_hide_their_rows_and_win_no_run(
 
 
 @pytest.mark.parametrize(
-    ("min_input_files", "outcome", "files"), [(2, StepOutcome.DONE, 1), (50, StepOutcome.YIELDED, 2)]
+    ("min_input_files", "outcome", "files"),
+    [pytest.param(2, StepOutcome.DONE, 1, marks=pytest.mark.full), (50, StepOutcome.YIELDED, 2)],
 )
 def test_position_deletes_of_meanwhile_win_but_small_files_are_put_together(
     workshop: Workshop, min_input_files: int, outcome: StepOutcome, files: int

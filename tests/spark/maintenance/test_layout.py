@@ -1,4 +1,7 @@
-"""What is estimated for an order of rows is what a rewrite by that order makes true."""
+"""What is estimated for an order of rows is what a rewrite by that order makes true.
+
+Every test run has the estimates without Spark (`test_layout_advice.py`), and a rewrite in order (`test_z_order.py`).
+"""
 
 from __future__ import annotations
 
@@ -76,12 +79,13 @@ def declare_suggestion(workshop: Workshop, table: str, advice: LayoutAdvice, *co
     workshop.create_tables(only=table)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("files", "conditions", "more", "order"),
     [
-        pytest.param(12, ("a = 420",), {}, "sorted by a", marks=pytest.mark.full),
+        (12, ("a = 420",), {}, "sorted by a"),
         (16, ("a < 60", "b < 60"), {}, "z-order of a and b"),
-        pytest.param(12, ("word like 'x%'",), {}, "sorted by word", marks=pytest.mark.full),
+        (12, ("word like 'x%'",), {}, "sorted by word"),
         (12, ("a = 500", "a < 100"), {"partitioning": [IN_TWO]}, "sorted by a"),
     ],
     ids=["one column", "two columns", "a text", "in partitions"],

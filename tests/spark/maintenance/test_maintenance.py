@@ -15,6 +15,7 @@ import yaml
 from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyspark.sql import SparkSession
 from tenacity import retry, retry_if_result, stop_after_delay, wait_fixed
+from tests.fixtures.drill import first_of
 from tests.fixtures.upkeep import maintain
 from tests.fixtures.workshop import Workshop
 
@@ -151,6 +152,7 @@ def test_many_small_files_become_one_and_the_rows_stay(workshop: Workshop) -> No
     assert (recorded.success, recorded.launched_by) == (True, "a test")
 
 
+@pytest.mark.full  # every run: a z-order (`test_z_order.py`)
 def test_rows_of_several_files_are_sorted_over_all_of_them(workshop: Workshop) -> None:
     compaction = {"compaction": {**COMPACTION["compaction"], "strategy": "sort"}, **NO_EXPIRY}
     table = declare(workshop, "rows", properties=BY_SPARK, sort_order=[{"column": "id"}], **compaction)
@@ -300,7 +302,7 @@ def await_more(written: list[int], *, files: int) -> None:
     patiently(lambda: len(written) >= wanted)()
 
 
-@pytest.mark.parametrize("properties", [{}, BY_SPARK], ids=["here", "by Spark"])
+@pytest.mark.parametrize("properties", first_of(BY_SPARK, {}), ids=["by Spark", "here"])
 def test_a_compaction_beside_a_running_writer_loses_nothing(workshop: Workshop, properties: dict[str, str]) -> None:
     table = declare(workshop, "rows", properties={**PATIENT, **properties}, **COMPACTION, **NO_EXPIRY)
     append(workshop, table, 0, 12)

@@ -111,6 +111,7 @@ def test_a_reader_passes_the_removal_and_misses_and_repeats_nothing(workshop: Wo
     assert ids(workshop, source) == [3, 5, 6]
 
 
+@pytest.mark.full  # every run has the rule (`unit/maintenance/test_row_retention.py`)
 def test_an_idle_reader_lets_the_last_rows_go_too(workshop: Workshop) -> None:
     source, target = declare(workshop, "source", {**KEPT, **NO_EXPIRY}), declare(workshop, "target", NO_EXPIRY)
     stream = copying(workshop, source, target)
@@ -124,6 +125,7 @@ def test_an_idle_reader_lets_the_last_rows_go_too(workshop: Workshop) -> None:
     assert (ids(workshop, source), ids(workshop, target)) == ([3], [1, 2, 3])
 
 
+@pytest.mark.full  # every run: a paused reader and expiry (`test_maintenance.py`)
 def test_the_files_go_with_the_snapshots_and_not_before_a_slow_reader(workshop: Workshop) -> None:
     source, target = declare(workshop, "source", {**KEPT, **EXPIRE_ALL}), declare(workshop, "target", NO_EXPIRY)
     stream = copying(workshop, source, target)
@@ -146,6 +148,7 @@ def test_the_files_go_with_the_snapshots_and_not_before_a_slow_reader(workshop: 
     assert ids(workshop, target) == [1, 2, 3, 4]
 
 
+@pytest.mark.full  # every run has the rule (`unit/maintenance/test_row_retention.py`)
 def test_what_spark_has_rewritten_waits_for_the_reader_of_its_newest_rows(workshop: Workshop) -> None:
     """A rewritten file has rows of several snapshots, and some of them are not read."""
     policy = {**KEPT, **NO_EXPIRY, "compaction": {"target_file_bytes": "64MiB", "min_input_files": 5}}
@@ -168,7 +171,8 @@ def test_what_spark_has_rewritten_waits_for_the_reader_of_its_newest_rows(worksh
     assert (ids(workshop, source), ids(workshop, target)) == ([], list(range(1, 8)))
 
 
-@pytest.mark.parametrize("expires", [False, pytest.param(True, marks=pytest.mark.full)])
+@pytest.mark.full  # every run: one that is known by its mark after expiry (`test_maintenance.py`)
+@pytest.mark.parametrize("expires", [False, True])
 def test_the_mark_of_a_writer_stays_and_a_batch_is_not_repeated(workshop: Workshop, expires: bool) -> None:
     source, target = declare(workshop, "source", NO_EXPIRY), declare(workshop, "target", {**KEPT, **NO_EXPIRY})
     stream = copying(workshop, source, target)
@@ -188,6 +192,7 @@ def test_the_mark_of_a_writer_stays_and_a_batch_is_not_repeated(workshop: Worksh
     assert ids(workshop, target) == [2, 4]
 
 
+@pytest.mark.full  # every run: a writer that appends
 @pytest.mark.parametrize("mode", ["copy-on-write", "merge-on-read"])
 def test_a_merged_table_brings_nothing_back(workshop: Workshop, mode: str) -> None:
     source = declare(workshop, "source", NO_EXPIRY)
@@ -207,6 +212,7 @@ def test_a_merged_table_brings_nothing_back(workshop: Workshop, mode: str) -> No
     assert {row["at"].date() for row in workshop.rows(target)} == {(TODAY - days * DAY).date() for days in (0, 2)}
 
 
+@pytest.mark.full  # every run: `test_source_bounds.py`, `test_interval_gaps.py`, `test_refresh_plan.py`
 def test_a_backfill_a_refresh_and_a_search_for_gaps_know_what_is_gone(workshop: Workshop) -> None:
     source, target = declare(workshop, "source", {**KEPT, **NO_EXPIRY}), declare(workshop, "target", NO_EXPIRY)
     stream = copying(workshop, source, target, backfill={"column": "at", "reads": {"records": "at"}})
@@ -247,6 +253,7 @@ def test_a_backfill_a_refresh_and_a_search_for_gaps_know_what_is_gone(workshop: 
     assert read.problem.startswith(f"of {source}, rows whose at is before")
 
 
+@pytest.mark.full  # every run has the rule (`test_interval_gaps.py`)
 def test_a_search_for_gaps_does_not_ask_for_what_the_target_has_removed(workshop: Workshop) -> None:
     source, target = declare(workshop, "source", NO_EXPIRY), declare(workshop, "target", {**KEPT, **NO_EXPIRY})
     stream = copying(workshop, source, target, backfill={"column": "at", "reads": {"records": "at"}})
@@ -257,6 +264,7 @@ def test_a_search_for_gaps_does_not_ask_for_what_the_target_has_removed(workshop
     assert next(history_of(workshop.table(target))).operation == "delete"
 
 
+@pytest.mark.full  # every run has the rule (`test_shortened_lookups.py`)
 def test_what_is_looked_up_and_gone_is_a_loss_that_a_backfill_does_not_repeat(workshop: Workshop) -> None:
     """The rows in the target were joined with what the other table had then."""
     source, target = declare(workshop, "source", NO_EXPIRY), declare(workshop, "target", NO_EXPIRY)

@@ -115,6 +115,7 @@ def test_partitions_are_counted_in_a_file_that_the_store_takes(workshop: Worksho
     assert step(maintain(workshop, table, open_session=unneeded), STATISTICS).outcome is StepOutcome.SKIPPED
 
 
+@pytest.mark.full  # every run: those of an earlier snapshot stay
 def test_statistics_are_kept_by_commits_expiry_and_the_removal_of_orphans(workshop: Workshop) -> None:
     at_once = {"expiry": {"older_than": "1 millisecond", "retain_last": 1}, "manifest_rewrite": None}
     table = declared(workshop, {"columns": ["a"], "older_than": "1 day"}, policy=at_once)

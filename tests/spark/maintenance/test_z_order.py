@@ -62,14 +62,14 @@ def test_rows_are_z_ordered_over_all_files(workshop: Workshop) -> None:
     assert files_read(workshop, table, "b < 100") < files, "of both columns, unlike a sort order"
 
 
+@pytest.mark.full  # every run has the choice of files (`test_rewrite_calls.py`)
 @pytest.mark.parametrize(
     ("compaction", "more"),
     [
         ({"strategy": "z_order", "z_order": ["a", "b"]}, {}),
-        pytest.param(
+        (
             {"strategy": "sort"},
             {"properties": {"write.parquet.bloom-filter-enabled.column.a": "true"}, "sort_order": [{"column": "a"}]},
-            marks=pytest.mark.full,
         ),
     ],
     ids=["z-order", "sort"],
