@@ -1,5 +1,5 @@
 """All provoked failures. `record_failures.py` runs all of them and writes what they raised into the corpus, and
-`test_failures.py` runs the cheap ones in every test run.
+`test_failures.py` runs the cheap ones in test runs.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ CHEAP: tuple[Callable[[Place], None], ...] = (
     transformation_raises,
     ledger_away,
 )
-"""What every test run provokes anew: together some ten seconds."""
+"""What test runs provoke anew, together some ten seconds; those with a topic only in `make test-full`."""
 
 COSTLY: tuple[Callable[[Place], None], ...] = (
     kafka_away,

@@ -131,6 +131,15 @@ def _rich_cells() -> Iterator[Cell]:
 CELLS = tuple(_cells())
 
 SAMPLE = frozenset({
+    "13-I-ledger_and_checkpoint_lost",
+    "17-I-catalog_of_yesterday",
+})  # fmt: skip
+"""Those of every test run: one for each witness that is written back. It has a state that is put back
+(`test_state_replay.py`), and the other ways without Spark: rewinds (`test_rewinds.py`), adoptions
+(`test_adoptions.py`), and repairs that end early (`test_repair_commands.py`).
+"""
+
+OF_THE_FULL_RUN = frozenset({
     "1-A-folder_gone",
     "1-W-folder_gone",
     "6-W-newest_state_flipped",
@@ -139,15 +148,11 @@ SAMPLE = frozenset({
     "8-I-rolled_back_and_read_again",
     "20-W-taken_back",
     "18-W-folder_gone_and_disk_full",
-})  # fmt: skip
-"""Those of every test run: one for each way in which something is written back."""
-
-OF_THE_FULL_RUN = frozenset({
     "17-G-catalog_of_yesterday",
     "20-G-taken_back",
     "8-T-rolled_back_and_read_again",
     "6-J-a_state_store_gone",
     "13-J-ledger_and_checkpoint_lost",
 })  # fmt: skip
-"""The same damages to a stream with state and a MERGE, to one that reads its input twice, and to a join, which has
-several inputs and stores; every run has them without that."""
+"""One for each way in which something is written back, from Kafka too, and the same damages to a stream with state and
+a MERGE, to one that reads its input twice, and to a join, which has several inputs and stores."""

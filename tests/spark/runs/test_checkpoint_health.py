@@ -60,6 +60,7 @@ def check(workshop: Workshop, stream: str) -> CheckpointObservation:
     return seen
 
 
+@pytest.mark.full  # every run: the sound one below, and the damaged ones
 def test_a_valid_checkpoint_is_healthy_and_recorded(stateful: tuple[Workshop, str]) -> None:
     workshop, stream = stateful
 

@@ -18,7 +18,6 @@ from pyspark.errors import StreamingQueryException
 from sqlalchemy import text
 from tests.faults.ways_out.cells import AFTER, BEFORE, undamaged
 from tests.faults.ways_out.kinds import Kind, Subject
-from tests.fixtures.drill import first_of
 from tests.fixtures.stack import Stack
 from tests.fixtures.work import serve
 from tests.fixtures.workshop import Workshop
@@ -125,13 +124,14 @@ def without_input(subject: Subject, _: CheckpointCopy) -> None:
     subject.workshop.create_tables(only=source)
 
 
+@pytest.mark.full  # every run: `test_checkpoint_copies.py`, and states that come out otherwise (`test_state_replay.py`)
 @pytest.mark.parametrize(
     ("damage", "problem"),
     [
         (damaged, "is not what was copied"),
         (other_state, "was run again for its state, which has"),
-        pytest.param(unknown_state, "the ledger does not know how many rows the state had", marks=pytest.mark.full),
-        pytest.param(without_input, "source_data_lost", marks=pytest.mark.full),
+        (unknown_state, "the ledger does not know how many rows the state had"),
+        (without_input, "source_data_lost"),
     ],
 )
 def test_a_copy_that_does_not_do_is_named(
@@ -212,12 +212,13 @@ def test_a_query_of_the_stream_that_runs_beside_a_rehearsal_is_not_stopped(works
         query.stop()
 
 
+@pytest.mark.full  # every run has the classes of failures (`test_classification.py`)
 @pytest.mark.parametrize(
     ("error", "failure"),
     [
         (ConnectionRefusedError("Connection refused"), FailureClass.INFRASTRUCTURE),
-        pytest.param(OSError(28, "No space left on device"), FailureClass.RESOURCE, marks=pytest.mark.full),
-        pytest.param(MemoryError(), FailureClass.RESOURCE, marks=pytest.mark.full),
+        (OSError(28, "No space left on device"), FailureClass.RESOURCE),
+        (MemoryError(), FailureClass.RESOURCE),
     ],
     ids=["service", "disk", "memory"],
 )
@@ -254,7 +255,8 @@ def test_a_rehearsal_that_is_withdrawn_says_nothing_of_its_copy(workshop: Worksh
     assert not trial.list_files()
 
 
-@pytest.mark.parametrize("damage", first_of(other_state, None))
+@pytest.mark.full  # every run defers such tasks of other kinds (`test_work_operator.py`)
+@pytest.mark.parametrize("damage", [other_state, None])
 def test_the_task_is_red_when_a_copy_does_not_do(
     workshop: Workshop,
     services: Stack,

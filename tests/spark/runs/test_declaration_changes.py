@@ -134,7 +134,7 @@ TOTALS = "SELECT window(at, '1 hour').start AS hour, sum(a) AS total FROM ({belo
 
 
 def test_filters_columns_and_delays_below_the_state_may_change(workshop: Workshop) -> None:
-    """The sum of an hour has the rows from before and after each change."""
+    """The sum of an hour has the rows from before and after the changes."""
     name = f"s{workshop.namespace}"
     workshop.declare_table("source", {"at": "timestamptz", "a": "long"})
     workshop.declare_table("sums", {"hour": "timestamptz", "total": "long"})
@@ -156,13 +156,11 @@ def test_filters_columns_and_delays_below_the_state_may_change(workshop: Worksho
         workshop.run(name)
 
     run("SELECT at, a FROM rows", "1 hour", {"at": noon, "a": 1})
-    run("SELECT at, a FROM rows WHERE a < 100", "1 hour", {"at": noon, "a": 20})
-    run("SELECT at, a, a * 2 AS twice FROM rows", "1 hour", {"at": noon, "a": 300})
-    run("SELECT at, a FROM rows", "90 minutes", {"at": noon, "a": 4000})
+    run("SELECT at, a, a * 2 AS twice FROM rows WHERE a < 100", "90 minutes", {"at": noon, "a": 20})
     for hours in (5, 6):  # a window closes in the batch after the one that moved the watermark
         run("SELECT at, a FROM rows", "90 minutes", {"at": noon + timedelta(hours=hours), "a": 0})
 
-    assert [row["total"] for row in workshop.rows("sums")] == [4321]
+    assert [row["total"] for row in workshop.rows("sums")] == [21]
 
 
 @pytest.mark.full  # every run has the rule (`test_compatibility.py`), and two other kinds of state here

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.fixtures.drill import sampled
 from tests.fixtures.failures import EXPECTED
 from tests.fixtures.workshop import Workshop
 from tests.spark.provocations import CHEAP
@@ -17,7 +18,7 @@ from sluice.ledger.runs import newest_run
 from sluice_spark.run.job import failure_of_error
 
 
-@pytest.mark.parametrize("provoke", CHEAP, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("provoke", sampled(CHEAP, CHEAP[2:], full=CHEAP), ids=lambda one: one.__name__)
 def test_a_provoked_failure_is_reported_and_recorded(
     provoke: Callable[[Place], None], workshop: Workshop, tmp_path: Path
 ) -> None:

@@ -128,7 +128,8 @@ def _dying_in_batch(number: int) -> Reached:
     return reached
 
 
-@pytest.mark.parametrize("starting", [pytest.param("latest", marks=pytest.mark.full), "table"])
+@pytest.mark.full  # every run: increments that find something
+@pytest.mark.parametrize("starting", ["latest", "table"])
 def test_a_first_increment_with_nothing_to_read_ends_and_the_next_one_reads(
     workshop: Workshop, name: str, starting: str
 ) -> None:
@@ -186,6 +187,7 @@ def test_a_damaged_first_offset_is_written_again(workshop: Workshop, name: str) 
     assert ids(workshop) == [0, 1]
 
 
+@pytest.mark.full  # every run: `test_declaration_changes.py`, and random streams (`test_differential.py`)
 def test_windows_close_in_the_run_that_completes_them_and_late_rows_are_dropped(workshop: Workshop, name: str) -> None:
     source = workshop.declare_table("source", {"at": "timestamptz"})
     target = workshop.declare_table("target", {"window_start": "timestamptz", "flights": "long"})

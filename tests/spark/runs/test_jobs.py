@@ -365,6 +365,7 @@ def test_an_increment_takes_the_place_of_a_run_whose_driver_is_gone_and_without_
     assert totals(ledger, stream.name).batches == before
 
 
+@pytest.mark.full  # every run signals an application (`test_work_application.py`)
 def test_a_driver_that_is_signalled_stops_after_its_batch_and_shows_no_secret(
     jobs: Jobs, catalog: Catalog, ledger: Ledger, topic: FlightsTopic, plan: ReplayPlan, services: Stack
 ) -> None:

@@ -1,5 +1,8 @@
 """A driver that works batch after batch, or item after item, keeps nothing of them; `make drill` lets it do so for
-1,500 batches, and for 300 items."""
+1,500 batches, and for 300 items.
+
+Every test run has what the end of an item closes (`test_item_sessions.py`).
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ MOST_GROWTH_OF_ITEMS = {
 nine. Memory and pools of threads tell nothing so soon."""
 
 
-@pytest.mark.full  # every run has it for items, of which half are increments
+@pytest.mark.full  # as items, of which half are increments
 def test_batches_leave_nothing_open_and_nothing_cached(workshop: Workshop) -> None:
     stream = f"s{workshop.namespace}"
     # A batch is under way at each look: only many looks tell.
@@ -50,6 +53,7 @@ def test_batches_leave_nothing_open_and_nothing_cached(workshop: Workshop) -> No
     assert all(grown[name] <= most for name, most in MOST_GROWTH.items()), (grown, watch.samples)
 
 
+@pytest.mark.full  # the watch of those below and of the drill
 def test_a_view_a_frame_and_files_that_each_batch_leaves_behind_are_seen(spark: SparkSession, tmp_path: Path) -> None:
     watch = LeakWatch(spark=spark, every=1, collects=False)
     with ExitStack() as left_behind:

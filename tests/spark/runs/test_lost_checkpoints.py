@@ -56,6 +56,7 @@ def test_a_run_notices_that_its_checkpoint_is_gone_and_goes_on_after_a_repair(
     assert [row["id"] for row in workshop.rows("target")] == [1, 2]
 
 
+@pytest.mark.full  # every run: other torn staging tables (`test_torn_records.py`, `test_torn_staging.py`)
 def test_what_waited_in_a_staging_table_that_is_torn_is_read_again(workshop: Workshop) -> None:
     subject = Subject(workshop=workshop, kind=Kind.I)
     subject.declare()
@@ -123,7 +124,8 @@ def test_a_published_file_that_is_gone_is_found_by_the_check(workshop: Workshop)
     assert f"with 4 rows, of the batches {subject.stream}:1:0: {task.file.file_path}" in problem.message
 
 
-@pytest.mark.parametrize("kind", [Kind.W, pytest.param(Kind.H, marks=pytest.mark.full)])
+@pytest.mark.full  # every run: the check of a checkpoint (`test_checkpoint_health.py`)
+@pytest.mark.parametrize("kind", [Kind.W, Kind.H])
 def test_the_last_partition_of_a_state_is_missed_and_taken_one_step_back(workshop: Workshop, kind: Kind) -> None:
     subject = Subject(workshop=workshop, kind=kind, state={"shuffle_partitions": 3})
     subject.declare()
@@ -139,6 +141,7 @@ def test_the_last_partition_of_a_state_is_missed_and_taken_one_step_back(worksho
     assert Counter(subject.content()) == Counter(undamaged(workshop, kind))
 
 
+@pytest.mark.full  # it would refuse a sound checkpoint, and touches no row
 @pytest.mark.parametrize("provider", ["rocksdb", "hdfs"])
 def test_an_aggregation_without_keys_is_whole_with_its_one_partition(workshop: Workshop, provider: str) -> None:
     """Spark notes the partitions that the query is declared with."""

@@ -45,6 +45,7 @@ def test_an_older_copy_of_what_a_source_of_files_remembers_is_not_written_on(
     assert "what was read of the input lines up to batch 1 stood in the checkpoint alone" in " ".join(plan.sentences())
 
 
+@pytest.mark.full  # every run has it without Spark (`test_later_generations.py`)
 def test_a_table_of_before_a_reset_is_no_table_of_before_the_first_batch(workshop: Workshop) -> None:
     subject = Subject(workshop=workshop, kind=Kind.I)
     subject.declare()

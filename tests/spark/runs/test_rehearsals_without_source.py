@@ -1,10 +1,14 @@
-"""Rehearsals of a copy whose source is gone, and what a rehearsal leaves."""
+"""Rehearsals of a copy whose source is gone, and what a rehearsal leaves.
+
+Every test run has a rehearsal that ends well (`test_copy_rehearsals.py`).
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import pytest
 from confluent_kafka.admin import AdminClient
 from tests.faults.ways_out.kinds import Kind
 from tests.fixtures.workshop import Workshop
@@ -16,6 +20,7 @@ from sluice.settings import KafkaConnection
 from sluice.sources.kafka_clients import client_settings
 
 
+@pytest.mark.full
 def test_a_copy_whose_source_is_gone_is_not_shown_as_one_that_does(workshop: Workshop) -> None:
     subject = stopped(workshop, Kind.K)
     assert rehearsed(subject).problem == ""
@@ -32,6 +37,7 @@ def test_a_copy_whose_source_is_gone_is_not_shown_as_one_that_does(workshop: Wor
     assert problem.endswith(f"the topic {subject.topic} is not there any more")
 
 
+@pytest.mark.full
 def test_a_rehearsal_leaves_no_folders(workshop: Workshop) -> None:
     """200 partitions of each operator, for each generation, are as many folders for ever: what has no file is no
     leftover."""

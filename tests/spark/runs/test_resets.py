@@ -46,7 +46,7 @@ def leave_behind(workshop: Workshop, name: str) -> tuple[str, ...]:
     [
         ({"mode": "append"}, 2),
         pytest.param({"mode": "merge", "keys": ["id"]}, 1, marks=pytest.mark.full),  # a reset does not look at the mode
-        ({"mode": "append", "delivery": "direct"}, 2),
+        pytest.param({"mode": "append", "delivery": "direct"}, 2, marks=pytest.mark.full),  # as above
     ],
     ids=["append", "merge", "direct"],
 )

@@ -1,4 +1,7 @@
-"""A stream whose checkpoint was set back behind its table does not start, so that no row is passed over."""
+"""A stream whose checkpoint was set back behind its table does not start, so that no row is passed over.
+
+Every test run has all of it on a real catalog without Spark (`test_older_checkpoints.py`).
+"""
 
 from __future__ import annotations
 
@@ -55,6 +58,7 @@ def ids(workshop: Workshop) -> list[int]:
     return [row["id"] for row in workshop.rows("target")]
 
 
+@pytest.mark.full
 def test_a_checkpoint_from_a_backup_is_refused_with_the_difference(workshop: Workshop, stream: str) -> None:
     workshop.append("source", [{"id": BATCHES, "word": "new"}])
     for back in (1, 2, 5):
@@ -70,7 +74,7 @@ def test_a_checkpoint_from_a_backup_is_refused_with_the_difference(workshop: Wor
     assert str(run.reason).startswith("DivergedError: The checkpoint of stream")
 
 
-@pytest.mark.full  # every run has it without Spark (`test_older_checkpoints.py`)
+@pytest.mark.full
 def test_newest_files_that_a_power_failure_took_are_noticed(workshop: Workshop, stream: str) -> None:
     checkpoint = workshop.checkpoint(stream)
     workshop.append("source", [{"id": BATCHES, "word": "new"}])
@@ -89,7 +93,7 @@ def test_newest_files_that_a_power_failure_took_are_noticed(workshop: Workshop, 
     assert ids(workshop) == list(range(BATCHES + 1))
 
 
-@pytest.mark.full  # every run has it without Spark (`test_older_checkpoints.py`)
+@pytest.mark.full
 def test_a_staged_batch_whose_offsets_were_lost_is_read_again(workshop: Workshop, stream: str) -> None:
     workshop.append("source", [{"id": BATCHES, "word": "staged"}])
     with pytest.raises(OSError, match="dies here"):

@@ -1,4 +1,8 @@
-"""Copies of a checkpoint that are made while its query runs: each is a state in which a crash may leave it."""
+"""Copies of a checkpoint that are made while its query runs: each is a state in which a crash may leave it.
+
+Every test run has such a copy that is of no use (`test_torn_copies.py`), and a copy several batches behind
+(`test_state_replay.py`).
+"""
 
 from __future__ import annotations
 
@@ -27,6 +31,7 @@ def contents(files: CheckpointFiles) -> dict[str, bytes]:
     return {seen.path: files.read_bytes(seen.path) or b"" for seen in files.list_files()}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("of_stream", _KINDS)
 def test_a_killed_stream_is_put_back_from_a_copy_that_was_made_within_a_batch(
     workshop: Workshop, of_stream: tuple[Kind, str]

@@ -84,6 +84,7 @@ def test_a_run_that_is_killed_within_it_is_continued_by_the_next_one(
     assert Counter(subject.content()) == Counter(undamaged(workshop, Kind.W))
 
 
+@pytest.mark.full  # every run: one that is killed
 def test_a_run_that_is_asked_to_stop_leaves_the_rest_to_the_next_one(workshop: Workshop) -> None:
     subject, stop = restored(workshop), StopRequest()
     before = subject.content()

@@ -50,6 +50,7 @@ def test_a_stream_that_pauses_is_stopped_in_a_pause(workshop: Workshop, name: st
     assert (run.state, run.exit_code, run.reason) == (RunState.FINISHED, 0, "stopped as requested")
 
 
+@pytest.mark.full  # every run: one that pauses
 def test_a_stream_that_catches_up_is_stopped_between_two_batches(
     workshop: Workshop, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

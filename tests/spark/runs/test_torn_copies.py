@@ -108,6 +108,7 @@ def test_a_batch_is_not_run_again_on_a_copy_without_the_files_that_it_has_read(
         assert workshop.rows("main") == [{"id": 1, "n": 3}]
 
 
+@pytest.mark.full  # every run: its copy is not used either
 def test_a_stream_whose_files_go_is_not_rehearsed(workshop: Workshop, tmp_path: Path) -> None:
     workshop, stream = summing_files(workshop, tmp_path, afterwards="delete")
     workshop.run(stream, is_recorded=True)
@@ -139,6 +140,7 @@ class _Slow(LocalCheckpointFiles):
         return super().list_files(folder)
 
 
+@pytest.mark.full  # every run: the files of one
 def test_a_batch_is_not_run_again_on_a_copy_without_the_table_that_it_has_read(
     workshop: Workshop, jdbc_settings: Settings, numbers_table: str
 ) -> None:

@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 from sqlalchemy import delete
+from tests.fixtures.drill import first_of
 from tests.fixtures.faulty_drivers import declare_lost
 from tests.fixtures.refreshes import refresh, take_it_back
 from tests.fixtures.streams_of_tables import dying_at
@@ -89,7 +90,8 @@ def test_a_recovered_record_has_its_snapshots(workshop: Workshop, *, is_torn: bo
     assert "first" in found[1].snapshot_ids, "the group of batches has the key of its last one"
 
 
-@pytest.mark.parametrize("is_torn", [False, True])
+@pytest.mark.full  # every run: one that no table shows (`test_torn_staging.py`)
+@pytest.mark.parametrize("is_torn", [True, False])
 def test_a_rejection_that_the_ledger_forgot_is_not_recorded_as_published(workshop: Workshop, *, is_torn: bool) -> None:
     """A start writes it back as rejected, from the same tables."""
     stream = declare(workshop)
@@ -193,7 +195,7 @@ def test_a_way_back_that_died_behind_its_commit_does_not_lock_a_torn_stream(work
     assert [row["id"] for row in workshop.rows("first")] == [1, 2]
 
 
-@pytest.mark.parametrize("is_torn", [False, True])
+@pytest.mark.parametrize("is_torn", first_of(True, False))
 def test_what_a_repair_commits_is_recorded(workshop: Workshop, *, is_torn: bool) -> None:
     """The checkpoint is gone as well: what the repair writes into it, Spark does not run again."""
     for table in ("source", "first"):
@@ -217,6 +219,7 @@ def test_what_a_repair_commits_is_recorded(workshop: Workshop, *, is_torn: bool)
     assert found == {0: {"first": 1}, 1: {"first": 1}, 2: {"first": 1}}
 
 
+@pytest.mark.full  # every run: what a repair commits is recorded
 def test_a_torn_former_output_that_names_no_table_keeps_no_repair_from_its_end(workshop: Workshop) -> None:
     stream = run_with_two(workshop)
     declare_outputs(workshop, "first")

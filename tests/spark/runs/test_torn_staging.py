@@ -95,6 +95,7 @@ def test_an_output_that_is_declared_again_opens_where_the_stream_is(workshop: Wo
     assert found == {"first": [1, 2, 3, 4], "second": [1, 4]}
 
 
+@pytest.mark.full  # every run: that of an output
 def test_the_staging_table_of_a_former_output_is_emptied_as_well(workshop: Workshop) -> None:
     stream = run_with_two(workshop)
     declare_outputs(workshop, "first")
@@ -109,7 +110,7 @@ def test_the_staging_table_of_a_former_output_is_emptied_as_well(workshop: Works
     assert [row["id"] for row in workshop.rows("first")] == [1, 2]
 
 
-@pytest.mark.full  # every run has a former output that is torn
+@pytest.mark.full  # every run has an output that is torn
 def test_a_former_output_whose_table_was_rolled_back_keeps_no_plan_from_being_made(workshop: Workshop) -> None:
     """Adoption looks at it, too: the plan of what repairs it must not fail because of it."""
     stream = run_with_two(workshop)

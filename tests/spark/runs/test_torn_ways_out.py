@@ -141,6 +141,7 @@ def test_what_waits_for_a_torn_former_output_is_read_again_once_it_is_declared(w
     assert found == {"first": [1, 2], "second": [1, 2]}
 
 
+@pytest.mark.full  # every run abandons without Spark (`test_operations.py`)
 def test_what_waits_for_a_torn_former_output_can_be_abandoned(workshop: Workshop) -> None:
     """The start of the stream names that command."""
     stream = wait_for_a_former_output(workshop)
@@ -214,7 +215,8 @@ def test_a_refresh_that_died_before_its_commit_does_not_lock_a_torn_stream(works
     assert [row["id"] for row in workshop.rows("first")] == [1, 2]
 
 
-@pytest.mark.parametrize("is_torn", [pytest.param(False, marks=pytest.mark.full), True])
+@pytest.mark.full  # every run: what a repair commits is recorded (`test_torn_records.py`)
+@pytest.mark.parametrize("is_torn", [False, True])
 def test_a_batch_that_was_published_and_not_recorded_is_recorded_after_a_repair(
     workshop: Workshop, *, is_torn: bool
 ) -> None:
@@ -277,6 +279,7 @@ def test_what_is_staged_for_a_table_that_was_created_again_is_given_up_and_the_s
     assert {4 * 4, 4 * 5} <= ids
 
 
+@pytest.mark.full  # every run: one that no table shows (`test_torn_staging.py`)
 def test_a_rejection_that_one_table_shows_is_not_said_to_be_shown_by_none(workshop: Workshop) -> None:
     stream = declare(workshop)
     for row in (GOOD, BAD, {"id": 3, "price": 7}):

@@ -192,6 +192,7 @@ def test_an_item_that_fails_says_why_and_the_others_are_done(workshop: Workshop)
     assert (ids(workshop, "a"), ids(workshop, "b"), ids(workshop, "c")) == ([1], [], [1])
 
 
+@pytest.mark.full  # as above
 def test_an_interval_of_a_stream_without_a_backfill_fails_alone(workshop: Workshop) -> None:
     stream = declare(workshop)
     append(workshop, 1)
@@ -209,6 +210,7 @@ def test_an_interval_of_a_stream_without_a_backfill_fails_alone(workshop: Worksh
     assert "UsageError" in (observe_item(workshop.ledger, items[0]).failure or "")
 
 
+@pytest.mark.full  # every run: one that fails beside others
 def test_an_item_that_was_withdrawn_stays_withdrawn_and_the_others_are_done(workshop: Workshop) -> None:
     streams = [declare(workshop, "a"), declare(workshop, "b")]
     for name in "ab":
@@ -225,6 +227,7 @@ def test_an_item_that_was_withdrawn_stays_withdrawn_and_the_others_are_done(work
     assert ids(workshop, "b") == [1]
 
 
+@pytest.mark.full  # every run: a signal between two items, and `test_work_crashes.py`
 def test_an_application_that_is_signalled_hands_its_items_back(workshop: Workshop) -> None:
     streams = [declare(workshop, "a"), declare(workshop, "b")]
     for name in "ab":
