@@ -1,4 +1,8 @@
-"""A shadow ends where the stream has read: in the log of files, and behind the windows that the stream has closed."""
+"""A shadow ends where the stream has read: in the log of files, and behind the windows that the stream has closed.
+
+Every test run has a shadow that ends in a table (`test_refreshes.py`) and in a topic (`test_refreshed_topics.py`), and
+removes no rows while a refresh reads them (`integration/maintenance/test_row_retention.py`).
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,7 @@ WINDOWS = """
 """
 
 
-@pytest.mark.full  # every run: rows of a table, and a topic (`test_refreshed_topics.py`)
+@pytest.mark.full
 def test_files_that_the_stream_has_not_read_come_after_the_refresh(workshop: Workshop, tmp_path: Path) -> None:
     folder, name = tmp_path / "in", f"s{workshop.namespace}"
     folder.mkdir()
@@ -112,6 +116,7 @@ def test_the_windows_that_the_stream_has_closed_are_closed_in_the_shadow(worksho
     assert workshop.rows("target") == [*closed, {"start": NOON + timedelta(hours=3), "n": 1}]
 
 
+@pytest.mark.full
 def test_a_removal_of_old_rows_since_the_refresh_began_keeps_the_content(workshop: Workshop) -> None:
     """It was planned before, and the shadow may have read none of what went."""
     name = run_wrong_copy(workshop)

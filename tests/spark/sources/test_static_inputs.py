@@ -264,6 +264,7 @@ def test_a_copy_that_was_not_written_to_its_end_is_made_again(counted: Counted) 
     assert counted.readings(1) == [2, 2]
 
 
+@pytest.mark.full  # every run reads what may not be reused again (`test_watermarks.py`)
 def test_batches_and_runs_share_what_may_be_reused(counted: Counted) -> None:
     counted.declare(refresh="1 hour")
     for id_ in (1, 2):
@@ -289,7 +290,7 @@ def test_a_copy_of_another_table_is_not_read_however_new_it_is(counted: Counted)
     assert counted.readings(2) == [102, 102]
 
 
-@pytest.mark.full  # every run reuses other files
+@pytest.mark.full  # as the tables that may be reused
 def test_csv_files_that_may_be_reused_are_copied_as_they_are_decoded(workshop: Workshop, tmp_path: Path) -> None:
     (tmp_path / "words").mkdir()
     (tmp_path / "words" / "a.csv").write_text("id,word\n1,one\n")
