@@ -24,7 +24,7 @@ def examples() -> Iterator[Any]:
     exec(compile(code, str(GUIDE), "exec"), defined)  # noqa: S102  # our own guide
     for name, value in defined.items():
         if name.startswith("test_"):
-            # Every run kills drivers in many other tests; this one starts two processes.
+            # Every run lets drivers die in many other tests.
             yield pytest.param(value, id=name, marks=[pytest.mark.full] if "driver_dies" in name else [])
 
 
@@ -35,6 +35,7 @@ def test_the_example_of_the_guide_works(
     example(stream_bench)
 
 
+@pytest.mark.full  # every run: the example of the guide, and the README's stream
 def test_records_static_tables_and_refused_rows(stream_bench: Callable[[str], StreamBench]) -> None:
     bench = stream_bench("silver_flights")
     bench.fill("reference.airlines", [{"carrier": "AA", "name": "American"}])
@@ -47,6 +48,10 @@ def test_records_static_tables_and_refused_rows(stream_bench: Callable[[str], St
     (refused,) = bench.refused()
     assert refused["payload"] == "no flight"
     assert bench.rows("silver.flights") == []
+
+
+def test_what_no_input_has_cannot_be_fed(stream_bench: Callable[[str], StreamBench]) -> None:
+    bench = stream_bench("silver_flights")
     with pytest.raises(UsageError, match="no stream input airlines"):
         bench.feed("airlines", [])
     with pytest.raises(UsageError, match=r"has no column valeu; it has"):

@@ -1,4 +1,7 @@
-"""What a declaration grants reaches the driver and its executors, in local mode and on a cluster of processes."""
+"""What a declaration grants reaches the driver and its executors, in local mode and on a cluster of processes.
+
+Every run starts drivers with what they are granted in the demo and in `tests/spark/runs/test_jobs.py`.
+"""
 
 from __future__ import annotations
 
@@ -61,6 +64,7 @@ def found_by(
     return told
 
 
+@pytest.mark.full  # every run has what `spark-submit` is given (`test_spark_submit.py`)
 def test_a_driver_in_local_mode_has_its_cores_and_settings(services: Stack, settings: Settings, tmp_path: Path) -> None:
     engine = EngineDeclaration.model_validate(
         {"cores": 1, "driver_memory": "600MiB", "options": {"spark.task.maxFailures": 3}}

@@ -117,6 +117,7 @@ def test_a_cancelled_flight_leaves_on_paper_when_it_was_planned(
     assert (flight["dep_delay"], flight["tailnum"], flight["seats"]) == (None, None, None)
 
 
+@pytest.mark.full  # every run: the demo, compared with another engine
 def test_keys_that_a_flight_may_lack_may_be_left_out(spark: SparkSession, transformations: ModuleType) -> None:
     flights, refused = silver(spark, transformations, [value(tailnum=..., air_time=..., gate="B22")])
 
@@ -172,6 +173,7 @@ def test_a_record_that_is_no_flight_is_refused_with_the_reason(
     assert payloads[0] is None
 
 
+@pytest.mark.full  # every run: the demo, compared with another engine
 def test_delays_are_counted_by_carrier_and_hour(spark: SparkSession, transformations: ModuleType) -> None:
     rows = [
         ("UA", "2013-01-01 10:00:00", False, 0),
@@ -194,6 +196,7 @@ def test_delays_are_counted_by_carrier_and_hour(spark: SparkSession, transformat
     ]
 
 
+@pytest.mark.full  # every run: the demo, compared with another engine
 def test_weather_stands_beside_the_delays_of_its_hour(spark: SparkSession) -> None:
     spark.createDataFrame(
         [("EWR", 10, 39.0, 5.5, 0.0, 10.0), ("JFK", 10, 41.0, None, 0.1, 8.0)],

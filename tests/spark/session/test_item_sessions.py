@@ -162,6 +162,7 @@ sys.exit(run_job(work))
 """
 
 
+@pytest.mark.full  # every run without a JVM: `test_item_log.py` and `test_stop_signals.py`
 def test_a_log_is_read_item_by_item_and_a_signal_reaches_every_item(
     services: Stack, settings: Settings, tmp_path: Path
 ) -> None:

@@ -6,14 +6,22 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from datetime import UTC, datetime
+from io import StringIO
 from typing import Any
 
 import pytest
+from tests.fixtures.replays import deploy
 from tests.fixtures.stack import Stack
 from tests.fixtures.workshop import Workshop
 
+import preview_stream
+from sluice.cli import preview as preview_command
+from sluice.cli.app import main
 from sluice.errors import DeclarationError
+from sluice.launching.spark_submit import JobEnd, PreviewStream
+from sluice.settings import Settings
 from sluice_spark.query.plan_check import observe_plan
 from sluice_spark.query.stream_preview import preview
 
@@ -84,7 +92,8 @@ def test_a_plan_shows_inputs_operators_state_watermark_mode_and_trigger(workshop
     assert (output.place, dict(output.columns)) == ("the driver's memory", {"start": "timestamp", "n": "bigint"})
 
 
-def test_a_preview_applies_the_transformation_to_a_few_rows_and_writes_nothing(workshop: Workshop) -> None:
+def declare_words(workshop: Workshop) -> str:
+    """A stream of two good words, of which one comes twice, and two that it refuses; its name."""
     name = f"s{workshop.namespace}"
     python = """
         from pyspark.sql import functions as fn
@@ -103,6 +112,11 @@ def test_a_preview_applies_the_transformation_to_a_few_rows_and_writes_nothing(w
     )
     words = [(1, "a", 0), (1, "a", 40), (2, None, 1), (-1, "c", 2), (0, "d", 3)]
     workshop.append("words", [{"id": id_, "word": word, "at": at(minute)} for id_, word, minute in words])
+    return name
+
+
+def test_a_preview_applies_the_transformation_to_a_few_rows_and_writes_nothing(workshop: Workshop) -> None:
+    name = declare_words(workshop)
 
     seen = preview(workshop.spark, workshop.stream(name), workshop.settings, sample=1000, shown=1)
 
@@ -119,6 +133,10 @@ def test_a_preview_applies_the_transformation_to_a_few_rows_and_writes_nothing(w
     assert workshop.rows("good") == []
     assert not workshop.checkpoint(name).exists()
 
+
+@pytest.mark.full  # every run has a preview of all rows
+def test_a_preview_rejects_rows_ahead_of_the_clock_and_says_when_there_may_be_more(workshop: Workshop) -> None:
+    name = declare_words(workshop)
     workshop.append("words", [{"id": 3, "word": "e", "at": datetime(2999, 1, 1, tzinfo=UTC)}])
     bounded = preview(workshop.spark, workshop.stream(name), workshop.settings, sample=1000, shown=1)
     ahead = [reason for reason in bounded.refused if reason.endswith(" is more than 1 day, 0:00:00 ahead, at `at`")]
@@ -162,6 +180,31 @@ def test_tables_that_are_not_created_yet_are_planned_as_declared(workshop: Works
     assert not any(catalog.table_exists(name) for name in (absent, target))
 
 
+def test_the_command_prints_what_its_job_has_seen(
+    workshop: Workshop, services: Stack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The job has the session of the ring."""
+    name = f"s{workshop.namespace}"
+    declare(workshop, name, sql="SELECT word FROM records", outputs={"shown": {"console": {}}})
+    workshop.append("words", [{"id": 1, "word": "a", "at": at(0)}])
+    deploy(workshop, services, monkeypatch)
+    monkeypatch.setattr(preview_stream, "open_session", lambda *_, **__: workshop.spark)
+
+    def run_here(command: PreviewStream, settings: Settings) -> JobEnd:
+        with redirect_stdout(StringIO()) as said:
+            preview_stream._run(command)
+        return JobEnd(exit_code=0, output=said.getvalue(), failure=None, log=settings.logs / "job.log")
+
+    monkeypatch.setattr(preview_command, "run_in_foreground", run_here)
+    with pytest.raises(SystemExit) as ended:
+        main(["preview", name, "--rows", "5", "--json"])
+
+    assert not ended.value.code
+    seen = json.loads(capsys.readouterr().out)
+    assert seen["outputs"] == [{"name": "shown", "columns": {"word": "string"}, "rows": 1, "first": [{"word": "a"}]}]
+
+
+@pytest.mark.full  # every run has the command and its job in the session of the ring
 def test_a_preview_starts_spark_and_prints_json(workshop: Workshop, services: Stack) -> None:
     good = f"good{workshop.namespace}"
     declare(workshop, good, sql="SELECT word FROM records", outputs={"shown": {"console": {}}})

@@ -147,6 +147,7 @@ def test_each_event_of_the_jvms_log_is_a_line_of_its_own(reason: str | None, tol
     assert space + rest == f" WARN Tasks: Retrying task{told}\n"
 
 
+@pytest.mark.full  # of time alone
 def test_a_task_in_python_begins_without_reading_archives_and_leaves_modules_out_of_its_search_for_garbage(
     spark: SparkSession,
 ) -> None:

@@ -17,7 +17,7 @@ from tests.fixtures.stack import Stack
 from sluice.settings import project_root
 
 
-@pytest.mark.full  # every run: `test_merge_keys.py`
+@pytest.mark.full  # every run merges in the time zone of its host
 @pytest.mark.parametrize("zone", sampled(("UTC", "Europe/Berlin", "America/St_Johns"), ["Europe/Berlin"]))
 def test_merges_by_time_find_their_keys_under_any_time_zone(zone: str, services: Stack, tmp_path: Path) -> None:
     folder = tmp_path / f"n{uuid4().hex[:12]}"
