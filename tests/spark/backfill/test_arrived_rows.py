@@ -18,6 +18,7 @@ from tests.fixtures.backfills import (
     row,
     rows_of_days,
 )
+from tests.fixtures.drill import first_of
 from tests.fixtures.workshop import Workshop
 from tests.spark.backfill.test_right_rows import DAY_6, DAY_7
 
@@ -33,19 +34,31 @@ def correct(workshop: Workshop, stream: str) -> None:
     (workshop.folder / f"{stream}.sql").write_text(query)
 
 
-@pytest.mark.parametrize(
-    "reads",
-    [pytest.param({}, marks=pytest.mark.full), {"reads": {"records": "at"}, "margin": "1 day"}],
-    ids=["whole", "reads"],
-)
-def test_a_row_that_moves_into_an_interval_is_never_there_twice(workshop: Workshop, reads: dict[str, Any]) -> None:
-    """Of rows that are equal but for their times, only one that is given no more is one that has moved."""
+WAYS = first_of({"reads": {"records": "at"}, "margin": "1 day"}, {})
+
+
+@pytest.mark.full  # every run: the row of the 5th, below
+@pytest.mark.parametrize("reads", WAYS, ids=["reads", "whole"])
+def test_of_rows_that_are_equal_but_for_their_times_only_one_that_is_given_no_more_has_moved(
+    workshop: Workshop, reads: dict[str, Any]
+) -> None:
     same = [{**row(100, day=day), "word": "same"} for day in (4, 5, 6)]
     stream = declare_single_rows(workshop, [*rows_of_days(), *same], **reads)
     before = workshop.rows("target")
     delete_days(workshop, "target", DAY_6, DAY_7)
+
     assert backfill(workshop, stream, start=DAY_6, end=DAY_7).rows["published"] == 4
+
     assert workshop.rows("target") == before
+    correct(workshop, stream)
+    with pytest.raises(VerificationError, match=REFUSED):
+        backfill(workshop, stream, start=DAY_6, end=DAY_7)
+
+
+@pytest.mark.parametrize("reads", WAYS, ids=["reads", "whole"])
+def test_a_row_that_moves_into_an_interval_is_never_there_twice(workshop: Workshop, reads: dict[str, Any]) -> None:
+    stream = declare_single_rows(workshop, rows_of_days(), **reads)
+    before = workshop.rows("target")
     correct(workshop, stream)
 
     with pytest.raises(VerificationError, match=REFUSED) as twice:

@@ -86,6 +86,7 @@ def test_windows_without_a_watermark_close_no_interval(workshop: Workshop) -> No
     assert reach(PublishedBatch(end_offsets={}, watermark=NOW)).keeps_rows
 
 
+@pytest.mark.full  # every run resolves what it replays (`test_replays.py`)
 def test_rejected_rows_of_the_batch_of_the_plan_are_waited_for(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

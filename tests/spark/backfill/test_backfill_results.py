@@ -44,7 +44,7 @@ def random_rows(chance: random.Random) -> list[dict[str, Any]]:
     return chance.sample([*rows, *repeated], 240)
 
 
-@pytest.mark.full  # every run: `test_any_backfill.py`
+@pytest.mark.full  # every run: `test_any_history.py`
 @pytest.mark.parametrize("seed", [1])
 def test_random_intervals_give_what_one_batch_over_everything_gives(seed: int, workshop: Workshop) -> None:
     chance, stream = random.Random(seed), f"s{workshop.namespace}"  # noqa: S311  # no secret

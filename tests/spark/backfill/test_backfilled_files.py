@@ -1,4 +1,7 @@
-"""Backfills of a stream that reads files: those that it had read, by the log of its checkpoint."""
+"""Backfills of a stream that reads files: those that it had read, by the log of its checkpoint.
+
+Every run backfills files that are written again meanwhile (`test_changing_inputs.py`).
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,8 @@ BY_COLUMN = {"records": "at"}
 IDS = [one["id"] for one in rows_of_days()]
 
 
-@pytest.mark.parametrize("reads", sampled([{}, BY_COLUMN], [BY_COLUMN]), ids=["whole", "by its column"])
+# Every run reads files of all names in `test_files_read_once.py`.
+@pytest.mark.parametrize("reads", sampled([{}, BY_COLUMN], (), full=[BY_COLUMN]), ids=["whole", "by its column"])
 def test_an_interval_is_read_from_the_files_that_the_stream_had_read(
     files: Workshop, folder: Path, reads: Mapping[str, str]
 ) -> None:
@@ -71,6 +75,7 @@ def test_files_that_are_gone_are_named(files: Workshop, folder: Path) -> None:
     assert ids_by_duckdb(files) == IDS
 
 
+@pytest.mark.full
 def test_a_file_that_was_written_again_is_no_input_of_an_interval(files: Workshop, folder: Path) -> None:
     """The stream has not read what it holds now, and stops at it, too."""
     rows, stream = rows_of_days(), declare_file_stream(files, {})

@@ -1,4 +1,8 @@
-"""Backfills of outputs whose batches replace rows: the newest row of each key, and whole partitions."""
+"""Backfills of outputs whose batches replace rows: the newest row of each key, and whole partitions.
+
+Every run backfills rows that are appended (`test_backfills.py`), and keeps the newest row of each key in a stream
+(`tests/spark/delivery/test_merges.py`).
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,7 @@ from sluice.ledger.backfill_attempts import BackfillState
 from sluice.publication.crash_points import CrashPoint
 
 
+@pytest.mark.full
 def test_of_each_key_the_newest_row_of_the_interval_remains(workshop: Workshop) -> None:
     name = f"s{workshop.namespace}"
     columns = {**COLUMNS, "version": "long"}

@@ -77,6 +77,7 @@ def test_days_that_are_computed_together_are_judged_too(workshop: Workshop) -> N
     assert workshop.rows("target") == []
 
 
+@pytest.mark.full  # every run judges days
 def test_a_replay_is_judged_too(workshop: Workshop) -> None:
     stream, columns = f"s{workshop.namespace}", {"id": "long", "price": "long"}
     source = workshop.declare_table("source", columns)

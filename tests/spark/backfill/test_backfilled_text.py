@@ -39,6 +39,7 @@ def declare(workshop: Workshop, **parts: Any) -> str:
     return stream
 
 
+@pytest.mark.full  # every run rejects them in a stream (`test_invalid_text.py`)
 def test_such_rows_are_rejected_again(workshop: Workshop) -> None:
     stream = declare(workshop, python=REJECTING, quarantine=True)
     workshop.run(stream)

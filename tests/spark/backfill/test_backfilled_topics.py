@@ -73,6 +73,7 @@ def make_topic(workshop: Workshop) -> str:
     return name
 
 
+@pytest.mark.full  # every run: `test_any_history.py`
 def test_an_interval_is_read_from_the_topic_as_far_as_the_stream_had_read(workshop: Workshop, topic: str) -> None:
     stream = declare_topic_stream(workshop, topic, reads={"records": "at"})
     rows = rows_of_days()
@@ -248,7 +249,8 @@ def test_a_topic_that_is_read_whole_must_have_every_record(workshop: Workshop, t
     )
 
 
-@pytest.mark.parametrize("policy", [pytest.param("compact", marks=pytest.mark.full), "compact,delete"])
+@pytest.mark.full  # every run: `test_topic_bounds.py`, and a history
+@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
 def test_a_compacted_topic_is_refused(workshop: Workshop, topic: str, policy: str) -> None:
     """Kafka removes records in its middle; the first offset stays 0."""
     stream = declare_topic_stream(workshop, topic)

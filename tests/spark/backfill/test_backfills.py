@@ -90,7 +90,8 @@ def test_deleted_days_come_back_and_a_second_run_changes_nothing(workshop: Works
 
 
 def test_corrupted_days_inside_files_are_replaced_and_the_others_stay(workshop: Workshop, stream: str) -> None:
-    """The month is one partition, and each of its files holds days of the interval and others."""
+    """The month is one partition, and each of its files holds days of the interval and others. A batch of the stream
+    that comes right before the commit is neither lost nor doubled."""
     workshop.append("target", [row(7, day=6, word="forged"), row(8, day=2, word="forged")])
     before, head = workshop.rows("target"), workshop.table("target").metadata.current_snapshot_id
     with pytest.raises(UnpublishableError, match="holds 10 rows, and 9 would take their place") as refused:
@@ -99,18 +100,21 @@ def test_corrupted_days_inside_files_are_replaced_and_the_others_stay(workshop: 
     assert (workshop.rows("target"), workshop.table("target").metadata.current_snapshot_id) == (before, head)
     assert staging_tables(workshop, stream) == []
 
-    result = backfill(workshop, stream, allows_fewer=True)
+    def read_more() -> None:
+        workshop.append("source", [row(700, day=6), row(701, day=1)])
+        workshop.run(stream)
 
-    assert [one["word"] for one in workshop.rows("target") if one["word"] == "forged"] == ["forged"]
-    assert sorted(one["id"] for one in workshop.rows("target")) == sorted([8, *(one["id"] for one in expected())])
+    result = backfill(workshop, stream, allows_fewer=True, reached=at_step(CrashPoint.CHECKED, read_more))
+
+    assert [one["id"] for one in workshop.rows("target") if one["word"] == "forged"] == [8]
+    ids = [one["id"] for one in workshop.rows("target")]
+    assert sorted(ids) == sorted([8, 700, 701, *(one["id"] for one in expected())])
+    assert result.key.endswith("/1"), "what the stream appends does not make it compute again"
     assert (result.rows["replaced"], result.rows["published"], result.rows["rewritten"]) == (10, 9, 14)
     assert result.rows["kept"] == 4
-    workshop.append("source", [row(500, day=7)])
-    workshop.run(stream)
-    assert [one["id"] for one in workshop.rows("target")].count(500) == 1
 
 
-@pytest.mark.full  # every run: `test_joint_backfills.py`, with the last of several days
+@pytest.mark.full  # every run resolves what it replays (`test_replays.py`)
 def test_what_was_rejected_is_resolved_once_all_of_it_is_published(workshop: Workshop, stream: str) -> None:
     """Rows of the days 2 and 6 were rejected; which of them a record becomes is not known."""
     path = workshop.folder / f"{stream}.py"
@@ -148,6 +152,7 @@ def open_places(workshop: Workshop, stream: str) -> list[str]:
         return [str(found[0]) for found in database.execute(query).fetchall()]
 
 
+@pytest.mark.full  # every run has one beside corrupted days
 @pytest.mark.parametrize("step", sampled(BEFORE_PUBLISHED, CHANGED_AT[1:], full=CHANGED_AT), ids=str)
 def test_a_batch_of_the_stream_meanwhile_is_neither_lost_nor_doubled(
     step: CrashPoint, workshop: Workshop, stream: str
@@ -242,18 +247,35 @@ def test_a_rejected_row_stays_one_when_it_is_rejected_in_other_words(workshop: W
     assert workshop.rows(f"quarantine.{stream}") == before
 
 
-def test_rows_that_do_not_add_up_are_never_published(workshop: Workshop, stream: str) -> None:
+def test_nothing_is_published_that_another_run_works_on_or_that_does_not_add_up_or_is_of_another_stream(
+    workshop: Workshop, stream: str
+) -> None:
     text = (workshop.folder / f"{stream}.py").read_text()
     (workshop.folder / f"{stream}.py").write_text(text.replace("word <> 'bad'", "word <> 'bad' and id <> 51"))
     head = workshop.table("target").metadata.current_snapshot_id
+    interval = parse_interval(DAY_5, DAY_8)
+    with (
+        interval_lock(workshop.ledger, LockedInterval(stream=stream, start=interval.start, end=interval.end)),
+        pytest.raises(LedgerError, match="being backfilled by another run"),
+    ):
+        backfill(workshop, stream)
 
     with pytest.raises(VerificationError, match="26 rows were read; 8 published"):
         backfill(workshop, stream)
 
-    assert workshop.table("target").metadata.current_snapshot_id == head
     (attempt,) = recent_attempts(workshop.ledger, stream, limit=10)
     assert attempt.state is BackfillState.FAILED
     assert staging_tables(workshop, stream) == []
+    other = f"o{workshop.namespace}"
+    workshop.declare_stream(
+        other,
+        sql="SELECT * FROM records",
+        inputs={"records": {"stream": {"iceberg": {"table": workshop.declare_table("others", COLUMNS)}}}},
+        outputs={"copies": {"iceberg": {"table": workshop.table_name("target")}}},
+    )
+    with pytest.raises(UnpublishableError, match=f"also holds rows of {other}, which a backfill of {stream} would"):
+        backfill(workshop, stream)
+    assert workshop.table("target").metadata.current_snapshot_id == head
 
 
 @pytest.mark.full  # every run: `test_backfill_plan.py`
@@ -275,15 +297,6 @@ def test_a_reader_that_would_stop_refuses_the_backfill(workshop: Workshop, strea
     delete_days(workshop, "target")
     backfill(workshop, stream)
     assert workshop.rows("target") == expected()
-
-
-def test_one_run_works_on_an_interval_at_a_time(workshop: Workshop, stream: str) -> None:
-    interval = parse_interval(DAY_5, DAY_8)
-    with (
-        interval_lock(workshop.ledger, LockedInterval(stream=stream, start=interval.start, end=interval.end)),
-        pytest.raises(LedgerError, match="being backfilled by another run"),
-    ):
-        backfill(workshop, stream)
 
 
 @pytest.mark.full
@@ -375,17 +388,3 @@ def test_merges_wait_while_a_changed_interval_is_computed_again(workshop: Worksh
 
     assert is_free == [True, False]
     assert workshop.rows("target") == rows_of_days()
-
-
-def test_rows_of_another_stream_are_never_deleted(workshop: Workshop, stream: str) -> None:
-    other = f"o{workshop.namespace}"
-    outputs = {"copies": {"iceberg": {"table": workshop.table_name("target")}}}
-    workshop.declare_stream(
-        other,
-        sql="SELECT * FROM records",
-        inputs={"records": {"stream": {"iceberg": {"table": workshop.declare_table("others", COLUMNS)}}}},
-        outputs=outputs,
-    )
-
-    with pytest.raises(UnpublishableError, match=f"also holds rows of {other}, which a backfill of {stream} would"):
-        backfill(workshop, stream)

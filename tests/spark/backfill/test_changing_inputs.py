@@ -31,6 +31,7 @@ def topic(workshop: Workshop) -> str:
     return make_topic(workshop)
 
 
+@pytest.mark.full  # every run: the two tests with one file below
 @pytest.mark.parametrize("step", [CrashPoint.PLANNED, CrashPoint.STAGED])
 def test_nothing_of_a_file_that_is_written_again_meanwhile_is_published(
     files: Workshop, folder: Path, step: CrashPoint
@@ -53,12 +54,13 @@ def test_nothing_of_a_file_that_is_written_again_meanwhile_is_published(
 
 
 def test_a_reason_holds_no_value_of_what_was_read_meanwhile(files: Workshop, folder: Path) -> None:
-    """Anybody may read it, and the error of a cast quotes the value."""
+    """Anybody may read it, and the error of a cast quotes the value. Nothing of the new file is published."""
     cast = "SELECT id, CAST(CAST(word AS INT) AS STRING) AS word, at FROM records"
     rows, stream = rows_of_days("1"), declare_file_stream(files, {}, sql=cast)
     write_lines(file := folder / "a.json", rows)
     files.run(stream)
     delete_days(files, "target")
+    left = ids_by_duckdb(files)
     again = partial(write_lines, file, [*rows, row(100, day=5, word="secret-4711")])
 
     with pytest.raises(UnpublishableError, match=WRITTEN_AGAIN):
@@ -67,6 +69,7 @@ def test_a_reason_holds_no_value_of_what_was_read_meanwhile(files: Workshop, fol
     first = recent_attempts(files.ledger, stream, limit=5)[-1]
     assert first.state is BackfillState.CHANGED_MEANWHILE
     assert "secret-4711" not in (first.reason or "")
+    assert ids_by_duckdb(files) == left
 
 
 @pytest.mark.full
@@ -136,6 +139,7 @@ def test_an_interval_gets_what_the_files_hold_at_one_time(files: Workshop, folde
     assert ids_by_duckdb(files) == IDS
 
 
+@pytest.mark.full  # every run has what is said of a file
 def test_a_look_that_fails_does_not_hide_why_the_computation_failed(
     files: Workshop, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +162,7 @@ def test_a_look_that_fails_does_not_hide_why_the_computation_failed(
     assert "sums of the interval" in (one.reason or "")
 
 
+@pytest.mark.full  # every run has a file that is written again meanwhile
 def test_nothing_of_a_topic_that_is_created_again_meanwhile_is_published(workshop: Workshop, topic: str) -> None:
     """Its new records lie at the offsets of those that the plan named."""
     stream = declare_topic_stream(workshop, topic, reads={"records": "at"})
@@ -178,7 +183,7 @@ def test_nothing_of_a_topic_that_is_created_again_meanwhile_is_published(worksho
     assert workshop.rows(f"quarantine.{stream}") == []
 
 
-@pytest.mark.full  # every run has one that is created again meanwhile
+@pytest.mark.full  # every run: `test_continued_streams.py`, without a backfill
 @pytest.mark.parametrize("when", first_of("before", "meanwhile"))
 def test_a_topic_that_the_stream_follows_is_not_read_for_the_old_one(workshop: Workshop, topic: str, when: str) -> None:
     """With `on_data_loss: count` it has the name and the generation of the old one."""

@@ -21,6 +21,7 @@ from tests.fixtures.backfills import (
     rows_of_days,
     search_gaps,
 )
+from tests.fixtures.drill import first_of
 from tests.fixtures.workshop import Workshop
 
 from sluice.errors import UnpublishableError, VerificationError
@@ -37,12 +38,13 @@ def transformation(values: dict[str, str]) -> str:
     return f"SELECT id, at, {', '.join(f'{value} AS {name}' for name, value in values.items())} FROM records"  # noqa: S608  # of this module
 
 
+@pytest.mark.full  # every run: `test_row_content.py` tells such rows apart
 @pytest.mark.parametrize(
     "corrected",
     [
-        pytest.param({"first": "cast(null AS string)", "second": "word"}, id="other column", marks=pytest.mark.full),
+        pytest.param({"first": "cast(null AS string)", "second": "word"}, id="other column"),
         pytest.param({"words": "array(word)"}, id="a null less"),
-        pytest.param({"notes": "map('b', word)"}, id="an entry of a map", marks=pytest.mark.full),
+        pytest.param({"notes": "map('b', word)"}, id="an entry of a map"),
     ],
 )
 def test_a_correction_is_found_and_published(workshop: Workshop, corrected: dict[str, str]) -> None:
@@ -103,7 +105,7 @@ def test_rows_that_lose_their_time_are_not_lost(workshop: Workshop) -> None:
 KINDS = ["string", "date", "timestamp", "timestamp_ntz"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", first_of(*KINDS))
 def test_a_row_is_known_again_by_its_values_and_else_by_its_other_times(spark: SparkSession, kind: str) -> None:
     """A is in the interval and moves to the next day; B has had no time, and C has none as before."""
 
@@ -135,20 +137,23 @@ TEN, NOON, LEGAL, X_AT_NOON = ("x", "10:00"), ("y", "12:00"), ("legal", None), (
 _Row = tuple[str, str | None]
 
 
+FULL = pytest.mark.full
+
+
 @pytest.mark.parametrize(
     ("held", "computed", "timeless", "expected"),
     [
         pytest.param([TEN], [TEN, NOON], [LEGAL], 1, id="the interval grows"),
-        pytest.param([TEN], [NOON], [LEGAL], 1, id="another one leaves for good"),
+        pytest.param([TEN], [NOON], [LEGAL], 1, id="another one leaves for good", marks=FULL),
         pytest.param([TEN], [TEN, NOON], [LEGAL, ("?", None)], 0, id="no row without a time is missing"),
-        pytest.param([TEN], [NOON], [LEGAL, ("x", None)], 1, id="a row loses its time"),
-        pytest.param([TEN], [X_AT_NOON], [LEGAL], 1, id="with the values of one that leaves for good"),
-        pytest.param([TEN], [("y", "10:00")], [LEGAL], 1, id="with its time"),
-        pytest.param([TEN, X_AT_NOON], [TEN], [LEGAL], 0, id="none is new"),
-        pytest.param([], [TEN, NOON], [LEGAL], 1, id="it grows by more than are missing"),
-        pytest.param([TEN], [("?", "12:00")], [LEGAL], 1, id="it is known again"),
-        pytest.param([("?", "10:00")], [("?", "10:00"), ("?", "10:00")], [LEGAL], 1, id="it is one more"),
-        pytest.param([TEN, X_AT_NOON], [("legal", "9:00")], [("?", None)], 1, id="more go"),
+        pytest.param([TEN], [NOON], [LEGAL, ("x", None)], 1, id="a row loses its time", marks=FULL),
+        pytest.param([TEN], [X_AT_NOON], [LEGAL], 1, id="with the values of one that leaves for good", marks=FULL),
+        pytest.param([TEN], [("y", "10:00")], [LEGAL], 1, id="with its time", marks=FULL),
+        pytest.param([TEN, X_AT_NOON], [TEN], [LEGAL], 0, id="none is new", marks=FULL),
+        pytest.param([], [TEN, NOON], [LEGAL], 1, id="it grows by more than are missing", marks=FULL),
+        pytest.param([TEN], [("?", "12:00")], [LEGAL], 1, id="it is known again", marks=FULL),
+        pytest.param([("?", "10:00")], [("?", "10:00"), ("?", "10:00")], [LEGAL], 1, id="it is one more", marks=FULL),
+        pytest.param([TEN, X_AT_NOON], [("legal", "9:00")], [("?", None)], 1, id="more go", marks=FULL),
     ],
 )
 def test_a_row_that_gets_its_time_and_perhaps_another_value_is_never_there_twice(
@@ -232,27 +237,43 @@ def test_a_table_of_times_alone_has_as_many_rows_twice_as_are_new(spark: SparkSe
     assert [twice(every) for every in (None, lambda: rows(None, None), lambda: None)] == [2, 1, 2]
 
 
-def test_a_row_that_gets_its_time_and_another_value_is_not_doubled_where_an_interval_is_read(
-    workshop: Workshop,
-) -> None:
-    """The records of days that are not read give rows without a time, too: all of them say whether one is missing. Once
-    records are gone, a person has to."""
+GIVEN_ITS_TIME = "SELECT id, if(id = 900, 'right', word) AS word, if(id = 901, null, at) AS at FROM records"
+MAYBE_TWICE = r"^1 rows of .* may be in .*target already, with a null at"
+
+
+@pytest.fixture
+def read_by_interval(workshop: Workshop) -> str:
+    """A stream that has published two rows without a time, and whose backfills read an interval."""
     known = [*rows_of_days(), row(900, day=5), row(901, day=2)]
     reads: dict[str, Any] = {"reads": {"records": "at"}, "margin": "1 hour"}
-    stream = declare_single_rows(workshop, known, at="if(id >= 900, null, at)", **reads)
-    query, before = workshop.folder / f"{stream}.sql", workshop.rows("target")
-    first = query.read_text()
+    return declare_single_rows(workshop, known, at="if(id >= 900, null, at)", **reads)
 
-    query.write_text("SELECT id, if(id = 900, 'right', word) AS word, if(id = 901, null, at) AS at FROM records")
-    refusal = r"^1 rows of .* may be in .*target already, with a null at"
-    with pytest.raises(VerificationError, match=refusal) as twice:
+
+def test_a_row_that_gets_its_time_and_another_value_is_not_doubled_where_an_interval_is_read(
+    workshop: Workshop, read_by_interval: str
+) -> None:
+    """The records of days that are not read give rows without a time, too: all of them say whether one is missing."""
+    stream, before = read_by_interval, workshop.rows("target")
+
+    (workshop.folder / f"{stream}.sql").write_text(GIVEN_ITS_TIME)
+    with pytest.raises(VerificationError, match=MAYBE_TWICE) as twice:
         backfill(workshop, stream)
+
     step = f"Build the whole table again: `sluice stream refresh {stream}`. Where they are other rows"
     assert (twice.value.next_step or "").startswith(step)
+    assert workshop.rows("target") == before
 
-    gone = "SELECT id, if(id = 900, 'right', word) AS word, if(id = 901, null, at) AS at FROM records WHERE id <> 50"
-    query.write_text(gone)  # its interval has as many rows as before
-    with pytest.raises(VerificationError, match=refusal):
+
+@FULL  # every run has it while all records are there
+def test_once_records_are_gone_a_person_says_whether_such_a_row_is_missing(
+    workshop: Workshop, read_by_interval: str
+) -> None:
+    stream, before = read_by_interval, workshop.rows("target")
+    query = workshop.folder / f"{stream}.sql"
+    first = query.read_text()
+
+    query.write_text(f"{GIVEN_ITS_TIME} WHERE id <> 50")  # its interval has as many rows as before
+    with pytest.raises(VerificationError, match=MAYBE_TWICE):
         backfill(workshop, stream)
     assert workshop.rows("target") == before
 

@@ -39,7 +39,7 @@ from sluice_spark.work.item_work import ReachedOfItem
 
 AT_ONCE = 6  # half of them are computed together
 IN_THE_FULL_RUN = (CrashPoint.PUBLISHED,)
-"""Every run kills at another run's day, fails at each step (`test_work_intervals.py`, `test_backfill_crashes.py`)."""
+"""Every run kills an application (`test_work_crashes.py`), and fails at two steps (`test_backfill_crashes.py`)."""
 
 OF_EACH_INTERVAL = (CrashPoint.CHECKED, CrashPoint.PUBLISHED, CrashPoint.RECORDED)
 IDS = sorted(row["id"] for row in expected())
@@ -130,13 +130,13 @@ def test_touching_days_are_computed_once_and_published_one_by_one(workshop: Work
     assert staging_tables(workshop, stream) == []
 
 
-def test_only_days_that_differ_are_published(workshop: Workshop, stream: str) -> None:
-    replaced(workshop, stream, 5)
+def test_only_days_that_differ_are_published(workshop: Workshop) -> None:
+    stream = declare_read_stream(workshop, partitioned_by="day", at_once=AT_ONCE)
+    delete_days(workshop, "target", start="2013-01-06")
     workshop.append("target", [row(7, day=6, word="forged")])
 
-    items = replaced(workshop, stream, 5, 6, 7)
+    assert states_of(workshop, replaced(workshop, stream, 5, 6, 7)) == [DONE, DONE, DONE]
 
-    assert states_of(workshop, items) == [DONE, DONE, DONE]
     assert workshop.rows("target") == expected()
     ended = {day: of_day[-1] for day, of_day in attempts(workshop, stream).items()}
     assert {day: one.state for day, one in ended.items()} == {5: BackfillState.UNCHANGED, 6: PUBLISHED, 7: PUBLISHED}
@@ -154,7 +154,7 @@ def test_days_that_do_not_touch_are_computed_apart(workshop: Workshop, stream: s
     assert [one["id"] for one in workshop.rows("target")] == [number for number in IDS if not 60 <= number < 70]
 
 
-@pytest.mark.parametrize("seed", sampled([1, 2], [], full=[1]))  # every run: `test_any_backfill.py`
+@pytest.mark.parametrize("seed", sampled([1, 2], [], full=[1]))  # every run: `test_any_history.py`
 def test_whatever_days_are_wrong_and_asked_for_the_table_holds_what_its_source_gives(
     seed: int, workshop: Workshop
 ) -> None:
@@ -335,7 +335,7 @@ def test_newly_rejected_rows_are_quarantined_once(workshop: Workshop, stream: st
     assert [one["id"] for one in workshop.rows("target")] == [one for one in IDS if one != 51 and not 70 <= one < 80]
 
 
-@pytest.mark.full  # every run resolves that of a single day
+@pytest.mark.full  # every run resolves what it replays (`test_replays.py`)
 def test_what_was_rejected_is_resolved_with_the_last_of_the_days(workshop: Workshop) -> None:
     stream = declare_read_stream(workshop, partitioned_by="day", at_once=16)  # eight are computed together
     path = workshop.folder / f"{stream}.py"

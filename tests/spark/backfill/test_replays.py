@@ -176,7 +176,7 @@ def test_a_record_that_its_source_holds_twice_or_not_any_more_stays_open(dividin
     [
         pytest.param('fn.lower("word").alias("place")', "", "rejected again under another position", marks=FULL),
         pytest.param('"id"', '.union(rows.where("id > 1"))', "Union makes rows of several records", marks=FULL),
-        pytest.param('"id"', '.dropDuplicates(["id"])', "Deduplicate makes rows of several records"),
+        pytest.param('"id"', '.dropDuplicates(["id"])', "Deduplicate makes rows of several records", marks=FULL),
     ],
 )
 def test_what_cannot_be_exact_is_refused_with_another_way(

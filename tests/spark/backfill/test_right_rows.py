@@ -230,6 +230,7 @@ def test_neighbours_whose_followers_overlap_never_write_stale_rows(workshop: Wor
     assert {one.state for one in recent_attempts(workshop.ledger, gold, limit=1)} == {BackfillState.UNCHANGED}
 
 
+@pytest.mark.full  # every run has one that changes before (`test_changing_inputs.py`)
 def test_an_input_that_changes_right_before_the_commit_is_computed_again(workshop: Workshop) -> None:
     """The last look at the inputs is before the commit; what changes after it is noticed after the commit."""
     stream = declare_read_stream(workshop)
@@ -266,7 +267,7 @@ MOVING = """
 """
 
 
-@pytest.mark.full  # every run moves rows in `test_any_history.py`
+@pytest.mark.full  # every run moves one in `test_arrived_rows.py`
 def test_a_row_that_moves_to_another_interval_is_never_lost(workshop: Workshop) -> None:
     """A correction gives the row of the 5th a time of the 6th."""
     stream = declare_read_stream(workshop)
@@ -340,7 +341,7 @@ def test_rows_beside_the_interval_get_a_column_that_was_added_since(workshop: Wo
     assert workshop.rows("target") == noted
 
 
-@pytest.mark.full  # every run: `test_any_history.py`
+@pytest.mark.full  # every run: `test_corrected_content.py`
 @pytest.mark.parametrize("reads", [{}, {"records": "at"}], ids=["whole", "reads"])
 def test_a_row_that_gets_a_time_is_never_there_twice(workshop: Workshop, reads: dict[str, str]) -> None:
     """It lies in no interval as long as it has none, so that no backfill removes it. A refresh does."""
@@ -361,7 +362,7 @@ def test_a_row_that_gets_a_time_is_never_there_twice(workshop: Workshop, reads: 
     assert backfill(workshop, stream, start=DAY_5, end=DAY_6).state is BackfillState.UNCHANGED
 
 
-@pytest.mark.full  # every run moves one row above
+@pytest.mark.full  # every run moves one row in `test_arrived_rows.py`
 def test_rows_that_change_places_come_with_one_command(workshop: Workshop) -> None:
     """A row of the 5th moves to the 6th, and one of the 6th to the 5th: neither day can be the first."""
     stream = declare_single_rows(workshop, rows_of_days())

@@ -1,4 +1,7 @@
-"""Of days that are computed together, one that was withdrawn is not replaced."""
+"""Of days that are computed together, one that was withdrawn is not replaced.
+
+Every run withdraws an item beside another one (`tests/spark/runs/test_work_application.py`).
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ from sluice_spark.run.stop_request import StopReason
 DONE, WITHDRAWN = WorkState.DONE, WorkState.WITHDRAWN
 
 
+@pytest.mark.full
 def test_a_day_that_was_withdrawn_is_not_replaced_with_those_beside_it(
     workshop: Workshop, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -129,6 +129,7 @@ def test_a_crash_publishes_nothing_of_a_batch_that_a_rule_holds(workshop: Worksh
     assert found_in(workshop, stream, 0) == {"enough": (1, 0, True)}
 
 
+@pytest.mark.full  # every run judges batches that are appended
 def test_a_batch_is_judged_as_it_is_staged(workshop: Workshop) -> None:
     """Of a merge one row for each key, without those that are deleted."""
     rules = [EVERY[1], rule("enough", "expect_table_row_count_to_equal", value=2)]
@@ -213,7 +214,7 @@ def said_by_great_expectations(rows: DataFrame) -> list[tuple[bool, int | None]]
     return found
 
 
-@pytest.mark.full  # every run compares the rules for rows (`test_row_rules.py`)
+@pytest.mark.full  # every run has what it counts for rows (`test_row_rules.py`)
 @pytest.mark.filterwarnings("ignore")  # of the library itself, when it is imported
 def test_expectations_find_what_great_expectations_finds(spark: SparkSession) -> None:
     rows = spark.createDataFrame(VALUES, SCHEMA).withColumn("at", fn.to_timestamp_ntz("at")).persist()

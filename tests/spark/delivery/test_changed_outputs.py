@@ -1,4 +1,7 @@
-"""The outputs of a stream are declared in another way between a crash and the next start."""
+"""The outputs of a stream are declared in another way between a crash and the next start.
+
+Every run has it without Spark (`test_staged_modes.py` and `test_batch_commands.py` of `tests/integration/publication`).
+"""
 
 from __future__ import annotations
 
@@ -88,7 +91,7 @@ def test_a_feed_that_is_appended_from_now_on_is_merged_as_it_was_staged(workshop
     assert ids(workshop) == [2, 2]
 
 
-@pytest.mark.full  # every run: the chain for another table below, `test_batch_commands.py`
+@pytest.mark.full  # every run: `test_batch_commands.py`
 def test_a_renamed_output_gets_a_visible_batch_once(workshop: Workshop, stream: str) -> None:
     declare(workshop, stream)
     crash(workshop, stream, (1, "a"), at=CrashPoint.PUBLISHED)
@@ -143,6 +146,7 @@ def test_rows_of_a_quarantine_that_was_switched_off_are_not_lost_silently(worksh
     assert len(workshop.rows(f"quarantine.{stream}")) == 2, "it continues where the checkpoint stands"
 
 
+@pytest.mark.full
 def test_a_chain_for_another_table_blocks_until_it_is_abandoned(workshop: Workshop, stream: str) -> None:
     workshop.declare_table("other", COLUMNS)
     declare(workshop, stream)
@@ -163,6 +167,7 @@ def test_a_chain_for_another_table_blocks_until_it_is_abandoned(workshop: Worksh
     assert (ids(workshop), ids(workshop, "other")) == ([], [1]), "Spark had not committed it, and runs it again"
 
 
+@pytest.mark.full
 def test_the_last_table_of_a_stream_is_not_forgotten(workshop: Workshop, stream: str) -> None:
     declare(workshop, stream)
     workshop.append("source", [{"id": 1, "word": "a"}])

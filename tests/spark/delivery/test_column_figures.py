@@ -114,6 +114,7 @@ def test_the_figures_of_batches_are_those_of_their_rows_without_bounds_of_masked
     assert "4711" not in str(stored)
 
 
+@pytest.mark.full  # every run counts two batches once
 def test_a_batch_that_an_earlier_driver_staged_counts_once(workshop: Workshop, stream_name: str) -> None:
     declare(workshop, stream_name)
     workshop.append("source", ROWS[:9])

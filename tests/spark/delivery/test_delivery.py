@@ -75,6 +75,7 @@ def test_the_next_run_reads_only_what_is_new(copying: Workshop, stream_name: str
     assert [row["id"] for row in copying.rows("target")] == [1, 2]
 
 
+@pytest.mark.full  # every run: `test_sinks.py`, with outputs of every kind
 def test_a_batch_that_was_written_and_not_noted_is_not_written_again(copying: Workshop, stream_name: str) -> None:
     copying.append("source", [{"id": 1, "word": "one"}])
     copying.run(stream_name)
@@ -149,6 +150,7 @@ def dividing(workshop: Workshop, stream_name: str) -> Workshop:
     return workshop
 
 
+@pytest.mark.full  # every run: two outputs below, a quarantine in `test_row_rules.py`
 def test_several_outputs_and_a_quarantine_come_from_one_batch(dividing: Workshop, stream_name: str) -> None:
     dividing.append("source", [{"id": 1, "word": "one"}, {"id": -7, "word": "minus seven"}, {"id": 2, "word": None}])
 
@@ -176,6 +178,7 @@ def test_several_outputs_and_a_quarantine_come_from_one_batch(dividing: Workshop
     assert set(batch.snapshot_ids) == {"copies", "words", "quarantine"}
 
 
+@pytest.mark.full  # every run has a table that grows (`test_schema.py`)
 def test_a_quarantine_of_an_older_version_gets_the_newer_columns_before_a_stream_begins(
     dividing: Workshop, stream_name: str
 ) -> None:
@@ -194,6 +197,7 @@ def test_a_quarantine_of_an_older_version_gets_the_newer_columns_before_a_stream
     assert (batch.key.batch, batch.refused_rows) == (0, 1)
 
 
+@pytest.mark.full  # every run has one without rows in a half-staged batch
 def test_an_output_without_rows_moves_its_mark_and_gets_none(dividing: Workshop, stream_name: str) -> None:
     dividing.append("source", [{"id": -1, "word": "no"}])
 
@@ -261,6 +265,7 @@ def test_a_half_staged_batch_is_staged_again_from_one_computation(
     assert batch.published_rows == {"known": 2, "unknown": 0}
 
 
+@pytest.mark.full  # every run has a half-staged batch that is written
 def test_a_failed_write_is_not_taken_for_what_an_earlier_driver_has_staged(
     workshop: Workshop, stream_name: str
 ) -> None:
@@ -326,6 +331,7 @@ def test_an_output_that_does_not_fit_its_table_is_refused_with_every_difference(
     )
 
 
+@pytest.mark.full  # every run: `test_lost_checkpoints.py`
 def test_a_checkpoint_that_lost_its_metadata_is_refused(copying: Workshop, stream_name: str) -> None:
     copying.append("source", [{"id": 1, "word": "one"}])
     copying.run(stream_name)

@@ -97,6 +97,7 @@ def test_what_the_ledger_did_not_hear_of_is_recorded_by_the_next_run(copying: Wo
     assert (recovered.published_rows, recovered.snapshot_ids) == (first.published_rows, first.snapshot_ids)
 
 
+@pytest.mark.full  # every run records one with its offsets
 def test_a_batch_whose_offsets_spark_has_purged_is_recorded_without_them(copying: Workshop, stream_name: str) -> None:
     """A ledger that was set back by a minute forgets more batches than Spark keeps offsets of."""
     for number, row in enumerate(ROWS[:3]):

@@ -115,6 +115,7 @@ def test_a_held_batch_waits_for_a_person_with_those_behind_it(workshop: Workshop
     assert counted == {0: 0, 1: 1, 2: 0}
 
 
+@pytest.mark.full  # every run rejects one in `test_repeated_values.py`
 def test_a_rejected_batch_never_appears(workshop: Workshop) -> None:
     stream = declare(workshop)
     for row in (BAD, GOOD):
@@ -145,10 +146,10 @@ POINTS = {
     ),
 }
 CASES = [(decision, point) for decision, points in POINTS.items() for point in points]
-HARDEST = [(one, CrashPoint.FIRST_OUTPUT_PUBLISHED) for one in POINTS]
 
 
-@pytest.mark.parametrize("point", [pytest.param(CrashPoint.STAGED, marks=pytest.mark.full), CrashPoint.HELD])
+@pytest.mark.full  # every run: `test_batch_rules.py`
+@pytest.mark.parametrize("point", [CrashPoint.STAGED, CrashPoint.HELD])
 def test_a_crash_while_a_batch_is_held_publishes_nothing_of_it(workshop: Workshop, point: CrashPoint) -> None:
     stream = declare(workshop)
     workshop.append("source", [BAD])
@@ -165,7 +166,8 @@ def test_a_crash_while_a_batch_is_held_publishes_nothing_of_it(workshop: Worksho
     assert ids(workshop) == [2]
 
 
-@pytest.mark.parametrize("case", sampled(CASES, HARDEST[:1], full=CASES))
+@pytest.mark.full  # every run has one while rows are separated from a batch (`test_separated_batches.py`)
+@pytest.mark.parametrize("case", CASES)
 def test_a_crash_while_a_decision_is_carried_out(workshop: Workshop, case: tuple[HeldDecision, CrashPoint]) -> None:
     decision, point = case
     stream = declare(workshop)
@@ -192,7 +194,7 @@ UNDECIDED = [(None, CrashPoint.STAGED), (None, CrashPoint.HELD)]
 KILLED = [*UNDECIDED, *CASES]
 
 
-@pytest.mark.parametrize("case", sampled(KILLED, [HARDEST[0]], full=KILLED), ids=str)
+@pytest.mark.parametrize("case", sampled(KILLED, (), full=KILLED), ids=str)  # every run kills one in `test_crashes.py`
 def test_a_reader_sees_no_row_of_a_held_batch_whenever_its_driver_is_killed(
     workshop: Workshop, services: Stack, case: tuple[HeldDecision | None, CrashPoint]
 ) -> None:
@@ -254,6 +256,7 @@ def polled(workshop: Workshop) -> Iterator[Callable[[], set[tuple[int, ...]]]]:
         polling.join(60)
 
 
+@pytest.mark.full  # every run has a live one in `test_separated_batches.py`
 def test_a_live_stream_stops_reading_and_continues_by_itself(workshop: Workshop) -> None:
     stream = declare(
         workshop, mode="continuous", trigger={"processing_time": "100 milliseconds"}, output={"max_held_batches": 1}
@@ -279,7 +282,7 @@ def _beside(work: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-@pytest.mark.full  # every run has a death while a decision is carried out
+@pytest.mark.full  # every run has a death while rows are separated
 @pytest.mark.parametrize("decision", sampled(HeldDecision, [HeldDecision.RELEASED], full=list(HeldDecision)))
 def test_a_decision_while_spark_runs_the_held_batch_again_is_carried_out_once(
     workshop: Workshop, decision: HeldDecision
@@ -306,7 +309,7 @@ def test_a_decision_while_spark_runs_the_held_batch_again_is_carried_out_once(
     assert ids(workshop) == ([1, 2] if released else [1])
 
 
-@pytest.mark.full  # every run has a death while a batch is held
+@pytest.mark.full  # every run has a death while rows are separated
 def test_a_batch_is_not_held_again_when_the_ledger_does_not_answer_once_it_is_let_go(workshop: Workshop) -> None:
     stream = declare(workshop, mode="continuous", trigger={"processing_time": "100 milliseconds"})
     for row in (BAD, GOOD):
@@ -330,6 +333,7 @@ def test_a_batch_is_not_held_again_when_the_ledger_does_not_answer_once_it_is_le
     assert find_held(workshop.ledger, stream) is None
 
 
+@pytest.mark.full  # every run has what they found in a released one
 def test_what_the_rules_found_in_a_rejected_batch_is_in_the_ledger(workshop: Workshop) -> None:
     stream = declare(workshop)
     workshop.append("source", [BAD])

@@ -113,6 +113,7 @@ def test_the_rows_of_one_batch_alone_are_kept(looking: Looking) -> None:
     assert looking.rows() == ([*OLD, *OLD], [*OLD, *OLD])
 
 
+@pytest.mark.full  # it saves a copy
 def test_nothing_is_kept_where_the_static_input_cannot_change(looking: Looking) -> None:
     snapshot = looking.workshop.table("words").metadata.current_snapshot_id
     looking.declare(snapshot_id=snapshot)

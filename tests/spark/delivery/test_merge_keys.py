@@ -1,4 +1,7 @@
-"""Rows are merged by keys of every kind: a null is a value, and Iceberg may order a type otherwise than Spark."""
+"""Rows are merged by keys of every kind: a null is a value, and Iceberg may order a type otherwise than Spark.
+
+Every run merges by numbers (`test_merges.py`), and by text and nulls in random streams (`test_differential.py`).
+"""
 
 from __future__ import annotations
 
@@ -51,6 +54,7 @@ def test_a_null_in_a_key_is_a_value_like_any_other(workshop: Workshop, stream_na
         assert [tuple(row.values()) for row in workshop.rows(table)] == rows
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("kind", "transform", "first", "again"),
     [
@@ -59,14 +63,12 @@ def test_a_null_in_a_key_is_a_value_like_any_other(workshop: Workshop, stream_na
             "bucket",
             ["ffffffff-0000-4000-8000-00000000000a", "00000000-0000-0000-0000-000000000001"],
             [],
-            marks=pytest.mark.full,
         ),
         pytest.param(
             "uuid",
             "identity",
             ["ffffffff-0000-4000-8000-00000000000a", "00000000-0000-0000-0000-000000000001"],
             [],
-            marks=pytest.mark.full,
         ),
         ("double", "identity", ["-0.0", "7.5"], ["0.0", "7.5"]),
     ],

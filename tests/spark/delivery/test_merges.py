@@ -206,6 +206,7 @@ class Rival:
                 self.workshop.append("target", [row])
 
 
+@pytest.mark.full  # every run has it beside a garbage collection
 def test_rows_that_others_add_to_the_same_partition_refuse_a_merge_and_it_is_done_again(
     by_region: Workshop, stream_name: str
 ) -> None:
@@ -334,6 +335,7 @@ def test_what_others_leave_of_a_group_may_be_a_batch_without_rows(workshop: Work
     assert position.batch == 1
 
 
+@pytest.mark.full  # it shows what the test of the fence is worth
 def test_without_the_fence_the_older_driver_would_win(by_region: Workshop, stream_name: str) -> None:
     """The guard is taken out: the MERGE looks at the table anew after the check, as any session's would."""
 

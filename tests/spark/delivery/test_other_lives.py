@@ -40,7 +40,8 @@ def reset(workshop: Workshop, stream: str) -> None:
     set_desired_state(workshop.ledger, stream, DesiredState.RUNNING)
 
 
-@pytest.mark.parametrize("kind", first_of("files", "delta", "console"))
+@pytest.mark.full  # every run: `test_unmarked_outputs.py`
+@pytest.mark.parametrize("kind", ["files", "delta", "console"])
 def test_a_ledger_of_before_a_reset_is_written_back(workshop: Workshop, tmp_path: Path, kind: str) -> None:
     outputs: dict[str, Any] = {
         "files": {},
@@ -70,7 +71,8 @@ def rows_of(workshop: Workshop, lake: Path, kind: str) -> list[int]:
     return sorted(row.id for row in workshop.spark.read.format("delta").load((lake / "lines").as_uri()).collect())
 
 
-@pytest.mark.parametrize("kind", first_of("files", "direct"))
+@pytest.mark.full  # every run: an older checkpoint (`test_unmarked_outputs.py`)
+@pytest.mark.parametrize("kind", ["files", "direct"])
 def test_a_stream_of_an_earlier_life_is_not_taken_for_this_one(workshop: Workshop, tmp_path: Path, kind: str) -> None:
     """Its outputs are there, and neither ledger nor checkpoint. The first batch is planned before the start."""
     if kind == "files":
@@ -112,8 +114,8 @@ def test_a_continuation_that_an_older_ledger_does_not_know_is_not_done_again(
     assert found(tmp_path / "lake") == [1, 2, 3]
 
 
-@pytest.mark.full  # every run has a death in the first batch of one
-@pytest.mark.parametrize("kind", first_of("staged", "direct"))
+@pytest.mark.full  # every run has a first run that dies
+@pytest.mark.parametrize("kind", ["staged", "direct"])
 def test_the_lost_checkpoint_of_a_continuation_is_not_taken_for_a_new_one(workshop: Workshop, kind: str) -> None:
     if kind == "direct":
         stream, target = declare_direct(workshop), "target"
@@ -148,7 +150,7 @@ def behind_a_left_driver(workshop: Workshop, stream: str) -> int:
     return newest.snapshot_id
 
 
-@pytest.mark.full  # every run has a death in the first batch of one
+@pytest.mark.full  # every run has a first run that dies
 def test_a_batch_of_a_left_driver_does_not_hide_that_of_a_continuation(workshop: Workshop) -> None:
     stream = declare_direct(workshop)
     before = behind_a_left_driver(workshop, stream)
@@ -212,6 +214,7 @@ def test_a_table_that_was_rolled_back_before_all_batches_and_expired_is_refused(
         feed(workshop, stream, 4)
 
 
+@pytest.mark.full  # every run has a first run that dies
 def test_a_start_that_is_refused_has_not_begun(workshop: Workshop, tmp_path: Path) -> None:
     """What is planned counts as not delivered."""
     files, stream = with_files(workshop, tmp_path / "lake")
@@ -227,6 +230,7 @@ def test_a_start_that_is_refused_has_not_begun(workshop: Workshop, tmp_path: Pat
     assert (opened.generation, opened.continues_behind, opened.begun_at) == (2, 0, None)
 
 
+@pytest.mark.full  # every run has a first run that dies
 def test_a_batch_is_not_foreign_because_the_ledger_is_of_before_the_first_start(workshop: Workshop) -> None:
     stream = declare_direct(workshop)
     feed(workshop, stream, 1, 2)
@@ -247,7 +251,8 @@ def remove_tags(workshop: Workshop) -> None:
         workshop.table("target").manage_snapshots().remove_tag(name).commit()
 
 
-@pytest.mark.parametrize("way", first_of("continuation", "two continuations", "reset"))
+@pytest.mark.full  # every run has a first run that dies
+@pytest.mark.parametrize("way", ["continuation", "two continuations", "reset"])
 def test_a_crash_in_the_first_batch_of_a_generation_is_no_riddle(
     workshop: Workshop, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,6 +40,7 @@ def publications(workshop: Workshop) -> list[dict[str, str]]:
     return [summary for summary in found if "sluice.publication-key" in summary]
 
 
+@pytest.mark.full  # every run has a group of a continuous run
 def test_batches_wait_and_become_visible_together(workshop: Workshop, stream_name: str) -> None:
     workshop.declare_table("target", COLUMNS)
     declare(workshop, stream_name, "SELECT id, word FROM records", publish_every="1 hour")
@@ -79,6 +80,7 @@ def test_a_group_is_one_commit_with_the_small_files_put_together(workshop: Works
     assert len({batch.snapshot_ids["copies"] for batch in result.batches}) == 1
 
 
+@pytest.mark.full  # every run has one that is due, and fails
 def test_a_group_becomes_visible_when_it_is_due_without_new_input(workshop: Workshop, stream_name: str) -> None:
     workshop.declare_table("target", COLUMNS)
     declare(workshop, stream_name, "SELECT id, word FROM records", source={}, publish_every="1 second")
@@ -100,6 +102,7 @@ def test_a_publication_that_fails_on_its_own_thread_ends_the_run_by_name(worksho
     assert workshop.rows("target") == []
 
 
+@pytest.mark.full  # every run has it without Spark (`test_overlapped_publication.py`)
 def test_a_batch_becomes_visible_while_spark_works_on_the_next(workshop: Workshop, stream_name: str) -> None:
     workshop.declare_table("target", COLUMNS)
     declare(workshop, stream_name, "SELECT id, word FROM records", source={"max_files_per_batch": 1})
@@ -122,6 +125,7 @@ def test_a_batch_becomes_visible_while_spark_works_on_the_next(workshop: Worksho
     assert len(publications(workshop)) == 4
 
 
+@pytest.mark.full  # every run replaces partitions, and tables without Spark (`test_replacing.py`)
 def test_complete_replaces_the_table(workshop: Workshop, stream_name: str) -> None:
     workshop.declare_table("target", {"word": "string", "words": "long"})
     declare(workshop, stream_name, "SELECT word, count(*) AS words FROM records GROUP BY word", mode="complete")
@@ -153,7 +157,7 @@ def test_partitions_that_a_batch_brings_are_replaced(workshop: Workshop, stream_
     assert len(publications(workshop)) == 2
 
 
-@pytest.mark.full  # every run replaces partitions, and finds uuids (`test_merge_keys.py`)
+@pytest.mark.full  # every run replaces other partitions
 def test_partitions_of_a_uuid_are_found_and_replaced(workshop: Workshop, stream_name: str) -> None:
     """Writers in Java and pyiceberg order a uuid differently, so the bounds of manifests are of no use."""
     workshop.declare_table("target", {"id": "long", "word": "uuid"}, partitioning=[{"column": "word"}])

@@ -54,6 +54,7 @@ def test_a_mark_above_the_ledgers_token_does_not_keep_the_stream_out(workshop: W
     assert workshop.rows("target") == ROWS[:2]
 
 
+@pytest.mark.full  # every run has a mark above it
 def test_direct_snapshots_above_the_ledgers_token_do_not_keep_the_stream_out(
     workshop: Workshop, stream_name: str
 ) -> None:

@@ -33,6 +33,7 @@ def test_a_rule_that_finds_as_many_other_rows_is_another_rule(workshop: Workshop
     assert held.decision is None, "it waits for a person again"
 
 
+@pytest.mark.full  # every run has a rule that is declared otherwise
 def test_a_quarantine_that_is_declared_later_has_no_place_for_the_rows(workshop: Workshop) -> None:
     source, stream = workshop.declare_table("source", COLUMNS), f"s{workshop.namespace}"
 

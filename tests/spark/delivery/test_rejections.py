@@ -1,4 +1,8 @@
-"""A rejected batch reaches no table and no sink, wherever the command was interrupted, and is counted once."""
+"""A rejected batch reaches no table and no sink, wherever the command was interrupted, and is counted once.
+
+Every run interrupts the command without Spark (`tests/integration/publication/test_batch_commands.py`), and has a
+stream that reads on behind a rejected batch (`test_repeated_values.py`).
+"""
 
 from __future__ import annotations
 
@@ -46,7 +50,8 @@ POINTS = (CrashPoint.RECORDED, CrashPoint.FIRST_OUTPUT_PUBLISHED, CrashPoint.PUB
 HARDEST = (CrashPoint.FIRST_OUTPUT_PUBLISHED,)
 
 
-@pytest.mark.parametrize("point", sampled(POINTS, HARDEST, full=POINTS))
+@pytest.mark.full
+@pytest.mark.parametrize("point", POINTS)
 def test_the_next_run_completes_a_rejection(staged: Workshop, stream_name: str, point: CrashPoint | None) -> None:
     declaration, catalog = staged.stream(stream_name).declaration, staged.catalog
     if point is None:

@@ -151,6 +151,7 @@ def test_a_value_that_a_stream_before_masks_is_not_kept(workshop: Workshop) -> N
     assert judged["out_0"].rules["top"].observed is None
 
 
+@pytest.mark.full  # every run compares columns that are there
 def test_a_column_that_is_new_is_compared_while_a_batch_of_before_waits(workshop: Workshop) -> None:
     stream = declare(workshop, ID)
     append(workshop, (5, "a"), (5, "b"))
@@ -172,7 +173,8 @@ def test_a_column_that_is_new_is_compared_while_a_batch_of_before_waits(workshop
 FIRST, MIDDLE, LAST = (f"{one}0000000-0000-4000-8000-000000000001" for one in "07f")
 
 
-@pytest.mark.parametrize("again", first_of(MIDDLE, FIRST, LAST))
+@pytest.mark.full  # every run compares each other type (`test_unique_in_table.py`)
+@pytest.mark.parametrize("again", [MIDDLE, FIRST, LAST])
 def test_a_uuid_that_is_in_the_table_is_found(workshop: Workshop, again: str) -> None:
     """Spark has it as text. Iceberg's bounds of it are other ones."""
     stream = f"s{workshop.namespace}"

@@ -1,11 +1,13 @@
-"""Targets of Iceberg's own sink that were rolled back, and those that only look so."""
+"""Targets of Iceberg's own sink that were rolled back, and those that only look so.
+
+Every run has one that a start, an adoption and a repair notice (`test_unmarked_ways_out.py`).
+"""
 
 from __future__ import annotations
 
 import pytest
 from sqlalchemy import text
 from tests.fixtures.continuations import expire, go_on, plan_of
-from tests.fixtures.drill import first_of
 from tests.fixtures.workshop import Workshop
 from tests.spark.delivery.test_unmarked_outputs import declare_direct, feed
 from tests.spark.runs.test_torn_staging import repair
@@ -29,7 +31,8 @@ def roll_back(workshop: Workshop, stream: str) -> int:
     return newest.snapshot_id
 
 
-@pytest.mark.parametrize("leaves_out", first_of(True, False))
+@pytest.mark.full
+@pytest.mark.parametrize("leaves_out", [True, False])
 def test_a_target_that_was_rolled_back_is_not_continued(workshop: Workshop, *, leaves_out: bool) -> None:
     stream = declare_direct(workshop)
     newest = roll_back(workshop, stream)
@@ -87,6 +90,7 @@ def test_a_continuation_is_begun_where_no_snapshot_of_the_sink_is_listed(worksho
     assert ids(workshop, "target") == [1, 2, 3, 4, 50]
 
 
+@pytest.mark.full
 def test_a_repair_of_a_rolled_back_target_takes_nothing_from_its_checkpoint(workshop: Workshop) -> None:
     """The way that is named brings the stream on."""
     stream = declare_direct(workshop)
@@ -113,7 +117,8 @@ def test_a_snapshot_that_was_cherry_picked_is_no_batch_to_the_sink(workshop: Wor
         feed(workshop, stream, 4)
 
 
-@pytest.mark.parametrize("is_first", first_of(True, False))
+@pytest.mark.full
+@pytest.mark.parametrize("is_first", [True, False])
 def test_a_target_without_any_batch_of_the_stream_is_noticed(workshop: Workshop, *, is_first: bool) -> None:
     """It was rolled back to what another writer had in it, before or behind a continuation."""
     stream = declare_direct(workshop)

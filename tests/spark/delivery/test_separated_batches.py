@@ -60,6 +60,7 @@ def rejected(workshop: Workshop, stream: str) -> list[tuple[str, str, str]]:
     return sorted((one["payload"], one["kind"], one["reason"]) for one in workshop.rows(f"quarantine.{stream}"))
 
 
+@pytest.mark.full  # every run has it with a crash in between
 def test_rows_that_break_a_rule_go_to_the_quarantine_and_the_others_appear(workshop: Workshop) -> None:
     stream = declare(workshop)
     workshop.append("source", [GOOD, BAD, WORSE, {"id": 100, "price": 1}])
@@ -189,7 +190,7 @@ def test_a_crash_in_between_loses_and_repeats_no_row(workshop: Workshop, point: 
     assert recorded[0].snapshot_ids.keys() == {"main", "quarantine"}
 
 
-@pytest.mark.full  # every run kills the driver of a held batch that is released (`test_held_batches.py`)
+@pytest.mark.full  # every run has a death there, and kills drivers in `test_crashes.py`
 @pytest.mark.parametrize("point", POINTS)
 def test_a_reader_sees_no_held_row_whenever_the_driver_is_killed(
     workshop: Workshop, services: Stack, point: CrashPoint
@@ -210,10 +211,11 @@ def test_a_reader_sees_no_held_row_whenever_the_driver_is_killed(
     assert rejected(workshop, stream) == SENTENCES
 
 
+@pytest.mark.full  # every run: `test_redeclared_separations.py`
 @pytest.mark.parametrize(
     "is_killed",
     [
-        pytest.param(False, id="at once", marks=pytest.mark.full),
+        pytest.param(False, id="at once"),
         pytest.param(True, id="after the quarantine was staged"),
     ],
 )
@@ -242,6 +244,7 @@ def test_a_batch_waits_again_when_the_rule_has_changed(workshop: Workshop, *, is
     assert rejected(workshop, stream) == []
 
 
+@pytest.mark.full  # every run: another rule (`test_redeclared_separations.py`)
 def test_a_batch_waits_again_when_its_quarantine_is_gone(workshop: Workshop) -> None:
     stream = declare(workshop, quarantine=False)
     workshop.append("source", [GOOD, BAD])

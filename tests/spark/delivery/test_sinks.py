@@ -281,6 +281,7 @@ def test_values_come_back_from_files_as_they_were_written(with_files: Workshop, 
     assert json.loads(record["value"])["at"] == texts[0]
 
 
+@pytest.mark.full  # every run appends to one above
 def test_an_overwritten_delta_table_is_empty_when_the_result_is(with_files: Workshop, tmp_path: Path) -> None:
     sink = DeltaSink(
         output="o",

@@ -75,6 +75,7 @@ def release(workshop: Workshop, stream: str) -> int:
     return held.key.batch
 
 
+@pytest.mark.full  # every run: `test_repeated_values.py`
 def test_a_batch_is_compared_with_the_table_and_with_those_that_wait_before_it(workshop: Workshop) -> None:
     stream = declare(workshop, ID, BOTH)
     append(workshop, (1, "a"), (2, None), (None, None))
@@ -102,13 +103,10 @@ def test_a_batch_is_compared_with_the_table_and_with_those_that_wait_before_it(w
     assert len(workshop.rows("target_0")) == 10
 
 
+@pytest.mark.full  # every run has a death once it is visible (`test_repeated_values.py`)
 @pytest.mark.parametrize(
     "point",
-    [
-        CrashPoint.FIRST_OUTPUT_STAGED,
-        pytest.param(CrashPoint.STAGED, marks=pytest.mark.full),
-        pytest.param(CrashPoint.FIRST_OUTPUT_PUBLISHED, marks=pytest.mark.full),
-    ],
+    [CrashPoint.FIRST_OUTPUT_STAGED, CrashPoint.STAGED, CrashPoint.FIRST_OUTPUT_PUBLISHED],
 )
 def test_a_batch_is_never_compared_with_itself(workshop: Workshop, point: CrashPoint) -> None:
     """What a driver had staged of it when it died stays in the staging table beside what the next one stages."""

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 from tests.fixtures.continuations import go_on, plan_of
+from tests.fixtures.drill import first_of
 from tests.fixtures.streams_of_tables import writing
 from tests.fixtures.workshop import Workshop
 from tests.spark.runs.test_restored_checkpoints import set_back
@@ -95,6 +96,7 @@ def found(folder: Path) -> list[int]:
     return sorted(json.loads(line)["id"] for file in folder.rglob("*.json") for line in file.read_text().splitlines())
 
 
+@pytest.mark.full  # every run has it with a ledger that is as old
 def test_a_start_from_an_older_checkpoint_is_refused(workshop: Workshop) -> None:
     stream = declare_direct(workshop)
     feed(workshop, stream, 1, 2, 3)
@@ -118,9 +120,9 @@ def test_the_table_alone_shows_that_a_checkpoint_is_older(workshop: Workshop) ->
     assert ids(workshop, "target") == [1, 2, 3]
 
 
-@pytest.mark.parametrize("leaves_out", [False, pytest.param(True, marks=pytest.mark.full)])
+@pytest.mark.full  # every run refuses its start
+@pytest.mark.parametrize("leaves_out", [False, True])
 def test_an_older_checkpoint_is_not_continued(workshop: Workshop, *, leaves_out: bool) -> None:
-    """Every run has one of the two ways, which refuse it in one place."""
     stream = declare_direct(workshop)
     feed(workshop, stream, 1, 2, 3)
     set_back(workshop.checkpoint(stream), to=0)
@@ -129,6 +131,7 @@ def test_an_older_checkpoint_is_not_continued(workshop: Workshop, *, leaves_out:
         go_on(workshop, stream, leaves_out=leaves_out)
 
 
+@pytest.mark.full  # every run: `test_unmarked_ways_out.py`
 def test_a_target_that_was_rolled_back_is_noticed(workshop: Workshop) -> None:
     stream = declare_direct(workshop)
     feed(workshop, stream, 1)
@@ -197,6 +200,7 @@ def test_folders_are_not_taken_for_those_of_other_batches(workshop: Workshop, tm
     assert found(tmp_path / "lake") == [1, 2, 3]
 
 
+@pytest.mark.full  # every run has one in `test_direct_delivery.py`, without a continuation
 def test_a_batch_that_the_ledger_has_is_in_every_output(workshop: Workshop, tmp_path: Path) -> None:
     """Spark has not noted it as committed."""
     files, stream = with_files(workshop, tmp_path / "lake")
@@ -255,6 +259,7 @@ def test_a_batch_without_rows_hides_no_folder_behind_it(workshop: Workshop, tmp_
         feed(files, stream, 4)
 
 
+@pytest.mark.full  # every run repairs a generation that the ledger forgot
 def test_a_plan_that_cannot_be_read_is_repaired_beside_files(workshop: Workshop, tmp_path: Path) -> None:
     """The power failed before it was written to the disk."""
     files, stream = with_files(workshop, tmp_path / "lake", with_table=True)
@@ -268,7 +273,7 @@ def test_a_plan_that_cannot_be_read_is_repaired_beside_files(workshop: Workshop,
     assert ids(files, "first") == found(tmp_path / "lake") == [1, 2, 3]
 
 
-@pytest.mark.parametrize("kind", ["files", "delta"])
+@pytest.mark.parametrize("kind", first_of("files", "delta"))
 def test_an_output_shows_by_itself_that_ledger_and_checkpoint_are_older(
     workshop: Workshop, tmp_path: Path, kind: str
 ) -> None:
@@ -283,6 +288,7 @@ def test_an_output_shows_by_itself_that_ledger_and_checkpoint_are_older(
         feed(files, stream, 4)
 
 
+@pytest.mark.full  # every run: the one way out in `test_unmarked_ways_out.py`
 def test_a_table_beside_files_is_not_read_again_under_numbers_that_they_know(
     workshop: Workshop, tmp_path: Path
 ) -> None:

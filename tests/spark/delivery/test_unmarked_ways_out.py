@@ -56,6 +56,7 @@ def test_a_direct_target_that_was_rolled_back_has_one_way_out(workshop: Workshop
     assert "Set main back to its snapshot" in (refused.value.next_step or "")
 
 
+@pytest.mark.full  # every run counts the rows of one that was created again
 def test_rows_that_are_read_again_are_said_to_be_doubled_in_a_console(workshop: Workshop, tmp_path: Path) -> None:
     files, stream = with_files(workshop, tmp_path / "lake", with_table=True, console={})
     feed(files, stream, 1)
@@ -82,6 +83,7 @@ def test_rows_that_are_read_again_are_said_to_be_doubled_in_a_console(workshop: 
     assert plan.evidence["rows_doubled"] == 2
 
 
+@pytest.mark.full  # every run repairs one that the ledger forgot (`test_unmarked_outputs.py`)
 def test_a_torn_plan_of_a_direct_stream_is_repaired_and_doubles_nothing(workshop: Workshop) -> None:
     stream = declare_direct(workshop)
     feed(workshop, stream, 1, 2)
