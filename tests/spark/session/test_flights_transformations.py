@@ -74,6 +74,7 @@ def value(**changes: Any) -> bytes:
     return json.dumps(keys).encode()
 
 
+@pytest.mark.full  # every run: the demo, compared with another engine
 def test_a_record_is_read_as_a_flight(spark: SparkSession, transformations: ModuleType) -> None:
     flights, refused = silver(spark, transformations, [value()])
 

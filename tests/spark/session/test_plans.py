@@ -115,6 +115,7 @@ def declare_words(workshop: Workshop) -> str:
     return name
 
 
+@pytest.mark.full  # every run has the command below, with a row
 def test_a_preview_applies_the_transformation_to_a_few_rows_and_writes_nothing(workshop: Workshop) -> None:
     name = declare_words(workshop)
 
@@ -134,7 +135,7 @@ def test_a_preview_applies_the_transformation_to_a_few_rows_and_writes_nothing(w
     assert not workshop.checkpoint(name).exists()
 
 
-@pytest.mark.full  # every run has a preview of all rows
+@pytest.mark.full  # every run has the command below, with a row
 def test_a_preview_rejects_rows_ahead_of_the_clock_and_says_when_there_may_be_more(workshop: Workshop) -> None:
     name = declare_words(workshop)
     workshop.append("words", [{"id": 3, "word": "e", "at": datetime(2999, 1, 1, tzinfo=UTC)}])
