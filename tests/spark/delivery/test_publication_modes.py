@@ -40,7 +40,7 @@ def publications(workshop: Workshop) -> list[dict[str, str]]:
     return [summary for summary in found if "sluice.publication-key" in summary]
 
 
-@pytest.mark.full  # every run has a group of a continuous run
+@pytest.mark.full  # every run has groups without Spark (`test_overlapped_publication.py`)
 def test_batches_wait_and_become_visible_together(workshop: Workshop, stream_name: str) -> None:
     workshop.declare_table("target", COLUMNS)
     declare(workshop, stream_name, "SELECT id, word FROM records", publish_every="1 hour")
@@ -63,6 +63,7 @@ def test_batches_wait_and_become_visible_together(workshop: Workshop, stream_nam
     ]
 
 
+@pytest.mark.full  # every run puts files together without Spark (`test_publishing.py`)
 def test_a_group_is_one_commit_with_the_small_files_put_together(workshop: Workshop, stream_name: str) -> None:
     workshop.declare_table("target", COLUMNS)
     one_by_one = {"max_files_per_batch": 1}
