@@ -62,8 +62,9 @@ def test_a_killed_backfill_is_completed_by_the_next(step: CrashPoint, workshop: 
 
 @pytest.mark.parametrize(
     "steps",
-    [(CrashPoint.STAGED, CrashPoint.PUBLISHED), pytest.param(IN_A_BACKFILL, marks=pytest.mark.full)],
-    ids=["before and after the commit", "each step"],
+    # Every run fails before the commit in `test_work_intervals.py`.
+    [(CrashPoint.PUBLISHED,), pytest.param(IN_A_BACKFILL, marks=pytest.mark.full)],
+    ids=["after the commit", "each step"],
 )
 def test_an_error_at_any_step_leaves_nothing_half_visible(workshop: Workshop, steps: tuple[CrashPoint, ...]) -> None:
     stream = declare_read_stream(workshop)

@@ -73,8 +73,8 @@ def make_topic(workshop: Workshop) -> str:
     return name
 
 
-@pytest.mark.full  # every run: `test_any_history.py`
-def test_an_interval_is_read_from_the_topic_as_far_as_the_stream_had_read(workshop: Workshop, topic: str) -> None:
+def declare_read_topic(workshop: Workshop, topic: str) -> str:
+    """A stream that has read a topic in two runs, and rejected two records; it has not read one that came since."""
     stream = declare_topic_stream(workshop, topic, reads={"records": "at"})
     rows = rows_of_days()
     send(workshop, topic, [*rows[:12], row(900, day=6, word="bad")])
@@ -82,23 +82,38 @@ def test_an_interval_is_read_from_the_topic_as_far_as_the_stream_had_read(worksh
     workshop.run(stream)
     send(workshop, topic, rows[12:])
     workshop.run(stream)
+    assert len(workshop.rows(f"quarantine.{stream}")) == 2
+    send(workshop, topic, [row(999, day=6)])
+    return stream
+
+
+def test_an_interval_is_read_from_the_topic_as_far_as_the_stream_had_read(workshop: Workshop, topic: str) -> None:
+    stream = declare_read_topic(workshop, topic)
     quarantined = workshop.rows(f"quarantine.{stream}")
-    assert len(quarantined) == 2
-    send(workshop, topic, [row(999, day=6)])  # which the stream has not read
+    delete_days(workshop, "target")
+    before = marks(workshop, "target")
+
+    result = backfill(workshop, stream)
+
+    assert ids_by_duckdb(workshop) == [one["id"] for one in expected()]
+    assert (result.rows["read"], result.rows["published"], result.rows["quarantined"]) == (11, 9, 2)
+    assert workshop.rows(f"quarantine.{stream}") == quarantined
+    assert marks(workshop, "target") == before
+
+
+@pytest.mark.full  # every run has the backfill, and gaps in `test_backfill_sources.py`
+def test_gaps_in_what_was_read_of_a_topic_are_found_and_the_stream_reads_on(workshop: Workshop, topic: str) -> None:
+    stream = declare_read_topic(workshop, topic)
     delete_days(workshop, "target")
     workshop.append("target", [row(7, day=2, word="forged")])
-    before = marks(workshop, "target")
     assert [(gap.interval.start.day, gap.kind) for gap in search_gaps(workshop, stream).gaps] == [
         (2, GapKind.DIFFERENT),
         *((day, GapKind.MISSING) for day in (5, 6, 7)),
     ]
 
-    result = backfill(workshop, stream)
+    backfill(workshop, stream)
 
     assert ids_by_duckdb(workshop) == sorted([7, *(one["id"] for one in expected())])
-    assert (result.rows["read"], result.rows["published"], result.rows["quarantined"]) == (11, 9, 2)
-    assert workshop.rows(f"quarantine.{stream}") == quarantined
-    assert marks(workshop, "target") == before
     assert backfill(workshop, stream).state is BackfillState.UNCHANGED
     workshop.run(stream)
     assert 999 in ids_by_duckdb(workshop)
@@ -249,7 +264,7 @@ def test_a_topic_that_is_read_whole_must_have_every_record(workshop: Workshop, t
     )
 
 
-@pytest.mark.full  # every run: `test_topic_bounds.py`, and a history
+@pytest.mark.full  # every run: `test_topic_bounds.py`
 @pytest.mark.parametrize("policy", ["compact", "compact,delete"])
 def test_a_compacted_topic_is_refused(workshop: Workshop, topic: str, policy: str) -> None:
     """Kafka removes records in its middle; the first offset stays 0."""

@@ -220,6 +220,7 @@ def test_rows_without_a_time_cost_nothing_while_none_is_held_or_all_are_given(
     assert found == 0
 
 
+@pytest.mark.full  # every run has tables with values
 def test_a_table_of_times_alone_has_as_many_rows_twice_as_are_new(spark: SparkSession) -> None:
     def rows(*hours: int | None) -> DataFrame:
         times = [(None if hour is None else f"2013-01-05 {hour}:00",) for hour in hours]

@@ -39,7 +39,7 @@ from sluice_spark.work.item_work import ReachedOfItem
 
 AT_ONCE = 6  # half of them are computed together
 IN_THE_FULL_RUN = (CrashPoint.PUBLISHED,)
-"""Every run kills an application (`test_work_crashes.py`), and fails at two steps (`test_backfill_crashes.py`)."""
+"""Every run kills an application (`test_work_crashes.py`), and fails after a commit (`test_backfill_crashes.py`)."""
 
 OF_EACH_INTERVAL = (CrashPoint.CHECKED, CrashPoint.PUBLISHED, CrashPoint.RECORDED)
 IDS = sorted(row["id"] for row in expected())
