@@ -94,6 +94,7 @@ def test_a_wrong_call_ends_with_two(
     assert len(home.rows()) == 2
 
 
+@pytest.mark.full  # every run has it from a file
 def test_the_condition_may_come_from_stdin(home: Household, condition: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(condition.read_text()))
     assert ended(["table", "erase", home.name, "--where-file", "-", "--yes"]) == 0

@@ -64,6 +64,7 @@ def test_a_file_without_ids_is_found_by_an_earlier_name_and_named_before_anythin
     assert home.table().metadata.current_snapshot_id == before
 
 
+@pytest.mark.full  # every run: one that is
 def test_a_file_that_cannot_be_written_is_no_hindrance_without_such_rows(home: Household) -> None:
     home.declare()
     home.append((ANN, 1), ("Bob", 2))

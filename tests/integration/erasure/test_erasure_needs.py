@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.fixtures.drill import first_of
 from tests.fixtures.erasing import ANN, Household, home
 from tests.integration.erasure.test_erasure_refusals import refused
 
@@ -22,7 +23,7 @@ from sluice.publication.crash_points import CrashPoint
 __all__ = ["home"]
 
 
-@pytest.mark.parametrize("who", ["writer", "reader"])
+@pytest.mark.parametrize("who", first_of("writer", "reader"))
 def test_a_refresh_that_is_open(home: Household, who: str) -> None:
     home.declare(reads="skip")
     home.append((ANN, 1), ("Bob", 2))
@@ -44,7 +45,7 @@ def test_a_refresh_that_is_open(home: Household, who: str) -> None:
     assert refused(home) == []
 
 
-@pytest.mark.parametrize("who", ["writer", "reader"])
+@pytest.mark.parametrize("who", first_of("reader", "writer"))
 def test_a_backfill_that_has_not_ended(home: Household, who: str) -> None:
     home.declare(reads="skip")
     home.append((ANN, 1), ("Bob", 2))
@@ -73,7 +74,7 @@ def test_a_backfill_of_a_reader_that_begins_meanwhile(home: Household) -> None:
     assert len(home.table().snapshots()) == 3
 
 
-@pytest.mark.parametrize("is_moved", [False, True])
+@pytest.mark.parametrize("is_moved", first_of(True, False))  # every run: one that comes (`test_erasure_races.py`)
 def test_a_tag_that_comes_or_moves_meanwhile(home: Household, is_moved: bool) -> None:
     home.declare()
     first = home.append(("Bob", 2))
@@ -113,7 +114,7 @@ def test_what_looks_the_table_up_is_named(home: Household) -> None:
     assert seen.sources == (f"the table {home.writer}.inbox",)
 
 
-@pytest.mark.parametrize("by", ["tag", "snapshot_id"])
+@pytest.mark.parametrize("by", first_of("tag", "snapshot_id"))
 def test_a_state_that_a_stream_looks_up(home: Household, by: str) -> None:
     home.declare()
     first = home.append((ANN, 1), ("Bob", 2))
@@ -176,6 +177,7 @@ def test_a_file_that_the_table_gets_back_meanwhile_is_not_deleted(home: Househol
     assert (ANN, 1) in home.rows()
 
 
+@pytest.mark.full  # every run: a reader that passes the cut itself
 def test_a_compaction_behind_the_cut_needs_no_other_one(home: Household) -> None:
     home.declare(reads="skip")
     home.append((ANN, 1), ("Bob", 2))
@@ -192,7 +194,7 @@ def test_a_compaction_behind_the_cut_needs_no_other_one(home: Household) -> None
     assert home.rows() == [("Bob", 2), ("Carl", 3)]
 
 
-@pytest.mark.parametrize("by", ["snapshot", "time", "later", "table"])
+@pytest.mark.parametrize("by", ["snapshot", pytest.param("time", marks=pytest.mark.full), "later", "table"])
 def test_a_reader_that_is_to_begin_in_history_that_goes(home: Household, by: str) -> None:
     home.declare()
     first = home.append((ANN, 1), ("Bob", 2))

@@ -102,6 +102,7 @@ def test_a_stream_whose_declaration_cannot_be_read(home: Household) -> None:
     assert refused(home) == [RefusalReason.NOT_AT_REST]
 
 
+@pytest.mark.full  # every run: one where no row is found
 def test_a_file_that_cannot_be_searched(home: Household) -> None:
     home.declare()
     home.append((ANN, 1), ("Bob", 2))
@@ -120,6 +121,7 @@ def test_a_torn_file_also_where_no_row_is_found(home: Household) -> None:
     assert refused(home) == [RefusalReason.NOT_PROVABLE]
 
 
+@pytest.mark.full  # every run: one that gets a row meanwhile (`test_erasure_races.py`)
 def test_a_branch_with_commits_of_its_own(home: Household) -> None:
     home.declare()
     home.append(("Bob", 2))
@@ -130,6 +132,7 @@ def test_a_branch_with_commits_of_its_own(home: Household) -> None:
     assert refused(home) == [RefusalReason.OTHER_WRITERS]
 
 
+@pytest.mark.full  # every run: one that does so meanwhile
 def test_another_table_that_refers_to_such_a_file(home: Household) -> None:
     home.declare()
     home.append((ANN, 1), ("Bob", 2))
@@ -138,6 +141,7 @@ def test_another_table_that_refers_to_such_a_file(home: Household) -> None:
     assert refused(home) == [RefusalReason.OTHER_WRITERS]
 
 
+@pytest.mark.full  # every run: the command (`test_erasure_command.py`)
 def test_every_row_only_with_a_word_for_it(home: Household, tmp_path: Path) -> None:
     home.declare()
     home.append((ANN, 1), (ANN, 2))
@@ -165,6 +169,7 @@ def test_a_table_under_maintenance(home: Household) -> None:
     assert len(home.rows()) == 2
 
 
+@pytest.mark.full  # every run: one that comes later (`test_erasure_races.py`)
 def test_a_writer_that_comes_in_between_wins(home: Household) -> None:
     home.declare()
     home.append((ANN, 1), ("Bob", 2))
@@ -209,6 +214,7 @@ def test_a_file_that_is_written_meanwhile_is_found_at_the_end(home: Household, t
     assert home.raw(tmp=tmp_path) == [("Bob", 2)]
 
 
+@pytest.mark.full  # every run: `test_stale_metadata.py`
 @pytest.mark.parametrize("is_known", [True, False])
 def test_what_a_commit_under_way_has_written_stays(home: Household, is_known: bool) -> None:
     home.declare()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from pyiceberg.manifest import ManifestFile
+from tests.fixtures.drill import sampled
 from tests.fixtures.erasing import ANN, Died, Dying, Household, home
 from tests.fixtures.publication import Workbench
 
@@ -81,7 +82,7 @@ def name_of(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", sampled(LAYOUTS, ["sorted"], full=LAYOUTS))  # every run kills one of a plain table
 def test_rows_leave_every_file_and_others_stay(home: Household, tmp_path: Path, layout: str) -> None:
     home.declare(**LAYOUTS[layout])
     driver = furnish(home)
@@ -111,7 +112,8 @@ def test_rows_leave_every_file_and_others_stay(home: Household, tmp_path: Path, 
 
 def test_the_event_and_the_answer_hold_no_value(home: Household) -> None:
     home.declare()
-    furnish(home)
+    home.append((ANN, 1), ("Bob", 2))
+    home.throw_away(home.leave((ANN, 9)))
     erasure = home.erasure()
     said = f"{erasure.plan().as_json()}"
     done = erasure.erase()
@@ -124,6 +126,7 @@ def test_the_event_and_the_answer_hold_no_value(home: Household) -> None:
         assert "Brien" not in text
 
 
+@pytest.mark.full  # every run: the trash of an earlier table of the name
 def test_the_trash_knows_nothing_of_what_was_erased(home: Household) -> None:
     home.declare()
     furnish(home)
@@ -157,7 +160,7 @@ POINTS = [
 ]
 
 
-@pytest.mark.parametrize(("point", "times"), POINTS)
+@pytest.mark.parametrize(("point", "times"), sampled(POINTS, [(CrashPoint.RECORDED, 1)], full=POINTS))
 def test_a_killed_erasure_is_completed_by_the_next(
     home: Household, tmp_path: Path, point: CrashPoint, times: int
 ) -> None:
@@ -171,7 +174,7 @@ def test_a_killed_erasure_is_completed_by_the_next(
     assert driver.as_run(2).begin().batch == 1
 
 
-@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("times", sampled([1, 2], [2], full=[1]))
 def test_what_a_killed_commit_has_written_keeps_no_erasure_waiting(home: Household, tmp_path: Path, times: int) -> None:
     """Its manifests are of no state of the table, and a minute old. Those of another program stay for a day."""
     home.declare()
@@ -210,6 +213,7 @@ def test_a_reader_is_waited_for_and_nothing_goes_from_under_it(home: Household, 
     assert [one.snapshot_id for one in home.table().snapshots()] == [cut, home.head()]
 
 
+@pytest.mark.full  # every run waits for a reader, before which rows of others come
 def test_rows_that_come_while_a_reader_is_waited_for_go_as_well(home: Household, tmp_path: Path) -> None:
     home.declare(reads="skip")
     furnish(home)
@@ -226,6 +230,7 @@ def test_rows_that_come_while_a_reader_is_waited_for_go_as_well(home: Household,
     assert ANN not in {kind for kind, _ in home.raw(tmp=tmp_path)}
 
 
+@pytest.mark.full  # every run lets one that has started pass
 def test_a_reader_that_never_started_begins_with_what_is_left(home: Household, tmp_path: Path) -> None:
     home.declare(reads="fail")
     furnish(home)

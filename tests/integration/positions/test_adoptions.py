@@ -140,7 +140,7 @@ def test_what_was_taken_out_is_read_again_behind_the_mark_that_main_shows(
 
 
 @pytest.mark.parametrize("point", first_of(CrashPoint.COMMITTED, CrashPoint.BEGUN))
-@pytest.mark.parametrize("way", AdoptionWay)
+@pytest.mark.parametrize("way", first_of(AdoptionWay.UNDO, AdoptionWay.ACCEPT, AdoptionWay.REREAD))
 def test_an_adoption_that_was_killed_is_completed_by_typing_it_again(
     copier: Copier, way: AdoptionWay, point: CrashPoint, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -206,6 +206,7 @@ def test_a_mark_is_not_set_back_where_the_stream_could_not_read_again(
     assert copier.bench.mark().batch == 1
 
 
+@pytest.mark.full  # every run: `test_adoption_dangers.py`
 def test_a_table_that_was_created_again_is_accepted_and_neither_undone_nor_read_again(
     copier: Copier, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -228,6 +229,7 @@ def test_a_table_that_was_created_again_is_accepted_and_neither_undone_nor_read_
     assert typed(["stream", "repair", copier.stream, "--dry-run"], capsys)[0] == 0
 
 
+@pytest.mark.full  # every run: that of a rewind
 def test_the_form_of_the_on_call_adopts_the_table_of_a_stream_as_it_was_shown(copier: Copier) -> None:
     rolled_back(copier)
     deployment = load_deployment()

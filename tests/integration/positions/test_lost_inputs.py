@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from sqlalchemy import text
+from tests.fixtures.drill import first_of
 from tests.fixtures.publication import COLUMNS, Workbench
 from tests.integration.cli.test_operations import Copier, copier, typed
 from tests.integration.maintenance.conftest import offset
@@ -88,6 +89,7 @@ def test_how_much_is_lost_is_unknown_once_what_was_withdrawn_is_expired(
     assert "An unknown number of rows are read again, an unknown number are lost" in shown
 
 
+@pytest.mark.full  # every run: once it is expired
 def test_how_much_is_lost_is_unknown_where_nothing_shows_how_far_was_read(
     reading: Reading, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -123,6 +125,7 @@ def test_what_is_read_again_counts_also_where_the_checkpoint_stands_there_alread
     assert "Choose a later batch" in shown
 
 
+@pytest.mark.full  # every run: a rewind
 def test_an_adoption_counts_and_asks_what_is_read_again_also_where_no_repair_is_needed(
     reading: Reading, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -141,6 +144,7 @@ def test_an_adoption_counts_and_asks_what_is_read_again_also_where_no_repair_is_
     assert (code, "refused (source_gone)" in shown) == (1, True), shown
 
 
+@pytest.mark.full  # every run: a repair names it
 def test_a_batch_behind_which_its_source_was_rolled_back_names_the_one_before(
     reading: Reading, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -156,6 +160,7 @@ def test_a_batch_behind_which_its_source_was_rolled_back_names_the_one_before(
     assert reading.copier.bench.ids() == [1, 2]
 
 
+@pytest.mark.full
 def test_where_no_earlier_batch_can_be_reached_the_stream_continues_without_going_back(
     reading: Reading, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -174,7 +179,7 @@ def test_where_no_earlier_batch_can_be_reached_the_stream_continues_without_goin
     assert typed(["stream", "continue", stream, "--yes"], capsys)[0] == 0
 
 
-@pytest.mark.parametrize("is_ahead", [True, False])
+@pytest.mark.parametrize("is_ahead", first_of(True, False))
 def test_a_repair_names_the_rewind_where_its_source_was_rolled_back(
     reading: Reading, is_ahead: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:

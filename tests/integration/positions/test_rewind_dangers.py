@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import pytest
 import yaml
 from sqlalchemy import insert, select
+from tests.fixtures.drill import first_of
 from tests.fixtures.ledger_rows import recent_rule_results
 from tests.fixtures.publication import Workbench
 from tests.integration.cli.test_operations import Copier, copier
@@ -109,7 +110,7 @@ def test_a_rollback_by_somebody_that_took_out_no_other_rows_is_taken_in(
     require_rewound(copier)
 
 
-@pytest.mark.parametrize("is_rolled_back", [False, True])
+@pytest.mark.parametrize("is_rolled_back", first_of(True, False))
 @pytest.mark.parametrize("witness", ["ledger", "table"])
 def test_a_rejected_batch_is_not_read_again(
     copier: Copier, witness: str, is_rolled_back: bool, capsys: pytest.CaptureFixture[str]
@@ -152,7 +153,7 @@ def test_what_runs_is_stopped_first(copier: Copier, capsys: pytest.CaptureFixtur
     assert "refused (not_at_rest)" in refused(copier, capsys)
 
 
-@pytest.mark.parametrize("is_gone", [False, True])
+@pytest.mark.parametrize("is_gone", first_of(False, True))
 def test_an_input_that_is_another_one_since_is_not_read_again(
     copier: Copier, is_gone: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -296,6 +297,7 @@ def test_what_the_ledger_does_not_have_yet_stays_staged(copier: Copier, capsys: 
     assert [one.summary.key.batch for one in copier.bench.staged()] == [0]
 
 
+@pytest.mark.full  # every run: `test_states_taken_back.py`
 def test_copies_of_later_states_are_not_restored_afterwards(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
     """The batches of their numbers are read again, and their states may be others."""
     published(copier)
@@ -315,6 +317,7 @@ def test_copies_of_later_states_are_not_restored_afterwards(copier: Copier, caps
     assert list_copies(store) == (kept,)
 
 
+@pytest.mark.full  # every run: `test_states_taken_back.py`
 def test_what_is_published_and_cleared_goes_back_as_well(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
     """The usual state: nothing is staged any more."""
     published(copier)

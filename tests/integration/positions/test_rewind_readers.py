@@ -107,6 +107,7 @@ def test_a_refused_reader_keeps_all_where_they_are(chain: Chain, capsys: pytest.
     assert (chain.copier.bench.ids(), chain.bench.ids()) == ([1, 2, 10, 20], [1, 2, 10, 20, 100])
 
 
+@pytest.mark.full
 def test_a_reader_whose_every_batch_goes_is_not_taken_along(chain: Chain, capsys: pytest.CaptureFixture[str]) -> None:
     root = load_settings().pipelines / "ck" / chain.reader / "1"
     (root / "offsets/0").write_text((root / "offsets/1").read_text())
@@ -117,6 +118,7 @@ def test_a_reader_whose_every_batch_goes_is_not_taken_along(chain: Chain, capsys
     assert "--with-readers" not in shown
 
 
+@pytest.mark.full  # every run: one that died behind a reader
 def test_a_reader_that_died_half_way_behind_an_older_checkpoint_is_completed(
     chain: Chain, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -133,6 +135,7 @@ def test_a_reader_that_died_half_way_behind_an_older_checkpoint_is_completed(
     require_rewound(chain.copier)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("is_older", [True, False])
 def test_a_reader_is_not_asked_to_go_where_its_tables_are_not(
     chain: Chain, capsys: pytest.CaptureFixture[str], *, is_older: bool
@@ -174,8 +177,8 @@ def test_one_that_was_interrupted_behind_a_reader_is_completed(
     require_rewound(copier)
 
 
-def test_readers_are_left_or_taken_along(chain: Chain, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, errors = rewound(chain.copier, capsys, "--with-readers", "--leave-readers")
+def test_readers_are_left_or_taken_along(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, errors = rewound(copier, capsys, "--with-readers", "--leave-readers")
 
     assert (code, "--leave-readers and --with-readers exclude each other" in errors) == (2, True)
 

@@ -126,7 +126,8 @@ def test_stream_and_table_go_back_together_as_the_plan_says(copier: Copier, caps
             (CrashPoint.RECORDED, 1),
             *((CrashPoint.FILE_CHANGED, one) for one in range(1, FILES + 1)),
         ],
-        {(CrashPoint.CLEARED, 1), (CrashPoint.COMMITTED, 1), (CrashPoint.RECORDED, 1), (CrashPoint.FILE_CHANGED, 5)},
+        {(CrashPoint.COMMITTED, 1), (CrashPoint.FILE_CHANGED, 5)},
+        full={(CrashPoint.CLEARED, 1), (CrashPoint.RECORDED, 1)},
     ),
 )
 def test_a_rewind_that_was_killed_is_completed_by_typing_it_again(
@@ -145,7 +146,8 @@ def test_a_rewind_that_was_killed_is_completed_by_typing_it_again(
     require_rewound(copier)
 
 
-@pytest.mark.parametrize("has_commit", [True, pytest.param(False, marks=pytest.mark.full)])
+@pytest.mark.full  # every run: `test_states_taken_back.py`
+@pytest.mark.parametrize("has_commit", [True, False])
 def test_behind_an_older_copy_of_the_checkpoint_no_driver_starts_half_way(
     copier: Copier, capsys: pytest.CaptureFixture[str], *, has_commit: bool
 ) -> None:
@@ -244,6 +246,7 @@ def test_the_form_of_the_on_call_takes_a_stream_back_as_it_was_shown(copier: Cop
     require_rewound(copier)
 
 
+@pytest.mark.full  # every run: the form of the on-call
 def test_a_page_takes_a_stream_back_as_it_was_shown(copier: Copier) -> None:
     published(copier)
     declarations = load_declarations(load_settings().pipelines)

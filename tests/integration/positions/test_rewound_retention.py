@@ -50,6 +50,7 @@ def test_a_removal_of_old_rows_is_nothing_that_anybody_counts_on(
         assert removed_rows(table.properties) is None, "its rows are there again"
 
 
+@pytest.mark.full  # every run kills one without a removal
 def test_a_rewind_behind_a_removal_is_completed_where_it_was_killed(
     copier: Copier, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 from sqlalchemy import text as sql
+from tests.fixtures.drill import first_of
 from tests.integration.cli.test_operations import Copier, copier, typed
 from tests.integration.positions.test_adoption_dangers import set_back
 from tests.integration.positions.test_repair_commands import content, filled, folder
@@ -61,6 +62,7 @@ def set_back_to(copier: Copier, place: int, capsys: pytest.CaptureFixture[str]) 
         assert code == 0, errors
 
 
+@pytest.mark.full  # every run: the same after a rewind that was killed
 def test_copies_go_also_where_the_checkpoint_stands_there_already(
     copier: Copier, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -111,6 +113,7 @@ def test_a_copy_that_is_left_behind_by_an_interrupted_rewind_is_not_restored(
     assert ("Put the copy of" in shown) is (occurrence == 0), shown
 
 
+@pytest.mark.full  # every run: a rewind that was killed there, and a repair
 def test_copies_go_with_the_second_try_of_a_rewind(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
     """The checkpoint stands there already, and an older copy of the ledger does not know the later batches."""
     published_all(copier)
@@ -176,6 +179,7 @@ def test_copies_go_with_an_adoption_that_needs_no_repair(copier: Copier, capsys:
     assert [one.key.batch for one in recent_batches(copier.ledger, copier.stream, 9)] == [1, 0]
 
 
+@pytest.mark.full  # every run: with an adoption alone
 def test_copies_go_also_with_a_repair_behind_an_adoption(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
     published_all(copier)
     store = with_copy(copier)
@@ -220,7 +224,7 @@ def behind_a_copy(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
     assert left_to_replay(copier) == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("to", [0, 1])
+@pytest.mark.parametrize("to", first_of(1, 0))
 def test_a_rewind_takes_back_what_a_repair_has_left_to_run_again(
     copier: Copier, to: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -242,6 +246,7 @@ def test_a_rewind_into_what_is_left_to_run_again_is_refused(copier: Copier, caps
     assert "2 batches with 2 rows would be missing" in errors
 
 
+@pytest.mark.full  # every run: a rewind
 def test_so_does_a_repair_behind_a_table_that_was_set_back(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
     behind_a_copy(copier, capsys)
     copier.bench.clear()
@@ -268,6 +273,7 @@ def test_a_rewind_without_its_generation_in_the_ledger_is_refused(
     assert copier.bench.ids() == before
 
 
+@pytest.mark.full  # every run: a lost checkpoint
 def test_a_lost_state_of_which_there_is_a_copy_is_repaired_before_it_goes_back(
     copier: Copier, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -285,6 +291,7 @@ def test_a_lost_state_of_which_there_is_a_copy_is_repaired_before_it_goes_back(
     assert may_start(copier)
 
 
+@pytest.mark.full  # every run refuses it (`test_rewind_dangers.py`)
 def test_a_state_that_is_not_kept_so_far_back_asks_for_a_later_batch(
     copier: Copier, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -301,6 +308,7 @@ def test_a_state_that_is_not_kept_so_far_back_asks_for_a_later_batch(
     assert rewound(copier, capsys, "--yes", to=1)[0] == 0
 
 
+@pytest.mark.full  # every run counts without a copy
 def test_a_table_that_is_read_again_counts_the_copy_of_a_lost_state(
     copier: Copier, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -337,7 +345,7 @@ def forgotten(copier: Copier) -> None:
             connection.execute(sql(statement), {"s": copier.stream})
 
 
-@pytest.mark.parametrize("is_kept", [True, False])
+@pytest.mark.parametrize("is_kept", first_of(True, False))
 def test_a_forgotten_generation_is_written_back_also_where_the_state_is_lost(
     copier: Copier, is_kept: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
