@@ -202,7 +202,7 @@ def test_an_application_for_work_items_is_bound_to_its_process_and_its_end_is_re
         launcher.launch(application)
     assert launcher.observe(reborn(process)) is not ProcessState.ALIVE
 
-    assert launcher.stop(process, grace_seconds=30) is ProcessState.GONE
+    assert launcher.stop(process, grace_seconds=3) is ProcessState.GONE  # one that hears nothing is killed
 
     await_condition(lambda: find_application(ledger, application.run_id).state is ApplicationState.ENDED)
 

@@ -13,6 +13,8 @@ from uuid import uuid4
 import pytest
 import yaml
 from sqlalchemy import func, update
+from tests.fixtures.drill import sampled
+from tests.fixtures.erasing import drop_all_tables
 from tests.fixtures.left_behind import age, reset
 from tests.fixtures.publication import COLUMNS, CatalogPlace, Workbench
 from tests.fixtures.stack import Stack
@@ -235,7 +237,8 @@ def of_a_table(verb: str, *more: str) -> Callable[[Any], Scene]:
 
 
 def of_rows_to_erase(request: Any) -> Scene:
-    """A row of a table whose stream has left nothing staged."""
+    """A row of a table whose stream has left nothing staged. Every table of the catalog is looked at."""
+    drop_all_tables(open_catalog(request.getfixturevalue("services_environment").settings()))
     request.getfixturevalue("copier").bench.clear()
     return of_a_table("erase", "--where", "id = 1")(request)
 
@@ -266,6 +269,13 @@ SCENES: dict[OperationVerb, tuple[Stake, Callable[[Any], Scene]]] = {
     OperationVerb.REMOVE_ORPHANS: (Stake.NOTHING, of_a_table("remove-orphans")),
     OperationVerb.RESTORE_ORPHANS: (Stake.NOTHING, of_a_table("restore-orphans")),
 }
+
+EVERY_RUN = (
+    *(OperationVerb.CONTINUE, OperationVerb.CLEAN, OperationVerb.REJECT_BATCH, OperationVerb.RELEASE_BATCH),
+    *(OperationVerb.SEPARATE_BATCH, OperationVerb.BACKFILL, OperationVerb.REFRESH, OperationVerb.TAKE_BACK),
+    *(OperationVerb.ABANDON_REFRESH, OperationVerb.MAINTAIN, OperationVerb.ERASE, OperationVerb.RESTORE_ORPHANS),
+)
+"""The plans of the others are looked at where their commands are tested."""
 
 
 def typed(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
@@ -357,7 +367,7 @@ def test_a_command_that_was_interrupted_is_completed_by_typing_it_again(
     assert newest.ended_at is not None
 
 
-@pytest.mark.parametrize("verb", SCENES, ids=str)
+@pytest.mark.parametrize("verb", sampled(SCENES, EVERY_RUN, full=SCENES), ids=str)
 def test_a_verb_has_the_one_form_of_plan_and_asks_where_something_is_at_stake(
     verb: OperationVerb, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -119,6 +119,7 @@ def test_what_fails_ends_the_command_with_its_lines_and_the_code_of_its_error(
     assert states["2013-01-06"] in (WorkState.WITHDRAWN, WorkState.FAILED), "it is not waited for any more"
 
 
+@pytest.mark.full  # every run: `sluice work logs`
 def test_the_log_of_the_item_alone_is_shown_meanwhile(sluice: Sluice, say_answer: SayAnswer) -> None:
     say_answer(STREAM, failed("UnhealthyError"))
 
@@ -142,6 +143,7 @@ def test_gaps_are_printed_and_end_with_one(sluice: Sluice, say_answer: SayAnswer
     assert "1 of 2 intervals of silver.daily differ from the sources." in sluice(*GAPS)[1]
 
 
+@pytest.mark.full  # every run asks for a backfill
 def test_a_refresh_is_asked_for_with_its_days(sluice: Sluice, ledger: Ledger, say_answer: SayAnswer) -> None:
     say_answer(STREAM, failed("UsageError"))
 

@@ -72,9 +72,9 @@ def shell(run: RunObservation, log_file: Path, script: str, **environment: str) 
     ("script", "expected"),
     [
         ("exit 0", (RunState.FINISHED, 0, "finished")),
-        ("exit 3", (RunState.FAILED, 3, "exit code 3")),
+        pytest.param("exit 3", (RunState.FAILED, 3, "exit code 3"), marks=pytest.mark.full),
         ("kill -9 $$", (RunState.FAILED, -9, "killed by SIGKILL")),
-        ("exit 143", (RunState.FAILED, 143, "killed by SIGTERM")),
+        pytest.param("exit 143", (RunState.FAILED, 143, "killed by SIGTERM"), marks=pytest.mark.full),
         (
             "echo 'sluice: failed: DeliveryError: an older one' >&2; echo trace; "
             "echo 'sluice: failed: DeliveryError: table bronze.flights refuses' >&2; exit 1",
@@ -307,6 +307,7 @@ def _absent(ledger_url: str) -> Iterator[None]:
             connection.execute(text(f"ALTER DATABASE {url.database} ALLOW_CONNECTIONS true"))
 
 
+@pytest.mark.full
 def test_a_log_that_is_full_is_put_aside_while_its_driver_writes(
     launcher: LocalLauncher, run: RunObservation, log_file: Path
 ) -> None:

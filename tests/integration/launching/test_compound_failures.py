@@ -9,6 +9,8 @@
 | catalog and object store do not answer       | catalog_unreachable | the catalog is asked first                      |
 | JVM killed by the kernel, memory ran out     | out_of_memory       | the kernel's counter says so                    |
 | the same, attendant killed before            | out_of_memory       | as above                                        |
+
+Every run names the end of drivers that are killed beside their attendants without a JVM (`test_attendant.py`).
 """
 
 from __future__ import annotations
@@ -107,7 +109,7 @@ def start(ledger: Ledger, ledger_url: str, tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("situation", "reason"),
     [
-        ("waiting", Reason.DRIVER_KILLED),
+        pytest.param("waiting", Reason.DRIVER_KILLED, marks=pytest.mark.full),
         pytest.param("waiting_for_kafka", Reason.DRIVER_KILLED, marks=pytest.mark.drill),
         pytest.param("failed_for_a_full_disk", Reason.DISK_FULL, marks=pytest.mark.full),
     ],

@@ -85,9 +85,8 @@ def test_it_does_what_sluice_does(working: Ledger) -> None:
             connection.execute(text(f"DELETE FROM {table} WHERE false"))  # noqa: S608  # as above
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
+def test_it_changes_no_table(working: Ledger) -> None:
+    for statement in (
         "TRUNCATE sluice.events",
         "TRUNCATE sluice.runs",
         "DROP TABLE sluice.events",
@@ -98,14 +97,12 @@ def test_it_does_what_sluice_does(working: Ledger) -> None:
         "DROP SCHEMA sluice CASCADE",
         "CREATE OR REPLACE FUNCTION sluice.refuse_change_of_events() RETURNS trigger LANGUAGE sql AS 'SELECT 1'",
         "UPDATE sluice.alembic_version SET version_num = 'x'",
-    ],
-)
-def test_it_changes_no_table(working: Ledger, statement: str) -> None:
-    with (
-        pytest.raises(ProgrammingError, match=r"must be owner|permission denied"),
-        working.engine.begin() as connection,
     ):
-        connection.execute(text(statement))
+        with (
+            pytest.raises(ProgrammingError, match=r"must be owner|permission denied"),
+            working.engine.begin() as connection,
+        ):
+            connection.execute(text(statement))
 
 
 def run_of(ledger: Ledger, stream: str) -> RunObservation:

@@ -118,7 +118,7 @@ def test_who_looks_at_a_table_and_changes_it_reads_a_manifest_once(tables: Table
 
 
 def test_only_what_needs_spark_is_left(tables: Tables) -> None:
-    in_order = [tables.declare(f"in_order_{number}", files=2) for number in range(9)]
+    in_order = [tables.declare(f"in_order_{number}", files=2) for number in range(4)]
     due = [tables.declare(f"due_{number}", files=6, **BY_SPARK) for number in range(2)]
 
     left = tables.left_among(due[1], *in_order, due[0])
@@ -213,6 +213,7 @@ def test_a_commit_has_the_files_counted_again(tables: Tables) -> None:
     assert [(run.before.files, run.after.files) for run in tables.runs(name)] == [(5, 1), (3, 3)]
 
 
+@pytest.mark.full  # every run: `test_table_ranking.py`
 def test_beyond_the_budget_of_the_day_a_table_is_not_maintained(tables: Tables) -> None:
     first, second = tables.declare("first", files=9), tables.declare("second", files=5)
     declarations, a_day = load_declarations(tables.folder), timedelta(days=1)

@@ -124,6 +124,7 @@ def test_the_position_may_expire_before_the_snapshots_behind_it(
     assert [plan["evidence"][name] for name in ("way", "rows_read", "rows_left_out")] == ["exact", 4, 0]
 
 
+@pytest.mark.full  # every run names a short one
 def test_a_long_gap_is_named_from_a_few_metadata_files(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = place.append("rows", 40)
     for number in (20, 39):

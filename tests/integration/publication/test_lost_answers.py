@@ -15,6 +15,7 @@ from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.update import AssertTableUUID, SetDefaultSpecUpdate
 from requests import ConnectionError as RequestsConnectionError
 from sqlalchemy.exc import OperationalError
+from tests.fixtures.drill import first_of
 from tests.fixtures.publication import Workbench
 from tests.fixtures.stack import Stack
 from tests.fixtures.tampering import ALWAYS, Fault, FaultyProxy, Requirements, Updates, faulty_proxy, tampered
@@ -137,7 +138,7 @@ def test_a_commit_that_landed_is_recognised_whatever_the_gateway_answered(
 
 
 @BEHIND_A_CONNECTION
-@pytest.mark.parametrize("fault", [Fault.REPEATED, Fault.FAILED_AFTER])
+@pytest.mark.parametrize("fault", first_of(Fault.REPEATED, Fault.FAILED_AFTER))
 def test_every_commit_of_a_stream_behind_such_a_gateway(
     bench: Workbench, behind: Workbench, proxy: FaultyProxy, fault: Fault
 ) -> None:

@@ -15,7 +15,7 @@ from sluice.publication.checked_commit import RacePolicy
 from sluice.publication.crash_points import CrashPoint, Reached
 from sluice.publication.mark_moves import open_generation, reject_batch, take_over
 
-STOPPED_SECONDS = 5.0
+STOPPED_SECONDS = 2.0
 """How long a driver is stopped here; the drill stops one for more than a minute."""
 
 
@@ -176,6 +176,7 @@ def test_a_driver_that_was_stopped_between_check_and_commit_publishes_nothing(be
     assert bench.ids() == [1, 2]
 
 
+@pytest.mark.full
 def test_a_driver_that_was_stopped_and_that_was_not_replaced_goes_on(bench: Workbench) -> None:
     bench.stage(0, [1])
     with bench.process(0, signal_at_check=signal.SIGSTOP) as zombie:

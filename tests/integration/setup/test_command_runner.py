@@ -99,7 +99,10 @@ def test_program_that_hangs_is_ended() -> None:
 
 @pytest.mark.parametrize(
     "work",
-    ["for i in 1 2 3 4 5 6; do echo; sleep 0.3; done", "sh -c 'i=0; while [ $i -lt 4000000 ]; do i=$((i+1)); done'; :"],
+    [
+        "for i in 1 2 3 4 5 6; do echo; sleep 0.3; done",
+        pytest.param("sh -c 'i=0; while [ $i -lt 4000000 ]; do i=$((i+1)); done'; :", marks=pytest.mark.full),
+    ],
     ids=["it writes", "its child computes"],
 )
 def test_program_that_moves_may_take_as_long_as_it_needs(work: str) -> None:

@@ -29,6 +29,7 @@ from sluice.settings import FilesConnection, KafkaConnection, Settings
 from sluice.sources.kafka_clients import ClientSettings, client_settings
 from sluice.sources.kinesis_shards import TRIM_HORIZON, KinesisShards
 from sluice.sources.source_heads import SourceHeads
+from sluice.tables import catalog as catalog_module
 from sluice.tables.catalog import open_catalog
 
 
@@ -140,6 +141,7 @@ def test_services_that_are_away_make_the_lag_unknown_and_not_the_look_fail(
     settings: Settings, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sluice.sources.kafka_topics.ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(catalog_module, "_RETRIES", catalog_module._RETRIES.new(backoff_factor=0))
     away = settings.model_copy(
         update={
             "connections": {"flights_kafka": KafkaConnection(kind="kafka", bootstrap_servers="127.0.0.1:1")},

@@ -66,6 +66,7 @@ def test_a_shell_that_evaluates_the_export_has_every_variable(services_stack: St
     assert "SLUICE_STACK" not in json.loads(ended.stdout)
 
 
+@pytest.mark.full
 def test_the_snippets_work_as_they_are_pasted(services_stack: Stack, lakehouse: Catalog) -> None:
     code = sluice(services_stack, "stack", "credentials", "--show-secrets").output
     asked = 'print(s3.list_objects_v2(Bucket="landing")["Name"], len(producer.list_topics(timeout=20).brokers))'

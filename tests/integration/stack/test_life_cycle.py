@@ -94,6 +94,7 @@ def test_status_shows_what_runs_where(running: Stack) -> None:
     assert all(psutil.pid_exists(service["pid"]) for service in seen.values())
 
 
+@pytest.mark.full  # every run: `test_second_terminal.py`
 def test_a_second_up_changes_nothing(running: Stack) -> None:
     before = {name: service["pid"] for name, service in running.status().items()}
 
@@ -115,6 +116,7 @@ def test_the_log_of_a_service(running: Stack) -> None:
     assert (unknown.exit_code, "There is no log of 'redis'" in unknown.errors) == (2, True)
 
 
+@pytest.mark.full  # every run: `test_second_terminal.py`
 def test_a_dry_run_prints_the_plan_and_does_nothing(running: Stack, new_stack: Stack) -> None:
     before = {process.pid for process in processes_of(running)}
 
@@ -158,6 +160,7 @@ def test_up_replaces_a_service_that_hangs(running: Stack) -> None:
     assert before not in {process.pid for process in processes_of(running)}
 
 
+@pytest.mark.full
 def test_a_service_whose_first_answer_is_late_is_healthy(running: Stack) -> None:
     pid = running.status()["seaweedfs"]["pid"]
     os.kill(pid, signal.SIGSTOP)
@@ -170,6 +173,7 @@ def test_a_service_whose_first_answer_is_late_is_healthy(running: Stack) -> None
     assert (seen["running"], seen["healthy"], seen["detail"]) == (True, True, "")
 
 
+@pytest.mark.full
 def test_a_changed_setting_restarts_only_the_service_it_concerns(running: Stack) -> None:
     before = {name: service["pid"] for name, service in running.status().items()}
     with socket.socket() as probe:

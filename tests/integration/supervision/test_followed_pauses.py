@@ -317,6 +317,8 @@ def test_a_slow_airflow_leaves_time_for_the_drivers_and_comes_to_every_dag(
     for number in range(8):
         alerts = reconcile_all(supervisor, declared(*wanted), observe_dag=observe_dag, number=number, pass_seconds=2.0)
         assert {alert.reason for alert in alerts} <= {"never started"}, "every stream was reconciled"
+        if number and {stream.name for stream in wanted} <= set(asked):
+            break  # a crowded machine asks about fewer in a pass
     assert {stream.name for stream in wanted} <= set(asked)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.fixtures.drill import first_of
 from tests.fixtures.drivers import await_condition
 from tests.fixtures.ledger import PostgresServer, administer, running_postgres
 from tests.fixtures.ledger_rows import find_lease
@@ -87,7 +88,7 @@ def test_a_short_outage_stops_nothing_and_the_lease_is_renewed_afterwards(
     assert find_run(ledger, run.run_id).state is RunState.RUNNING
 
 
-@pytest.mark.parametrize("fault", ["stopped", "hanging"])
+@pytest.mark.parametrize("fault", first_of("hanging", "stopped"))
 def test_a_long_outage_stops_the_run_while_it_may_still_publish_and_then_no_more(
     server: PostgresServer, ledger: Ledger, run: RunObservation, fault: str
 ) -> None:

@@ -29,6 +29,7 @@ from sluice.ledger.held_batches import HeldBatch, find_held, hold_batch
 from sluice.ledger.run_values import DesiredState
 from sluice.operations import OperationVerb
 from sluice.publication.held_decisions import plan_decision
+from sluice.tables import catalog
 from sluice_airflow.tasks import control_task
 from sluice_airflow.tasks.control_task import ANSWER_LIVES, REQUEST_LIVES, carry_out, carry_out_approved, show_plan
 
@@ -46,6 +47,7 @@ def run(
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("SLUICE_CATALOG__OAUTH2_SERVER_URI", "http://127.0.0.1:1/v1/oauth/tokens")
     monkeypatch.setattr(control_task, "_RECORDED_WITHIN_SECONDS", 0.1)
+    monkeypatch.setattr(catalog, "_RETRIES", catalog._RETRIES.new(backoff_factor=0))  # no service answers
     current_generation(ledger, "flights", checkpoints_root=(tmp_path / "checkpoints").as_uri())
     set_desired_state(ledger, "flights", DesiredState.STOPPED, requested_by="a test")
     dag_run = SimpleNamespace(run_id="r", triggering_user_name="whoever")
