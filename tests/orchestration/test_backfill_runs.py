@@ -25,6 +25,7 @@ def intervals(airflow: RunningAirflow) -> dict[str, str]:
     return {run["data_interval_start"][:10]: run["state"] for run in runs}
 
 
+@pytest.mark.full  # every run: three days that share an application
 def test_a_backfill_has_one_run_for_each_day_and_nothing_is_scheduled(airflow: RunningAirflow) -> None:
     airflow.wait(lambda: airflow.client.get(f"/api/v2/dags/{DAG}").is_success, within_seconds=180)
     dag = airflow.get(f"dags/{DAG}")
@@ -105,6 +106,7 @@ def test_the_runs_of_a_backfill_share_an_application_and_each_shows_its_own_resu
     assert (result["rows"], result["snapshot"]) == (INTERVAL_ROWS, str(2**60 + 1))
 
 
+@pytest.mark.full  # every run: a lost checkpoint is red, with its words
 def test_a_failed_interval_is_red_with_its_own_words(airflow: RunningAirflow) -> None:
     dag = "filled_in__backfill"
     tell_drivers(airflow.behaviours, "filled_in", Behaviour(fails_with="SchemaError: the word is no number."))

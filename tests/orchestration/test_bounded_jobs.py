@@ -143,6 +143,7 @@ def test_tables_with_nothing_due_take_no_task_and_no_application(
         assert asked_by.count(f"airflow: table_maintenance, {run}") == 1, "what was observed is recorded"
 
 
+@pytest.mark.full  # every run chooses tables of `table_maintenance`
 def test_only_the_chosen_table_is_checked(airflow: RunningAirflow) -> None:
     airflow.unpause("data_quality")
     run = airflow.trigger("data_quality", tables=["gold.first"])
@@ -159,7 +160,7 @@ def test_a_table_that_does_not_exist_cannot_be_chosen(airflow: RunningAirflow) -
         airflow.trigger("table_maintenance", tables=["gold.absent"])
 
 
-@pytest.mark.full  # every run: an interval that failed (`test_backfill_runs.py`)
+@pytest.mark.full  # every run: a lost checkpoint is red, with its words
 def test_bad_data_is_red_with_the_reason_and_is_not_tried_again(airflow: RunningAirflow) -> None:
     reason = "Table gold.second: expect_column_values_to_not_be_null(id) does not hold. Report: /reports/gold.html"
     tell_drivers(airflow.behaviours, "gold.second", Behaviour(fails_with=f"UnhealthyError: {reason}"))

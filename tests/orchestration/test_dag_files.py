@@ -144,6 +144,7 @@ def test_before_a_task_runs_only_its_own_dag_is_built(tmp_path: Path) -> None:
     assert [seen.dags for seen in parsed] == [["one", "two"], ["two"], ["three"]]
 
 
+@pytest.mark.full  # every run: `test_a_broken_declaration_is_a_red_dag_that_shows_file_and_line`
 def test_a_broken_file_hides_no_valid_stream(tmp_path: Path) -> None:
     for table in ("bronze.flights", "silver.flights", "silver.other"):
         write_table(tmp_path, table)

@@ -1,4 +1,8 @@
-"""Whatever one declaration holds, Airflow's database has the DAGs of all others: real DAG files, stored for real."""
+"""Whatever one declaration holds, Airflow's database has the DAGs of all others: real DAG files, stored for real.
+
+Every run has a broken declaration beside all DAGs of its Airflow (`test_bounded_jobs.py`), and what the database
+refuses (`test_storable_dags.py`).
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,8 @@ from tests.fixtures.declaration_mutations import SOUND_DAGS, write_mutation, wri
 from tests.fixtures.sample_declarations import write_continuous_stream, write_incremental_stream, write_table
 
 from sluice.declarations.stream_declaration import PLATFORM_DAGS
+
+pytestmark = pytest.mark.full
 
 EXPECTED = frozenset((*SOUND_DAGS, *PLATFORM_DAGS))
 MUTATIONS = 60

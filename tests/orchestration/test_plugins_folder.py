@@ -9,6 +9,8 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
+
 from sluice.settings import project_root
 
 SCAN = """\
@@ -19,7 +21,8 @@ print(json.dumps({"modules": sorted(sys.modules), "errors": get_import_errors()}
 """
 
 
-def scan() -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def seen() -> dict[str, Any]:
     """What a process of Airflow has imported when it has loaded its plugins, and what went wrong."""
     environment = {**os.environ, "AIRFLOW__CORE__PLUGINS_FOLDER": str(project_root() / "plugins")}
     command = [sys.executable, "-c", SCAN]
@@ -27,17 +30,16 @@ def scan() -> dict[str, Any]:
     return dict(json.loads(scanned.stdout.splitlines()[-1]))
 
 
-def test_airflow_loads_no_module_of_ours_under_a_second_name() -> None:
+def test_airflow_loads_no_module_of_ours_under_a_second_name(seen: dict[str, Any]) -> None:
     plugins = project_root() / "plugins"
     ours = {file.stem for file in (plugins / "sluice_airflow").rglob("*.py")} - {"__init__"}
     assert {"composition", "stream_trigger", "table_jobs"} <= ours
-    seen = scan()
     assert seen["errors"] == {}
     assert ours & set(seen["modules"]) == set()
 
 
-def test_what_dag_files_need_is_imported_before_airflow_forks() -> None:
+def test_what_dag_files_need_is_imported_before_airflow_forks(seen: dict[str, Any]) -> None:
     files = [file.read_text() for file in (project_root() / "dags").glob("*.py")]
     needed = set(re.findall(r"^from (sluice[\w.]*) import", "\n".join(files), re.MULTILINE))
     assert needed
-    assert needed <= set(scan()["modules"])
+    assert needed <= set(seen["modules"])

@@ -34,6 +34,7 @@ def test_pausing_a_dag_drains_its_stream_and_unpausing_lets_it_go_on(
     run, dag_run = started(airflow, "paused")
     paused_at = time.monotonic()
     airflow.patch("dags/paused", {"is_paused": True})
+    airflow.trigger(RECONCILER)  # it looks now instead of at the next minute
     ended = await_ended(airflow, "paused")
     drained_seconds = time.monotonic() - paused_at
     with capsys.disabled():
@@ -51,7 +52,7 @@ def test_pausing_a_dag_drains_its_stream_and_unpausing_lets_it_go_on(
     assert find_desired_state(airflow.ledger, "paused").effective_state is DesiredState.RUNNING
 
 
-@pytest.mark.full  # every run marks one successful
+@pytest.mark.full  # every run: a pause, and marks in `test_triggers.py`
 def test_marking_the_task_failed_stops_the_stream_after_its_batch_until_the_dag_is_unpaused(
     airflow: RunningAirflow,
 ) -> None:
@@ -68,7 +69,7 @@ def test_marking_the_task_failed_stops_the_stream_after_its_batch_until_the_dag_
     assert runs_since(airflow.ledger, run) == 1
 
 
-@pytest.mark.full  # every run has the mark with a later unpausing
+@pytest.mark.full  # every run: a pause with a later unpausing
 def test_unpausing_at_once_lets_a_stream_go_on_whose_task_was_marked_failed(airflow: RunningAirflow) -> None:
     run, dag_run = started(airflow, "marked_briefly")
     airflow.mark("marked_briefly", TASK, dag_run, "failed")
@@ -79,6 +80,7 @@ def test_unpausing_at_once_lets_a_stream_go_on_whose_task_was_marked_failed(airf
     assert runs_since(airflow.ledger, run) == 1
 
 
+@pytest.mark.full  # every run: a pause, and marks in `test_triggers.py`
 def test_marking_the_task_successful_stops_the_stream_until_a_task_of_it_is_cleared(airflow: RunningAirflow) -> None:
     run, dag_run = started(airflow, "marked_well")
     airflow.mark("marked_well", TASK, dag_run, "success")

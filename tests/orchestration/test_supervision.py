@@ -110,6 +110,7 @@ def test_a_run_that_is_triggered_by_hand_starts_no_second_driver(airflow: Runnin
     assert lives(run)
 
 
+@pytest.mark.full  # every run: at once, and then not (`killed` of `test_pages_in_browser.py`)
 def test_a_killed_driver_is_started_again_by_the_same_task_at_once_and_the_next_time_after_a_wait(
     airflow: RunningAirflow,
 ) -> None:

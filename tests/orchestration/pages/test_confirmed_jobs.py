@@ -79,7 +79,7 @@ def mark_as_published(airflow: RunningAirflow, stream: str) -> Table:
     return table
 
 
-@pytest.mark.full  # every run refuses one that is declared otherwise, by the same DAG
+@pytest.mark.full  # every run refuses one that is declared otherwise
 def test_maintenance_is_run_by_its_dag_for_the_person_and_the_one_table(
     as_admin: httpx.Client, airflow: RunningAirflow
 ) -> None:
@@ -177,6 +177,7 @@ def test_maintenance_that_is_declared_otherwise_needs_another_approval(
     airflow.wait(lambda: of(shown_by(as_admin, plan)) == of(shown), within_seconds=30)
 
 
+@pytest.mark.full  # every run: maintenance that is declared otherwise
 def test_a_backfill_of_rows_that_are_computed_otherwise_needs_another_approval(
     as_admin: httpx.Client, airflow: RunningAirflow
 ) -> None:

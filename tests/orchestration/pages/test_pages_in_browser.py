@@ -24,7 +24,7 @@ from sluice.ledger.quality_checks import (
     record_quality,
 )
 from sluice.ledger.run_values import RunObservation
-from sluice.ledger.runs import newest_run
+from sluice.ledger.runs import newest_run, recent_runs
 
 SECONDS = 1000
 LOOKS: tuple[Literal["light", "dark"], ...] = ("light", "dark")
@@ -69,6 +69,8 @@ def killed(airflow: RunningAirflow) -> RunObservation:
         return run is not None and run.run_id == second.run_id and not run.is_live
 
     airflow.wait(has_ended, within_seconds=90)
+    assert [one.run_id for one in recent_runs(airflow.ledger, "paged", limit=9)] == [second.run_id, first.run_id]
+    assert len(airflow.runs("paged")) == 1, "the same task has started both"
     return second
 
 
@@ -305,6 +307,7 @@ def test_from_the_red_task_three_clicks_lead_to_the_release_of_a_held_batch(
     let_go(airflow.ledger, held.key)
 
 
+@pytest.mark.full  # every run: three clicks to a held batch
 def test_from_the_red_task_two_clicks_lead_to_the_broken_rule_and_its_values(
     airflow: RunningAirflow, browser: Browser, red_task: str
 ) -> None:

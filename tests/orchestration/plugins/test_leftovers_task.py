@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from tests.fixtures.left_behind import age, contents, reset
-from tests.orchestration.plugins.test_maintenance_task import Place, place, stack
+from tests.orchestration.plugins.test_maintenance_task import Place, place
 
 from sluice.ledger.events import EventSubject, recent_events
 from sluice_airflow.dag_builders.platform_dags import LEFTOVERS_TASK, ledger_upkeep_dag
 
-__all__ = ["place", "stack"]
+__all__ = ["place"]
 
 
 def test_the_nightly_task_removes_what_is_due_and_leaves_what_is_not(place: Place) -> None:

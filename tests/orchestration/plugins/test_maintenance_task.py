@@ -13,7 +13,7 @@ import pytest
 from airflow.sdk import DAG, Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 from tests.fixtures.sample_declarations import write_continuous_stream, write_table
-from tests.fixtures.stack import Stack, stack_in
+from tests.fixtures.stack import Stack
 
 from sluice.declarations.load_declarations import load_declarations
 from sluice.ledger.applications import recent_applications
@@ -57,14 +57,6 @@ class Place:
     def asked(self) -> list[str]:
         """The tables whose maintenance was asked of the queue."""
         return [item.subject for item, _ in find_items(self.ledger, limit=10)]
-
-
-@pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """A lakehouse and a ledger."""
-    with stack_in(tmp_path_factory.mktemp("stack") / "data") as stack:
-        stack.up(("postgres", "seaweedfs"))
-        yield stack
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from tests.fixtures.drivers import await_applications_end, await_condition
 from tests.fixtures.sample_declarations import write_table
 
 from sluice.failure_reasons import Failure, FailureReason, describe_failure, next_step
-from sluice.ledger.applications import beat, begin_application, bind_application, end_application, recent_applications
+from sluice.ledger.applications import beat, begin_application, bind_application, recent_applications
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import EventSubject, recent_events
 from sluice.ledger.work_items import claim, end_item, find_items, observe_item, withdraw_items
@@ -138,7 +139,13 @@ def test_the_command_line(seen: Path, tmp_path: Path, ledger: Ledger) -> None:
     )
 
 
-def test_secrets_travel_in_the_environment_and_in_no_argument_template_or_trigger(seen: Path, ledger: Ledger) -> None:
+def test_secrets_travel_in_the_environment_and_in_no_argument_template_or_trigger(
+    seen: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An application gets those of the deployment, and none of Airflow's."""
+    names = ("AIRFLOW__API_AUTH__JWT_SECRET", "AIRFLOW__API__SECRET_KEY", "AIRFLOW_CONN_OTHER", "_AIRFLOW_ANY")
+    for name in names:
+        monkeypatch.setenv(name, "Pl4nted-of-airflow")
     task = task_of()
     trigger, _ = waits(lambda: task.execute(Context()))
     await_condition(seen.exists)
@@ -148,15 +155,6 @@ def test_secrets_travel_in_the_environment_and_in_no_argument_template_or_trigge
     assert PLANTED_SECRET not in repr([getattr(task, field) for field in task.template_fields])
     assert PLANTED_SECRET not in repr(trigger.serialize())
     assert PLANTED_SECRET not in repr(find_items(ledger, limit=9))
-
-
-def test_an_application_gets_nothing_of_airflows_secrets(seen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ("AIRFLOW__API_AUTH__JWT_SECRET", "AIRFLOW__API__SECRET_KEY", "AIRFLOW_CONN_OTHER", "_AIRFLOW_ANY")
-    for name in names:
-        monkeypatch.setenv(name, "Pl4nted-of-airflow")
-    waits(lambda: task_of().execute(Context()))
-    await_condition(seen.exists)
-    written = json.loads(seen.read_text())
     assert [name for name, value in written["environment"].items() if "Pl4nted-of-airflow" in value] == []
     assert [name for name in written["environment"] if "AIRFLOW" in name and written["environment"][name]] == []
     assert all(os.environ[name] for name in names), "the task itself needs them"
@@ -192,13 +190,15 @@ def test_it_fails_with_the_words_of_its_item(seen: Path, ledger: Ledger) -> None
 
 
 def test_a_table_that_stays_red_is_new_once_and_ends_once(seen: Path, ledger: Ledger) -> None:
-    """By the night's runs of a DAG, with an application each: whoever is paged by new alerts is paged once."""
+    """By the night's runs of a DAG: whoever is paged by new alerts is paged once."""
     alerts = []
+    application, item, kwargs = working_application(ledger, task := task_of(run_id="manual__0"), Context())
     for number, state in enumerate((WorkState.FAILED, WorkState.FAILED, WorkState.DONE, WorkState.FAILED)):
-        task = task_of(run_id=f"manual__{number}")
-        application, item, kwargs = working_application(ledger, task, Context())
+        if number:
+            task = task_of(run_id=f"manual__{number}")
+            _, kwargs = waits(partial(task.execute, Context()))
+            (item,) = claim(ledger, application, lambda waiting: waiting)
         assert end_item(ledger, item, application, state, failure="sluice: failed: LakehouseError: no")
-        end_application(ledger, application, reason="idle")
         if state is WorkState.DONE:
             task.look_again(Context(), **kwargs)
             continue
