@@ -50,6 +50,7 @@ def test_the_declaration_that_would_help_is_printed(table: str, capsys: pytest.C
     assert "sort_order:\n- column: id\nmaintenance:\n  compaction:\n    strategy: sort\n" in said
 
 
+@pytest.mark.full
 def test_the_answer_for_a_program(table: str, capsys: pytest.CaptureFixture[str]) -> None:
     document = answer(["table", "layout", table, "--where", "id = 500", "--where", "id < 990"], capsys)
 
@@ -59,6 +60,7 @@ def test_the_answer_for_a_program(table: str, capsys: pytest.CaptureFixture[str]
     assert document["sample"] == {**document["sample"], "rows": FILES * ROWS, "files": FILES}
 
 
+@pytest.mark.full  # every run measures those that are given
 def test_declared_conditions_are_measured_without_being_given(
     table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -70,6 +72,7 @@ def test_declared_conditions_are_measured_without_being_given(
     assert document["suggested"]["sort_order"] == [{"column": "id"}]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("words", "said"),
     [

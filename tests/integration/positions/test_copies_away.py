@@ -89,6 +89,7 @@ def forget(copier: Copier) -> None:
             connection.execute(sql(f"DELETE FROM {table} WHERE stream = :stream"), {"stream": copier.stream})  # noqa: S608  # names of this test
 
 
+@pytest.mark.full  # every run: neither
 def test_copies_count_where_the_ledger_has_the_generation_and_not_what_it_keeps(
     copier: Copier, capsys: pytest.CaptureFixture[str]
 ) -> None:

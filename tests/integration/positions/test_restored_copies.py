@@ -153,6 +153,7 @@ def test_behind_an_older_copy_the_next_run_is_left_the_batches_between_of_the_sa
     assert (code, "the batches 1 to 2 are still to be run again" in errors) == (2, True), errors
 
 
+@pytest.mark.full
 def test_the_newest_copy_is_shown_for_a_stream_with_state(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["stream", "show", copier.stream]
     assert "of its state" not in typed(words, capsys)[1]

@@ -98,6 +98,7 @@ def test_a_rollback_that_took_rows_of_others_out_is_adopted_first(
     assert f"`sluice table adopt {copier.bench.output.target} --undo --dry-run`" in shown
 
 
+@pytest.mark.full  # every run: one that did
 def test_a_rollback_by_somebody_that_took_out_no_other_rows_is_taken_in(
     copier: Copier, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -146,6 +147,7 @@ def test_a_held_batch_is_decided_about_first(copier: Copier, capsys: pytest.Capt
     assert "refused (batch_held)" in refused(copier, capsys)
 
 
+@pytest.mark.full  # every run: before a repair (`test_repair_commands.py`)
 def test_what_runs_is_stopped_first(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
     published(copier)
     admit_run(copier.ledger, stream=copier.stream, mode="incremental", declaration_digest="d", launched_by="a test")
@@ -189,6 +191,7 @@ def test_state_that_is_not_kept_so_far_back_refuses(copier: Copier, capsys: pyte
     assert "refused (not_provable): The checkpoint of" in refused(copier, capsys)
 
 
+@pytest.mark.full
 def test_a_batch_beyond_the_newest_one_is_not_called_expired(
     copier: Copier, capsys: pytest.CaptureFixture[str]
 ) -> None:
