@@ -111,7 +111,7 @@ def application(case: LauncherCase, ledger: Ledger, tmp_path: Path) -> LaunchReq
     )
 
 
-def test_a_launched_driver_lives_and_the_ledger_knows_its_process(
+def test_a_launched_driver_lives_the_ledger_knows_its_process_and_a_second_launch_is_refused(
     launcher: Launcher, ledger: Ledger, run: RunObservation, ask: Ask
 ) -> None:
     request = ask(run)
@@ -120,14 +120,10 @@ def test_a_launched_driver_lives_and_the_ledger_knows_its_process(
     known = find_run(ledger, run.run_id)
     assert (known.process, known.log_file, known.state) == (process, request.log_file, RunState.LAUNCHING)
 
-
-def test_of_two_launches_for_one_run_the_second_is_refused(
-    launcher: Launcher, ledger: Ledger, run: RunObservation, ask: Ask
-) -> None:
-    process = launcher.launch(ask(run))
     with pytest.raises(LaunchError, match="has a process already"):
         launcher.launch(ask(run))
-    _await_alive(launcher, process)
+
+    assert launcher.observe(process) is ProcessState.ALIVE
     assert find_run(ledger, run.run_id).process == process
 
 
@@ -140,7 +136,7 @@ def test_nothing_is_started_for_a_run_that_has_ended(
     assert find_run(ledger, run.run_id).process is None
 
 
-def test_a_stopped_driver_is_gone_and_its_end_is_recorded(
+def test_a_stopped_driver_is_gone_its_end_is_recorded_and_another_stop_does_nothing(
     case: LauncherCase, launcher: Launcher, ledger: Ledger, run: RunObservation, ask: Ask
 ) -> None:
     process = launcher.launch(ask(run))
@@ -149,6 +145,7 @@ def test_a_stopped_driver_is_gone_and_its_end_is_recorded(
     assert launcher.observe(process) is ProcessState.GONE
     ended = await_end(ledger, run.run_id)
     assert (ended.state, ended.exit_code) == (RunState.FAILED, case.asked_exit_code)
+    assert launcher.stop(process, grace_seconds=10) is ProcessState.GONE
 
 
 def test_a_driver_that_ignores_the_request_is_killed(
@@ -163,13 +160,7 @@ def test_a_driver_that_ignores_the_request_is_killed(
     assert await_end(ledger, run.run_id).exit_code == -9
 
 
-def test_stopping_what_is_gone_does_nothing(launcher: Launcher, run: RunObservation, ask: Ask) -> None:
-    process = launcher.launch(ask(run))
-    launcher.stop(process, grace_seconds=10)
-    assert launcher.stop(process, grace_seconds=10) is ProcessState.GONE
-
-
-def test_a_process_id_that_was_given_to_another_is_not_the_driver(
+def test_a_process_of_another_start_or_of_another_host_is_not_the_driver(
     launcher: Launcher, run: RunObservation, ask: Ask
 ) -> None:
     process = launcher.launch(ask(run))
@@ -179,12 +170,6 @@ def test_a_process_id_that_was_given_to_another_is_not_the_driver(
     launcher.stop(reborn(process), grace_seconds=0)
     assert launcher.observe(process) is ProcessState.ALIVE
 
-
-def test_a_driver_of_another_host_is_unknown_and_never_touched(
-    launcher: Launcher, run: RunObservation, ask: Ask
-) -> None:
-    process = launcher.launch(ask(run))
-    _await_alive(launcher, process)
     elsewhere: ProcessIdentity = replace(process, host="another-host")
     assert launcher.observe(elsewhere) is ProcessState.UNKNOWN
     assert launcher.stop(elsewhere, grace_seconds=0) is ProcessState.UNKNOWN

@@ -14,14 +14,11 @@ from tests.contracts.test_launcher import (
     ask,
     launcher,
     run,
-    test_a_driver_of_another_host_is_unknown_and_never_touched,
     test_a_driver_that_ignores_the_request_is_killed,
-    test_a_launched_driver_lives_and_the_ledger_knows_its_process,
-    test_a_process_id_that_was_given_to_another_is_not_the_driver,
-    test_a_stopped_driver_is_gone_and_its_end_is_recorded,
+    test_a_launched_driver_lives_the_ledger_knows_its_process_and_a_second_launch_is_refused,
+    test_a_process_of_another_start_or_of_another_host_is_not_the_driver,
+    test_a_stopped_driver_is_gone_its_end_is_recorded_and_another_stop_does_nothing,
     test_nothing_is_started_for_a_run_that_has_ended,
-    test_of_two_launches_for_one_run_the_second_is_refused,
-    test_stopping_what_is_gone_does_nothing,
 )
 from tests.fixtures.drivers import await_condition
 from tests.yarn.single_node import SingleNodeYarn
@@ -40,14 +37,11 @@ __all__ = [  # the contract's cases and fixtures, which pytest finds in this mod
     "ask",
     "launcher",
     "run",
-    "test_a_driver_of_another_host_is_unknown_and_never_touched",
     "test_a_driver_that_ignores_the_request_is_killed",
-    "test_a_launched_driver_lives_and_the_ledger_knows_its_process",
-    "test_a_process_id_that_was_given_to_another_is_not_the_driver",
-    "test_a_stopped_driver_is_gone_and_its_end_is_recorded",
+    "test_a_launched_driver_lives_the_ledger_knows_its_process_and_a_second_launch_is_refused",
+    "test_a_process_of_another_start_or_of_another_host_is_not_the_driver",
+    "test_a_stopped_driver_is_gone_its_end_is_recorded_and_another_stop_does_nothing",
     "test_nothing_is_started_for_a_run_that_has_ended",
-    "test_of_two_launches_for_one_run_the_second_is_refused",
-    "test_stopping_what_is_gone_does_nothing",
 ]
 
 DRIVER = str(Path(__file__).with_name("driver.py"))

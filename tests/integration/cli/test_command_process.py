@@ -82,6 +82,7 @@ def test_family_is_imported_without_the_others() -> None:
     assert imported == "sluice.cli.stack_verbs"
 
 
+@pytest.mark.full  # every run: a family
 def test_a_verb_is_imported_without_what_only_others_need() -> None:
     ours = {f"sluice.cli.{module}" for module in modules()}
     _, imported = imported_by("stream", "start", "--help", of={*ours, "pandas", "pyarrow"})

@@ -129,6 +129,7 @@ def test_the_log_of_the_item_alone_is_shown_meanwhile(sluice: Sluice, say_answer
     assert "a line of its neighbour" not in errors
 
 
+@pytest.mark.full  # every run prints what a backfill and a failure say
 def test_gaps_are_printed_and_end_with_one(sluice: Sluice, say_answer: SayAnswer) -> None:
     gap = Gap(interval=DAYS[0], kind=GapKind.MISSING, expected_rows=5, held_rows=0)
     searched = Interval(start=DAYS[0].start, end=DAYS[1].end)

@@ -33,6 +33,7 @@ def rename(catalog: Catalog, table: str, old: str, new: str) -> None:
         update.rename_column(old, new)
 
 
+@pytest.mark.full  # every run: `test_rewritten_bytes.py`
 def test_values_in_a_dictionary_of_arrow_leave_no_byte(home: Household) -> None:
     home.declare()
     table = home.table()
@@ -47,6 +48,7 @@ def test_values_in_a_dictionary_of_arrow_leave_no_byte(home: Household) -> None:
     assert not any(ANN.encode() in content for _, content in home.files(home.name))
 
 
+@pytest.mark.full  # every run: `test_file_columns.py`
 def test_a_file_without_ids_is_found_by_an_earlier_name_and_named_before_anything_is_written(home: Household) -> None:
     home.declare()
     home.append(("Bob", 2))
@@ -64,7 +66,7 @@ def test_a_file_without_ids_is_found_by_an_earlier_name_and_named_before_anythin
     assert home.table().metadata.current_snapshot_id == before
 
 
-@pytest.mark.full  # every run: one that is
+@pytest.mark.full  # every run: `test_erasure_plan.py`
 def test_a_file_that_cannot_be_written_is_no_hindrance_without_such_rows(home: Household) -> None:
     home.declare()
     home.append((ANN, 1), ("Bob", 2))
