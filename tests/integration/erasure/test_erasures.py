@@ -160,14 +160,14 @@ POINTS = [
 ]
 
 
-@pytest.mark.parametrize(("point", "times"), sampled(POINTS, [(CrashPoint.RECORDED, 1)], full=POINTS))
+@pytest.mark.parametrize("died_at", sampled(POINTS, [(CrashPoint.RECORDED, 1)], full=POINTS))
 def test_a_killed_erasure_is_completed_by_the_next(
-    home: Household, tmp_path: Path, point: CrashPoint, times: int
+    home: Household, tmp_path: Path, died_at: tuple[CrashPoint, int]
 ) -> None:
     home.declare()
     driver = furnish(home)
     with pytest.raises(Died):
-        home.erasure(reached=Dying(point, times)).erase()
+        home.erasure(reached=Dying(*died_at)).erase()
     assert [row for row in home.rows() if row[0] != ANN] == sorted(OTHERS, key=repr)
     home.erasure().erase()
     require_erased(home, tmp_path)
