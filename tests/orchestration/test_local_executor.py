@@ -35,6 +35,8 @@ def executor() -> Iterator[RevokingLocalExecutor]:
     yield executor
     for worker in list(executor.workers.values()):  # one that has a task would try for long to reach Airflow's API
         end(worker)
+    while not executor.activity_queue.empty():  # nor is there to be work for another one
+        executor.activity_queue.get()
     executor.sync()
     executor.end()
 
