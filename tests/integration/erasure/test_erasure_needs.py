@@ -94,6 +94,7 @@ def test_a_tag_that_comes_or_moves_meanwhile(home: Household, is_moved: bool) ->
     assert home.rows() == [("Bob", 2)]
 
 
+@pytest.mark.full  # every run: `test_erasure_plan.py`
 def test_a_reader_that_runs_and_has_no_offsets_yet(home: Household) -> None:
     home.declare(reads="skip")
     home.append((ANN, 1), ("Bob", 2))

@@ -86,6 +86,7 @@ def test_a_reader_that_stops_at_an_overwrite(home: Household) -> None:
     assert refused(home) == []
 
 
+@pytest.mark.full  # every run: `test_erasure_plan.py`
 def test_a_reader_whose_position_is_unknown(home: Household) -> None:
     home.declare(reads="skip")
     home.append((ANN, 1), ("Bob", 2))

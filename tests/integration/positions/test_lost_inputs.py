@@ -107,6 +107,7 @@ def test_how_much_is_lost_is_unknown_where_nothing_shows_how_far_was_read(
     assert "An unknown number of rows are read again, an unknown number are lost" in shown, shown + errors
 
 
+@pytest.mark.full  # every run: `test_taken_back.py`
 def test_what_is_read_again_counts_also_where_the_checkpoint_stands_there_already(
     reading: Reading, capsys: pytest.CaptureFixture[str]
 ) -> None:

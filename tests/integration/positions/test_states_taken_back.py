@@ -345,7 +345,8 @@ def forgotten(copier: Copier) -> None:
             connection.execute(sql(statement), {"s": copier.stream})
 
 
-@pytest.mark.parametrize("is_kept", first_of(True, False))
+@pytest.mark.full  # every run: `test_repair_commands.py`
+@pytest.mark.parametrize("is_kept", [True, False])
 def test_a_forgotten_generation_is_written_back_also_where_the_state_is_lost(
     copier: Copier, is_kept: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
