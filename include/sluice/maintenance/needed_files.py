@@ -66,15 +66,12 @@ def find_needed_files(catalog: Catalog, names: Collection[str], *, target: str) 
     LakehouseError: when a table or a manifest cannot be read. Nothing may be removed then.
     """
     search = _Search(wanted=frozenset(names))
-    seen: set[Identifier] = set()
 
     def look_into(identifier: Identifier) -> None:
         search.look_into_newest(catalog, identifier, target=target)
 
-    while found := set(_tables_of(catalog)) - seen:  # a table may get another name meanwhile
-        seen |= found
-        for _ in _for_each(look_into, found, but=target):
-            pass
+    for _ in _for_each(catalog, look_into, but=target):
+        pass
     newest = require_table(catalog, target)
     search.look_into(newest, with_deleted=True)
     for lost in _lost_states(newest):
@@ -84,7 +81,7 @@ def find_needed_files(catalog: Catalog, names: Collection[str], *, target: str) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherTable:
-    """A table of the catalog, and those of some files that any snapshot of it lists."""
+    """A table of the catalog, in the state that was looked into, and those of some files that any snapshot lists."""
 
     table: Table
     listed: frozenset[str]
@@ -100,13 +97,13 @@ def other_tables(catalog: Catalog, names: Collection[str], *, target: str) -> It
 
     def look_at(identifier: Identifier) -> OtherTable | None:
         search = _Search(wanted=frozenset(names))
-        if (table := load_table(catalog, identifier)) is None:
-            return None
         if names:
-            search.look_into_newest(catalog, identifier, target=target)
-        return OtherTable(table=table, listed=frozenset(search.found))
+            table = search.look_into_newest(catalog, identifier, target=target)
+        else:
+            table = load_table(catalog, identifier)
+        return None if table is None else OtherTable(table=table, listed=frozenset(search.found))
 
-    yield from filter(None, _for_each(look_at, set(_tables_of(catalog)), but=target))
+    yield from filter(None, _for_each(catalog, look_at, but=target))
 
 
 def has_lost_states(table: Table) -> bool:
@@ -139,13 +136,16 @@ def _tables_of(catalog: Catalog, within: Identifier = ()) -> Iterator[Identifier
             yield from _tables_of(catalog, namespace)
 
 
-def _for_each(look: Callable[[Identifier], _Seen], tables: Collection[Identifier], *, but: str) -> Iterator[_Seen]:
-    """Look at several tables at a time, and at those of one namespace of files on their way before those of the next.
-    but: the name of a table that is left out."""
-    others = sorted((one for one in tables if ".".join(one) != but), key=_place)
+def _for_each(catalog: Catalog, look: Callable[[Identifier], _Seen], *, but: str) -> Iterator[_Seen]:
+    """Look at all tables, several at a time, and at those of one namespace of files on their way before those of the
+    next. but: the name of a table that is left out."""
+    seen: set[Identifier] = set()
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        for _, together in groupby(others, key=lambda one: _place(one)[0]):
-            yield from pool.map(look, together)
+        while found := set(_tables_of(catalog)) - seen:  # a table may get another name meanwhile
+            seen |= found
+            others = sorted((one for one in found if ".".join(one) != but), key=_place)
+            for _, together in groupby(others, key=lambda one: _place(one)[0]):
+                yield from pool.map(look, together)
 
 
 _PRUNES = "write.metadata.delete-after-commit.enabled"
@@ -204,21 +204,22 @@ class _Search:
     found: set[str] = field(default_factory=set)
     read: set[str] = field(default_factory=set)
 
-    def look_into_newest(self, catalog: Catalog, identifier: Identifier, *, target: str) -> None:
-        """Look into a table, and again when its metadata went meanwhile: staging tables are cleared every second."""
-        for left in reversed(range(_MOST_LOOKS)):
-            table = load_table(catalog, identifier)
-            if table is None:
-                return
+    def look_into_newest(self, catalog: Catalog, identifier: Identifier, *, target: str) -> Table | None:
+        """Look into a table, and again when its metadata went meanwhile: staging tables are cleared every second.
+        Returns the state that was looked into; none of a table that is gone."""
+        left = _MOST_LOOKS
+        while (table := load_table(catalog, identifier)) is not None:
+            left -= 1
             try:
                 self.look_into(table, with_deleted=False)
                 if table.properties.get(STAGING_TARGET) == target:
                     for lost in _lost_states(table):
                         self.look_into(lost, with_deleted=False, is_lost=True)
-                return
+                break
             except LakehouseError as error:
                 if not left or not isinstance(error.__cause__, FileNotFoundError):
                     raise
+        return table
 
     def look_into(self, table: Table, *, with_deleted: bool, is_lost: bool = False) -> None:
         """Look into all snapshots of a table. is_lost: those whose manifests are gone cannot come back."""
