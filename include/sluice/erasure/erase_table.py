@@ -19,28 +19,25 @@ from pyiceberg.table import Table
 
 from sluice.erasure.cut_history import HistoryLook, commit_cut, erase_rows, expire_before_cut, is_cut, live_files
 from sluice.erasure.erasure_plan import ErasureSeen, backfill_refusal, is_behind, plan_erasure
-from sluice.erasure.file_columns import key_of
 from sluice.erasure.judged_metadata import judge_metadata, listed_in, unsearched_files
 from sluice.erasure.listed_files import listed_keys
 from sluice.erasure.observe_erasure import ErasureLook, ErasureObserver
 from sluice.erasure.searched_files import FileSearch, Found, PlacedFile, spoken
 from sluice.erasure.stale_metadata import needed_elsewhere, stale_metadata
+from sluice.erasure.trashed_files import forget_trashed, names_of, with_origins
 from sluice.errors import LakehouseError, UnhealthyError
 from sluice.ledger.connection import database_time
 from sluice.ledger.events import REQUESTED, WRITE, Actor, Event, EventAction, EventSubject, record_event
 from sluice.ledger.locks import maintenance_lock
 from sluice.maintenance.file_rewrite import CommitConflictError
-from sluice.maintenance.file_trash import forget_files, removals_in
 from sluice.maintenance.needed_files import other_tables
 from sluice.operations import OperationPlan
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.mark_moves import settle_merges_of_table
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.publication.staging_table import newest_token
-from sluice.publication.write_folders import data_folder
 from sluice.stored_keys import ERASED, TOKEN
 from sluice.tables.declared_tables import require_table
-from sluice.tables.stored_files import StoredFolder
 
 ErasurePlan = OperationPlan[ErasureSeen]
 
@@ -219,29 +216,24 @@ class TableErasure:
 
     def _require_unneeded(self, look: ErasureLook) -> None:
         """Look again, right before the first file is deleted."""
-        kept = self._kept(look)
-        table = require_table(self.observer.catalog, self.name)  # as it is after that search; branches list files, too
-        if not kept or listed_in(table, look.found.keys):
-            raise LakehouseError(
-                f"Meanwhile {self.name} refers to a file with such rows again. No file was deleted.",
-                next_step="Look who added it, and repeat the command.",
-            )
-        for one in other_tables(self.observer.catalog, look.found.names, target=self.name):
-            if listed := one.listed and listed_in(one.table, look.found.keys):
+        kept, keys = self._kept(look), with_origins(look.table, look.found)
+        for one in other_tables(self.observer.catalog, names_of(keys), target=self.name):
+            if listed := one.listed and listed_in(one.table, keys):
                 raise LakehouseError(
                     f"Meanwhile {'.'.join(one.table.name())} refers to {len(listed)} files with such rows.",
                     next_step="Look who added them. No file was deleted; repeat the command after that.",
                 )
+        table = require_table(self.observer.catalog, self.name)  # last: a file may come to it from another table
+        if not kept or listed_in(table, keys):  # branches list files, too
+            raise LakehouseError(
+                f"Meanwhile {self.name} refers to a file with such rows again. No file was deleted.",
+                next_step="Look who added it, and repeat the command.",
+            )
 
     def _delete_rows(self, look: ErasureLook) -> None:
         """Delete every file with rows that are meant; those of the trash leave its lists before. Metadata goes after
         that: it shows the next erasure which files were listed, and that there is something to do."""
-        folder = StoredFolder.at(look.table.io, data_folder(look.table.metadata))
-        trashed = [one for one, _ in look.found.meant if one.is_in_trash]
-        gone = {one.key.removeprefix(f"{key_of(folder.location)}/") for one in trashed}
-        for trash in sorted({place.partition("/")[0] for place in gone}):  # an earlier table of its name had another
-            for removal in removals_in(folder, trash):
-                forget_files(folder, removal, gone)
+        forget_trashed(look.table, look.found)
         for one, _ in look.found.meant:
             self._delete(one)
 

@@ -20,13 +20,14 @@ from sluice.erasure.file_columns import key_of
 from sluice.erasure.judged_metadata import JudgedMetadata, judge_metadata, listed_in, unsearched_files
 from sluice.erasure.listed_files import keys_of_ended_commits, keys_of_ended_runs, listed_keys
 from sluice.erasure.searched_files import FileSearch, Found, PlacedFile, folders_of, lies_within, spoken
+from sluice.erasure.trashed_files import names_of, with_origins
 from sluice.ledger.backfill_attempts import running_attempts
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.refreshes import all_refreshes, kept_shadows
 from sluice.ledger.runs import live_streams
 from sluice.ledger.table_writers import LONGEST_WRITE
 from sluice.maintenance.maintained_tables import named_pins, named_tags, unreadable_streams
-from sluice.maintenance.needed_files import has_lost_states, other_tables
+from sluice.maintenance.needed_files import OtherTable, other_tables, was_set_back
 from sluice.maintenance.observed_retention import outdated_runs
 from sluice.maintenance.pin_plan import Knowledge
 from sluice.maintenance.row_retention import stands_at
@@ -90,11 +91,11 @@ class ErasureObserver:
         LakehouseError, LedgerError: when something cannot be read.
         """
         before = require_table(self.catalog, name)
-        found = search.look(before, staging := tuple(self._staging(name)))
+        found = search.look(before, staging := self._staging(name))
         writers, readers = tuple(self._writers(name)), self.readers_of(name, before)
-        others, table = tuple(self._others(name, before, staging, found)), require_table(self.catalog, name)
-        states = (before, table, *staging)
-        listed, needed = self._listed(name, found, states), _needed_of_unread(found, states)
+        around, table = self._around(name, before, found), require_table(self.catalog, name)
+        states = (before, table, *staging, *(staged := _staging_among(around, name)))  # these as after the search
+        listed, needed = self._listed(name, found, states), _needed_of_unread(found, states, around)
         now = observe_table(table, name=name, small_file_bytes=1, now=database_time(self.ledger))
         judged = judge_metadata(before, staging, found, after=table)
         dropped = self.dropped(before, found)
@@ -117,15 +118,15 @@ class ErasureObserver:
             doubtful=judged.doubtful + sum(one.is_doubtful for one in dropped),
             **self._of_dropped(dropped),
             unlisted=tuple(self._unlisted(table, found, judged, listed)),
-            staged=tuple(".".join(one.name()) for one in staging if _has_live_files(one)),
+            staged=tuple(".".join(one.name()) for one in staged if live_files(one)),
             to_cut=judged.to_cut,
-            writers=tuple(self._blocking([one.name for one in writers], table)),
+            writers=self.refusals_of_writers(name, table),
             readers=readers,
             backfilled=tuple(self._backfilled(one.reader.stream for one in readers)),
             waiting=tuple(self._waiting(now, readers)),
             shadows=tuple(self._shadows(now)),
-            others=others,
-            lost=tuple(".".join(one.name()) for one in (table, *staging) if has_lost_states(one)),
+            others=tuple(_others(name, before, staging, found, around)),
+            lost=tuple(".".join(one.name()) for one in (table, *staging) if was_set_back(self.catalog, one.name())),
             takes_every_row=every_row,
             **self._named_along(name, writers, readers, searched_quarantines),
         )
@@ -244,21 +245,13 @@ class ErasureObserver:
             ),
         }
 
-    def _staging(self, name: str) -> Iterator[Table]:
-        for one in other_tables(self.catalog, (), target=name):
-            if one.table.properties.get(STAGING_TARGET) == name:
-                yield one.table
+    def _staging(self, name: str) -> tuple[Table, ...]:
+        return _staging_among(other_tables(self.catalog, (), target=name), name)
 
-    def _others(self, name: str, table: Table, staging: Collection[Table], found: Found) -> Iterator[str]:
-        """The tables that list a file with such rows in a newest state that stays, or lie in a folder of this one or of
-        its staging tables, maybe with metadata alone."""
-        folders = [one.location for one in folders_of(table, staging)]
-        for one in other_tables(self.catalog, found.names, target=name):
-            if one.table.properties.get(STAGING_TARGET) == name:
-                continue
-            refers = one.listed and listed_in(one.table, found.keys)  # other files may have these names
-            if refers or lies_within(one.table, folders):
-                yield ".".join(one.table.name())
+    def _around(self, name: str, table: Table, found: Found) -> tuple[OtherTable, ...]:
+        """The other tables, each with the files of these that it may list: with such rows, or not to be searched."""
+        names = names_of(with_origins(table, found).union(one.key for one, _ in found.unread))
+        return tuple(other_tables(self.catalog, names, target=name))
 
     def _writers(self, name: str) -> Iterator[LoadedStream]:
         for _, loaded in sorted(self.declarations.streams.items()):
@@ -318,9 +311,10 @@ class ErasureObserver:
             if is_lost and one.reader.knowledge is Knowledge.NOT_STARTED:
                 yield str(one)
 
-    def _blocking(self, writers: Collection[str], table: Table) -> Iterator[Refusal]:
-        store = self.settings.object_store
-        yield from refusals_of_writers(self.ledger, self.declarations, writers, table, object_store=store)
+    def refusals_of_writers(self, name: str, table: Table) -> tuple[Refusal, ...]:
+        """What of the streams that write a table blocks an erasure. table: freshly loaded."""
+        store, streams = self.settings.object_store, [one.name for one in self._writers(name)]
+        return tuple(refusals_of_writers(self.ledger, self.declarations, streams, table, object_store=store))
 
     @staticmethod
     def _unsearched(writers: Collection[LoadedStream], searched: Collection[str]) -> Iterator[str]:
@@ -331,15 +325,33 @@ class ErasureObserver:
         return self.declarations.streams[stream].declaration.tables_written
 
 
+def _others(
+    name: str, table: Table, staging: Collection[Table], found: Found, around: Iterable[OtherTable]
+) -> Iterator[str]:
+    """The tables that list a file with such rows in a newest state that stays, or lie in a folder of this one or of its
+    staging tables, maybe with metadata alone."""
+    folders, keys = [one.location for one in folders_of(table, staging)], with_origins(table, found)
+    for one in around:
+        if one.table.properties.get(STAGING_TARGET) == name:
+            continue
+        refers = one.listed and listed_in(one.table, keys)  # other files may have these names
+        if refers or lies_within(one.table, folders):
+            yield ".".join(one.table.name())
+
+
 def _doomed(now: TableObservation, kept: Collection[int]) -> list[ReferenceObservation]:
     """The tags and branches that go with snapshots."""
     return [one for one in now.references if one.snapshot_id not in kept and one.name != "main"]
 
 
-def _needed_of_unread(found: Found, states: Iterable[Table]) -> frozenset[str]:
-    """The keys of the files that could not be searched and to which a snapshot refers."""
-    keys = {one.key for one, _ in found.unread}
-    return frozenset[str]().union(*(listed_in(one, keys) for one in states)) if keys else frozenset[str]()
+def _staging_among(tables: Iterable[OtherTable], name: str) -> tuple[Table, ...]:
+    return tuple(one.table for one in tables if one.table.properties.get(STAGING_TARGET) == name)
+
+
+def _needed_of_unread(found: Found, states: Iterable[Table], around: Iterable[OtherTable]) -> frozenset[str]:
+    """The keys of the files that could not be searched and to which a snapshot refers, also one of another table."""
+    keys, every = {one.key for one, _ in found.unread}, (*states, *(one.table for one in around if one.listed))
+    return frozenset[str]().union(*(listed_in(one, keys) for one in every)) if keys else frozenset[str]()
 
 
 def _limits(table: Table) -> tuple[str, ...]:
@@ -354,10 +366,6 @@ def _is_forked(one: ReferenceObservation, now: TableObservation) -> bool:
 
 def _distinct(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(set(names)))
-
-
-def _has_live_files(staging: Table) -> bool:
-    return bool(live_files(staging))
 
 
 def _placed(table: Table, found: Found) -> Iterator[MeantFile]:

@@ -94,11 +94,6 @@ class Found:
         """The keys of the files with rows that are to be erased."""
         return frozenset(file.key for file, _ in self.meant)
 
-    @property
-    def names(self) -> frozenset[str]:
-        """Their names without folders, by which other tables are asked: too many are found rather than too few."""
-        return frozenset(file.name for file, _ in self.meant)
-
 
 @dataclass(slots=True, kw_only=True)
 class FileSearch:

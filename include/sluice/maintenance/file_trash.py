@@ -144,13 +144,14 @@ def restore_files(folder: StoredFolder, removals: Sequence[Removal], *, reached:
 
 
 def forget_files(folder: StoredFolder, removal: Removal, places: Collection[str]) -> None:
-    """Take copies off the list of a removal, before they are deleted for good. places: of the copies.
+    """Take files off the list of a removal, before they are deleted for good. places: of the copies, or where the files
+    lay: a removal that was killed lists files that it has not moved.
 
     Raises
     ------
     LakehouseError: when the object store refuses.
     """
-    kept = tuple(file for file in removal.files if removal.copy_of(file) not in places)
+    kept = tuple(file for file in removal.files if {removal.copy_of(file), file.place}.isdisjoint(places))
     if len(kept) < len(removal.files):
         folder.write(f"{removal.folder}/{_LIST}", _list_of(replace(removal, files=kept)))
 

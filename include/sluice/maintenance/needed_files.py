@@ -106,9 +106,20 @@ def other_tables(catalog: Catalog, names: Collection[str], *, target: str) -> It
     yield from filter(None, _for_each(catalog, look_at, but=target))
 
 
-def has_lost_states(table: Table) -> bool:
-    """Whether metadata of a table lies beside its line of commits: the catalog was set back, and it may be needed."""
-    return next(_lost_states(table), None) is not None
+def was_set_back(catalog: Catalog, identifier: Identifier) -> bool:
+    """Whether metadata of a table lies beside its line of commits: the catalog was set back, and it may be needed. What
+    is committed while the folder is listed lies there, too, so that two looks at one state have to find it.
+
+    Raises
+    ------
+    LakehouseError: when the table or such metadata cannot be read.
+    """
+    seen: str | None = None
+    while (table := load_table(catalog, identifier)) is not None and next(_lost_states(table), None) is not None:
+        if seen == table.metadata_location:
+            return True
+        seen = table.metadata_location
+    return False
 
 
 def whole_since(metadata: TableMetadata) -> datetime | None:

@@ -164,6 +164,35 @@ def test_a_table_that_lies_in_the_folder(home: Household) -> None:
     assert RefusalReason.OTHER_WRITERS in refused(home)
 
 
+def test_a_file_in_the_trash_that_another_table_lacks(home: Household, tmp_path: Path) -> None:
+    """An orphan removal that was killed brings it back when it is repeated."""
+    home.declare()
+    home.append(("Bob", 2))
+    (file,) = left = home.leave((ANN, 9), ("Carl", 8))
+    other = home.bench.catalog.load_table(f"{home.writer}.copies")
+    with other.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
+        append.append_data_file(file)
+    home.throw_away(left)
+    assert refused(home) == [RefusalReason.OTHER_WRITERS]
+    assert ("Carl", 8) in home.raw(tmp=tmp_path)
+    home.bench.catalog.drop_table(f"{home.writer}.copies")
+    home.erasure().erase()
+    assert home.raw(tmp=tmp_path) == [("Bob", 2)]
+
+
+def test_a_file_that_cannot_be_searched_and_that_another_table_needs_is_not_to_be_deleted(home: Household) -> None:
+    home.declare()
+    home.append((ANN, 1), ("Bob", 2))
+    (file,) = home.leave(("Carl", 8))
+    other = home.bench.catalog.load_table(f"{home.writer}.copies")
+    with other.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
+        append.append_data_file(file)
+    with home.table().io.new_output(file.file_path).create(overwrite=True) as sink:
+        sink.write(b"PAR1 half a file")
+    (refusal,) = home.erasure().plan().refusals
+    assert (refusal.reason, "Delete none" in refusal.next_step) == (RefusalReason.NOT_PROVABLE, True)
+
+
 def test_a_file_that_the_table_gets_back_meanwhile_is_not_deleted(home: Household, tmp_path: Path) -> None:
     home.declare()
     home.append((ANN, 1), ("Bob", 2))

@@ -4,16 +4,18 @@ Spark."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from tests.fixtures.drill import first_of
 from tests.fixtures.erasing import ANN, Household, home
 
+from sluice.erasure import erase_table
 from sluice.erasure.row_test import condition_of
 from sluice.erasure.searched_files import FileSearch, Found
 from sluice.errors import LakehouseError, UnpublishableError
@@ -21,6 +23,7 @@ from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import admit_run, record_end, record_process
 from sluice.ledger.table_writers import LONGEST_WRITE
 from sluice.maintenance.file_rewrite import CommitConflictError
+from sluice.maintenance.needed_files import OtherTable, other_tables
 from sluice.operations import RefusalReason
 from sluice.processes.driver_processes import identity_of
 from sluice.publication.crash_points import CrashPoint
@@ -38,7 +41,7 @@ class Interrupted(FileSearch):
     """A search during one of which something happens. at: which. does: what."""
 
     at: int
-    does: Callable[[], None]
+    does: Callable[[], object]
     searches: int = 0
 
     def look(self, table: Table, others: Iterable[Table] = (), *, afresh: bool = False) -> Found:
@@ -50,7 +53,7 @@ class Interrupted(FileSearch):
         return found
 
 
-def interrupted(home: Household, does: Callable[[], None], *, at: int = OF_PASSING) -> None:
+def interrupted(home: Household, does: Callable[[], object], *, at: int = OF_PASSING) -> None:
     """Erase, while something is done during a search."""
     test = condition_of(f"kind = '{ANN.replace(chr(39), chr(39) * 2)}'", home.table().schema(), table=home.name)
     replace(home.erasure(), search=Interrupted(test=test, at=at, does=does)).erase()
@@ -71,6 +74,43 @@ def test_a_tag_that_comes_during_the_last_search_before_expiry_stays(home: House
     assert home.table().scan(snapshot_id=first).to_arrow().num_rows == 1
     home.erasure().erase()
     assert home.rows() == [("Bob", 2)]
+
+
+def test_a_file_that_the_table_gets_back_while_others_are_looked_at_is_not_deleted(
+    home: Household, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.declare()
+    home.append((ANN, 1), ("Bob", 2))
+    paths = [file.file_path for file in live(home)]
+    once = first_time(lambda: home.table().add_files(paths, check_duplicate_files=False))
+
+    def looked_at(catalog: Catalog, names: Collection[str], *, target: str) -> Iterator[OtherTable]:
+        yield from other_tables(catalog, names, target=target)
+        once()
+
+    monkeypatch.setattr(erase_table, "other_tables", looked_at)
+    with pytest.raises(LakehouseError, match="refers to a file with such rows again"):
+        home.erasure().erase()
+    assert (ANN, 1) in home.raw(tmp=tmp_path)
+
+
+def first_time(does: Callable[[], object]) -> Callable[[], object]:
+    """Does something when it is called for the first time."""
+    left = [does]
+    return lambda: left.pop()() if left else None
+
+
+def test_a_batch_that_is_staged_while_files_are_searched_is_no_sign_of_a_catalog_that_was_set_back(
+    home: Household,
+) -> None:
+    """What is said then is to delete newer metadata, which is that of the batch."""
+    home.declare()
+    home.bench.begin()
+    home.append((ANN, 1), ("Bob", 2))
+    meant = home.erasure().search.test
+    staging = Interrupted(test=meant, at=1, does=lambda: home.bench.stage(0, [3], kind="Carl"))
+    plan = replace(home.erasure(), search=staging).plan()
+    assert [one.reason for one in plan.refusals] == [RefusalReason.BATCH_HELD]
 
 
 def test_a_branch_that_gets_a_row_during_the_last_search_before_expiry_stays(home: Household) -> None:

@@ -15,7 +15,7 @@ from sluice.erasure.searched_files import metadata_folder
 from sluice.errors import UnhealthyError
 from sluice.ledger.events import Actor, EventAction, EventSubject, recent_events
 from sluice.ledger.table_writers import LONGEST_WRITE
-from sluice.maintenance.file_trash import removals_in
+from sluice.maintenance.file_trash import removals_in, restore_files
 from sluice.maintenance.orphan_removal import OrphanRemoval
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.staging_table import load_staging_table
@@ -150,6 +150,20 @@ def test_the_trash_of_an_earlier_table_of_the_name_knows_nothing_either(home: Ho
     home.erasure().erase()
     folder = StoredFolder.at(home.table().io, data_folder(home.table().metadata))
     assert sorted(len(one.files) for one in removals_in(folder, f"{TRASH_FOLDER_PREFIX}earlier")) == [0, 1]
+
+
+def test_the_trash_names_no_file_that_a_killed_removal_has_not_moved(home: Household) -> None:
+    home.declare(partitioning=[{"column": "kind"}])
+    home.append(("Bob", 2))
+    left = (*home.leave((ANN, 9)), *home.leave(("Carl", 10)))
+    with pytest.raises(Died):
+        home.throw_away(left, reached=Dying(CrashPoint.BEGUN))
+    home.erasure().erase()
+    table = home.table()
+    folder = StoredFolder.at(table.io, data_folder(table.metadata))
+    (removal,) = removals_in(folder, f"{TRASH_FOLDER_PREFIX}{table.metadata.table_uuid}")
+    assert ["kind=Carl" in one.place for one in removal.files] == [True]
+    assert restore_files(folder, [removal]) == 0
 
 
 POINTS = [

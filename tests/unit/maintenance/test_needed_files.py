@@ -15,7 +15,7 @@ from pyiceberg.typedef import Identifier
 from sluice.erasure.file_columns import key_of
 from sluice.erasure.judged_metadata import listed_in
 from sluice.errors import LakehouseError
-from sluice.maintenance.needed_files import find_needed_files, other_tables
+from sluice.maintenance.needed_files import find_needed_files, other_tables, was_set_back
 
 NUMBERS = pa.schema([("id", pa.int64())])
 
@@ -93,3 +93,17 @@ def test_one_table_that_cannot_be_read_ends_the_look(catalog: Busy, by: str) -> 
     }
     with pytest.raises(LakehouseError, match=r"manifests of a\.b3"):
         looks[by]()
+
+
+def test_a_table_that_is_written_while_it_is_looked_at_was_not_set_back(catalog: Busy) -> None:
+    catalog.then = _Then("a.target", lambda: catalog.load_table("a.target").append(pa.table({"id": [2]})))
+    assert not was_set_back(catalog, ("a", "target"))
+
+
+def test_a_table_whose_newer_metadata_the_catalog_does_not_know_was_set_back(catalog: Busy) -> None:
+    before = catalog.load_table("a.target").metadata_location
+    catalog.load_table("a.target").append(pa.table({"id": [2]}))
+    catalog.drop_table("a.target")
+    catalog.register_table("a.target", before)
+    assert was_set_back(catalog, ("a", "target"))
+    assert not was_set_back(catalog, ("a", "none"))
