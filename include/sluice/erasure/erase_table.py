@@ -148,8 +148,8 @@ class TableErasure:
         if not (look.seen.kept and self._kept(look)):
             commit_cut(committer, self.name, entries=lambda _: {ERASED: identity}, reached=self.reached)
         self.reached(CrashPoint.COMMITTED)
+        listed |= listed_keys((require_table(catalog, self.name),))  # it reads all manifests, which takes long
         table, kept = self._require_passed(look)
-        listed |= listed_keys((table,))
         if held := self.observer.held_since(look, table, kept):
             raise CommitConflictError(
                 f"Meanwhile {', '.join(held)} may need a snapshot of {self.name} that would go. None was expired.",
@@ -193,13 +193,12 @@ class TableErasure:
         return HistoryLook(table, found.harmless - look.found.keys).kept()
 
     def _require_passed(self, look: ErasureLook) -> tuple[Table, tuple[int, ...]]:
-        """The table and the snapshots of it that stay, once every reader stands at one of them. It is loaded after the
-        search, which takes long: tags and branches that came meanwhile are seen."""
+        """The table and the snapshots of it that stay, once every reader stands at one of them. It is loaded last:
+        the search takes long, and tags and branches that came meanwhile are seen."""
         table = require_table(self.observer.catalog, self.name)
         found = self.search.look(table, look.staging)
         kept = HistoryLook(table, found.harmless - look.found.keys).kept()
-        searched, table = table, require_table(self.observer.catalog, self.name)
-        if not kept or table.metadata.current_snapshot_id != searched.metadata.current_snapshot_id:
+        if not kept:
             raise self._written(self.name)
         for stream in self.observer.backfills_of(self.name):
             refusal = backfill_refusal(stream)
@@ -212,7 +211,10 @@ class TableErasure:
                 next_step=f"Let it read: {streams}; of an incremental one, trigger its DAG in Airflow. Then repeat the "
                 "command, with the same condition.",
             )
-        return table, kept
+        now = require_table(self.observer.catalog, self.name)
+        if now.metadata.current_snapshot_id != table.metadata.current_snapshot_id:
+            raise self._written(self.name)
+        return now, kept
 
     def _require_unneeded(self, look: ErasureLook) -> None:
         """Look again, right before the first file is deleted."""

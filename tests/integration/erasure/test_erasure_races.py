@@ -16,6 +16,7 @@ from tests.fixtures.drill import first_of
 from tests.fixtures.erasing import ANN, Household, home
 
 from sluice.erasure import erase_table
+from sluice.erasure.listed_files import listed_keys
 from sluice.erasure.row_test import condition_of
 from sluice.erasure.searched_files import FileSearch, Found
 from sluice.errors import LakehouseError, UnpublishableError
@@ -74,6 +75,19 @@ def test_a_tag_that_comes_during_the_last_search_before_expiry_stays(home: House
     assert home.table().scan(snapshot_id=first).to_arrow().num_rows == 1
     home.erasure().erase()
     assert home.rows() == [("Bob", 2)]
+
+
+def test_a_tag_that_comes_while_all_manifests_are_read_before_expiry_stays(
+    home: Household, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.declare()
+    first = home.append(("Bob", 2))
+    home.append((ANN, 1))
+    once = first_time(lambda: home.tag("seen", first))
+    monkeypatch.setattr(erase_table, "listed_keys", lambda tables: (once(), listed_keys(tables))[1])
+    with pytest.raises(CommitConflictError, match="seen may need a snapshot"):
+        home.erasure().erase()
+    assert home.table().scan(snapshot_id=home.table().metadata.refs["seen"].snapshot_id).to_arrow().num_rows == 1
 
 
 def test_a_file_that_the_table_gets_back_while_others_are_looked_at_is_not_deleted(
