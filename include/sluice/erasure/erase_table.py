@@ -195,11 +195,15 @@ class TableErasure:
     def _require_passed(self, look: ErasureLook) -> tuple[Table, tuple[int, ...]]:
         """The table and the snapshots of it that stay, once every reader stands at one of them. It is loaded last:
         the search takes long, and tags and branches that came meanwhile are seen."""
-        table = require_table(self.observer.catalog, self.name)
+        catalog = self.observer.catalog
+        settle_merges_of_table(catalog, require_table(catalog, self.name))  # a run may have merged since the first time
+        table = require_table(catalog, self.name)
         found = self.search.look(table, look.staging)
         kept = HistoryLook(table, found.harmless - look.found.keys).kept()
         if not kept:
             raise self._written(self.name)
+        for refusal in self.observer.refusals_of_writers(self.name, table):
+            raise UnhealthyError(f"Meanwhile: {refusal.sentence}", next_step=refusal.next_step)
         for stream in self.observer.backfills_of(self.name):
             refusal = backfill_refusal(stream)
             raise UnhealthyError(refusal.sentence, next_step=refusal.next_step)
@@ -211,7 +215,7 @@ class TableErasure:
                 next_step=f"Let it read: {streams}; of an incremental one, trigger its DAG in Airflow. Then repeat the "
                 "command, with the same condition.",
             )
-        now = require_table(self.observer.catalog, self.name)
+        now = require_table(catalog, self.name)
         if now.metadata.current_snapshot_id != table.metadata.current_snapshot_id:
             raise self._written(self.name)
         return now, kept

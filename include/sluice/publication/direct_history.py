@@ -305,10 +305,10 @@ def is_set_back(
         return True
     if newest is not None and newest.query_id != query_id and newest.generation < generation:
         return True
-    return recorded is not None and _is_rolled_back(table, recorded)
+    return recorded is not None and is_rolled_back(table, recorded)
 
 
-def _is_rolled_back(table: Table, snapshot_id: int) -> bool:
+def is_rolled_back(table: Table, snapshot_id: int) -> bool:
     """Whether main does not descend from a snapshot that the table lists, or has listed. Where earlier metadata is gone
     and history was expired before it, nothing is known."""
     oldest = None
