@@ -19,6 +19,7 @@ from pyiceberg.table import Table
 
 from sluice.erasure.cut_history import HistoryLook, commit_cut, erase_rows, expire_before_cut, is_cut, live_files
 from sluice.erasure.erasure_plan import ErasureSeen, backfill_refusal, is_behind, plan_erasure
+from sluice.erasure.expired_data import unneeded_data
 from sluice.erasure.judged_metadata import judge_metadata, listed_in, unsearched_files
 from sluice.erasure.listed_files import listed_keys
 from sluice.erasure.observe_erasure import ErasureLook, ErasureObserver
@@ -148,7 +149,7 @@ class TableErasure:
         if not (look.seen.kept and self._kept(look)):
             commit_cut(committer, self.name, entries=lambda _: {ERASED: identity}, reached=self.reached)
         self.reached(CrashPoint.COMMITTED)
-        listed |= listed_keys((require_table(catalog, self.name),))  # it reads all manifests, which takes long
+        own = listed_keys((require_table(catalog, self.name),))  # it reads all manifests, which takes long
         table, kept = self._require_passed(look)
         if held := self.observer.held_since(look, table, kept):
             raise CommitConflictError(
@@ -159,7 +160,9 @@ class TableErasure:
         self.reached(CrashPoint.RECORDED)
         self._require_unneeded(look)
         self._delete_rows(look)
-        self._delete_metadata(look, listed)
+        for one in unneeded_data(catalog, self.name, own):
+            self._delete(one)
+        self._delete_metadata(look, listed | own)
 
     def _settle(self, name: str, identity: str, look: ErasureLook) -> frozenset[str]:
         """Let a staging table forget all snapshots but an empty one, which keeps its fencing token. Whatever a stream

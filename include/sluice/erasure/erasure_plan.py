@@ -196,7 +196,7 @@ def _steps(seen: ErasureSeen) -> Iterator[str]:
         names = ", ".join(map(str, seen.behind))
         yield f"Wait until the cut is passed by {names}: the command ends there, and is repeated after that."
     gone = seen.gone + (seen.live_rows > 0)  # the one that takes them out goes, too
-    yield f"Expire all {gone} snapshots before the cut, and delete their manifests and metadata files for good."
+    yield f"Expire all {gone} snapshots before the cut, and delete for good what they alone need, data and metadata."
     if seen.references:
         yield f"Remove the tags and branches that keep them: {', '.join(seen.references)}."
     yield "Search every file again, and end as failed if one holds such a row."
