@@ -1,8 +1,8 @@
 # The commands of the project; `make help` lists them. They need Python 3.11 or newer, make and bash, and install the rest.
 .DEFAULT_GOAL := help
 .PHONY: help setup demo down test test-full checks drill drill-supervision bench matrix lint format lock clean \
-        test-platform test-rings test-unit test-integration test-spark test-spark-read test-spark-write test-orchestration \
-        test-end-to-end test-yarn
+        test-platform test-rings test-unit test-integration test-integration-tables test-integration-programs \
+        test-spark test-spark-read test-spark-write test-orchestration test-end-to-end test-yarn
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -10,12 +10,17 @@ PYTEST := $(BIN)/python -m pytest
 SELECTION := # of tests, where it is not the one of pyproject.toml
 BESIDE := # `nice`, where a ring takes what another one leaves
 WITHOUT_SERVICES := lint test-unit
-WITH_SERVICES := test-integration test-orchestration test-spark-write test-spark-read
+WITH_SERVICES := test-spark-read test-spark-write test-integration-tables test-orchestration test-integration-programs
 CHECKS := $(WITHOUT_SERVICES) $(WITH_SERVICES)
 
 # The subjects of the two processes that test Spark. Both take about as long.
 SPARK_READ := $(addprefix tests/spark/,sources decoding state refresh maintenance runs)
 SPARK_WRITE := $(addprefix tests/spark/,session delivery backfill)
+
+# Those of the two processes of integration: what happens to tables, and everything else.
+INTEGRATION_TABLES := $(addprefix tests/integration/,erasure leftovers maintenance positions publication)
+INTEGRATION_PROGRAMS := $(addprefix tests/integration/,\
+cli demo faults launching ledger pages processes setup sources stack supervision tables test_make.py work)
 
 # With it every ring, and every process that a test starts, would compile the same modules again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -51,8 +56,8 @@ test-full: ## Run the same with all cases but those of `make drill`
 
 # The whole platform is tested first, since beside other rings with services its stacks, which also cost when they wait,
 # would run for several times as long. Its waits leave a quarter of two cores: to what needs no service, at a lower
-# priority. The other rings take two cores four at a time, and about as long. Spark's runs as two processes, each with
-# services and a session of its own.
+# priority. The other rings take two cores four at a time. Those of Spark and of integration run as two processes, each
+# with services of its own; the last one begins when the first of the others has ended.
 test-platform: setup
 	@$(MAKE) --no-print-directory --jobs=2 BESIDE=nice checks CHECKS="test-end-to-end $(WITHOUT_SERVICES)"
 
@@ -109,6 +114,12 @@ test-unit: setup ## Run the tests of single parts and of the architecture: no se
 
 test-integration: setup ## Run the tests with real databases, catalogs, programs and processes, and the contract suites
 	$(PYTEST) $(SELECTION) tests/contracts tests/integration $(WHOLE_LINES)
+
+test-integration-tables: setup
+	$(PYTEST) $(SELECTION) $(INTEGRATION_TABLES) $(WHOLE_LINES)
+
+test-integration-programs: setup
+	$(PYTEST) $(SELECTION) tests/contracts $(INTEGRATION_PROGRAMS) $(WHOLE_LINES)
 
 test-spark: setup ## Run the tests on a real Spark
 	$(PYTEST) $(SELECTION) tests/spark $(WHOLE_LINES)

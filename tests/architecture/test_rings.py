@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from tests.architecture.source_modules import ROOT
 
-MAKEFILE = (ROOT / "Makefile").read_text()
+MAKEFILE = (ROOT / "Makefile").read_text().replace("\\\n", "")
 
 BESIDE_MAKE_TEST = {"yarn"}
 """Tests that fetch what nothing else needs, with a target of their own."""
@@ -26,8 +27,10 @@ def test_every_folder_of_tests_belongs_to_a_ring() -> None:
     assert holds_tests("tests") == folders | BESIDE_MAKE_TEST
 
 
-def test_every_subject_of_spark_is_run_by_one_of_its_two_processes() -> None:
-    processes = re.findall(r"^SPARK_\w+ := \$\(addprefix tests/spark/,(.*)\)$", MAKEFILE, re.MULTILINE)
+@pytest.mark.parametrize("ring", ["spark", "integration"])
+def test_every_subject_of_a_large_ring_is_run_by_one_of_its_two_processes(ring: str) -> None:
+    process = rf"^{ring.upper()}_\w+ := \$\(addprefix tests/{ring}/,(.*)\)$"
+    subjects = [found.split() for found in re.findall(process, MAKEFILE, re.MULTILINE)]
 
-    assert len(processes) == 2
-    assert sorted(subject for process in processes for subject in process.split()) == sorted(holds_tests("tests/spark"))
+    assert len(subjects) == 2
+    assert sorted(subjects[0] + subjects[1]) == sorted(holds_tests(f"tests/{ring}"))
