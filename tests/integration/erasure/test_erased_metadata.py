@@ -72,6 +72,7 @@ def manifest(table: Table) -> Any:
 
 
 @pytest.mark.parametrize("times", sampled(range(1, 9), [5], full=range(1, 9)))
+@pytest.mark.full  # test_erasures has a killed erasure
 def test_a_death_between_deletions_leaves_something_to_do(home: Household, times: int) -> None:
     """The bounds of a removed file are still listed."""
     home.declare()
@@ -183,6 +184,7 @@ def elsewhere(home: Household) -> str:
     return data_folder(home.bench.catalog.load_table(f"{home.writer}.copies").metadata)
 
 
+@pytest.mark.full  # other files of the folders are in every run
 def test_a_live_file_outside_of_the_folders(home: Household, tmp_path: Path) -> None:
     home.declare()
     home.append(("Bob", 2))
@@ -205,6 +207,7 @@ def replaced(file: DataFile, path: str) -> DataFile:
     return copy
 
 
+@pytest.mark.full  # test_erasure_refusals has a file that is written meanwhile
 def test_a_file_that_comes_to_lie_outside_meanwhile_is_noticed(home: Household) -> None:
     home.declare()
     home.append((ANN, 1), ("Bob", 2))

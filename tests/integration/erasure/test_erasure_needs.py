@@ -24,6 +24,7 @@ __all__ = ["home"]
 
 
 @pytest.mark.parametrize("who", first_of("writer", "reader"))
+@pytest.mark.full  # other writers that are under way are in every run
 def test_a_refresh_that_is_open(home: Household, who: str) -> None:
     home.declare(reads="skip")
     home.append((ANN, 1), ("Bob", 2))
@@ -75,6 +76,7 @@ def test_a_backfill_of_a_reader_that_begins_meanwhile(home: Household) -> None:
 
 
 @pytest.mark.parametrize("is_moved", first_of(True, False))  # every run: one that comes (`test_erasure_races.py`)
+@pytest.mark.full  # test_erasure_races has a tag that comes at the last moment
 def test_a_tag_that_comes_or_moves_meanwhile(home: Household, is_moved: bool) -> None:
     home.declare()
     first = home.append(("Bob", 2))

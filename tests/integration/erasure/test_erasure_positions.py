@@ -89,6 +89,7 @@ def test_a_table_that_was_rolled_back_behind_a_mark(home: Household) -> None:
     assert "sluice table adopt" in refusal.next_step
 
 
+@pytest.mark.full  # a mark behind which the table was rolled back is in every run
 def test_a_mark_that_was_removed(home: Household) -> None:
     home.declare()
     home.bench.begin()

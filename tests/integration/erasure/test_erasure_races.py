@@ -127,6 +127,7 @@ def test_a_batch_that_is_staged_while_files_are_searched_is_no_sign_of_a_catalog
     assert [one.reason for one in plan.refusals] == [RefusalReason.BATCH_HELD]
 
 
+@pytest.mark.full  # main and a tag are in every run
 def test_a_branch_that_gets_a_row_during_the_last_search_before_expiry_stays(home: Household) -> None:
     home.declare()
     home.append(("Bob", 2))
@@ -234,6 +235,7 @@ def left_by(home: Household, token: int) -> None:
     table.io.delete(left.file_path)
 
 
+@pytest.mark.full
 def test_a_snapshot_that_another_program_has_staged_blocks_until_it_is_published(home: Household) -> None:
     home.declare()
     home.append((ANN, 1), ("Bob", 2))

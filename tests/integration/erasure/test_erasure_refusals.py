@@ -48,6 +48,7 @@ def test_a_writer_that_runs_or_is_to_run(home: Household) -> None:
     assert refused(home) == [RefusalReason.NOT_AT_REST]
 
 
+@pytest.mark.full  # test_erased_metadata has one that is staged meanwhile
 def test_a_staged_batch_until_it_is_decided(home: Household, tmp_path: Path) -> None:
     home.declare()
     driver = home.bench
@@ -70,6 +71,7 @@ def test_rows_hidden_by_delete_files(home: Household) -> None:
     assert "rewrite_data_files" in refusal.next_step
 
 
+@pytest.mark.full  # rows that delete files hide are in every run
 def test_equality_deletes(home: Household) -> None:
     home.declare(partitioning=[{"column": "kind"}])
     home.append((ANN, 1), ("Bob", 2))
@@ -77,6 +79,7 @@ def test_equality_deletes(home: Household) -> None:
     assert RefusalReason.DELETE_FILES in refused(home)
 
 
+@pytest.mark.full  # test_erasures has a reader that is waited for
 def test_a_reader_that_stops_at_an_overwrite(home: Household) -> None:
     home.declare(reads="fail")
     home.append((ANN, 1), ("Bob", 2))
