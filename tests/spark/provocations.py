@@ -68,7 +68,7 @@ CHEAP: tuple[Callable[[Place], None], ...] = (
     transformation_raises,
     ledger_away,
 )
-"""What test runs provoke anew, together some ten seconds; those with a topic only in `make test-full`."""
+"""What test runs provoke again, together some ten seconds; those with a topic only in `make test-full`."""
 
 COSTLY: tuple[Callable[[Place], None], ...] = (
     kafka_away,

@@ -112,14 +112,19 @@ def was_set_back(catalog: Catalog, identifier: Identifier) -> bool:
 
     Raises
     ------
-    LakehouseError: when the table or such metadata cannot be read.
+    LakehouseError: when the table or such metadata cannot be read, or the table was written during every look.
     """
     seen: str | None = None
-    while (table := load_table(catalog, identifier)) is not None and next(_lost_states(table), None) is not None:
+    for _ in range(_MOST_LOOKS):
+        if (table := load_table(catalog, identifier)) is None or next(_lost_states(table), None) is None:
+            return False
         if seen == table.metadata_location:
             return True
         seen = table.metadata_location
-    return False
+    raise LakehouseError(
+        f"{'.'.join(identifier)} was written during each of {_MOST_LOOKS} looks for metadata beside its commits.",
+        next_step="Stop who writes it, and repeat the command.",
+    )
 
 
 def whole_since(metadata: TableMetadata) -> datetime | None:

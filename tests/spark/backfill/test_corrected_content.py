@@ -38,7 +38,7 @@ def transformation(values: dict[str, str]) -> str:
     return f"SELECT id, at, {', '.join(f'{value} AS {name}' for name, value in values.items())} FROM records"  # noqa: S608  # of this module
 
 
-@pytest.mark.full  # every run: `test_row_content.py` tells such rows apart
+@pytest.mark.full  # every run: `test_row_content.py` distinguishes such rows
 @pytest.mark.parametrize(
     "corrected",
     [

@@ -215,7 +215,7 @@ def said_by_great_expectations(rows: DataFrame) -> list[tuple[bool, int | None]]
 
 
 @pytest.mark.full  # every run has what it counts for rows (`test_row_rules.py`)
-@pytest.mark.filterwarnings("ignore")  # of the library itself, when it is imported
+@pytest.mark.filterwarnings("ignore")  # Great Expectations, imported here first, warns of its own modules
 def test_expectations_find_what_great_expectations_finds(spark: SparkSession) -> None:
     rows = spark.createDataFrame(VALUES, SCHEMA).withColumn("at", fn.to_timestamp_ntz("at")).persist()
     rules = [

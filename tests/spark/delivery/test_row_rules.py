@@ -175,7 +175,7 @@ def test_expectations_count_what_great_expectations_has_counted(spark: SparkSess
 
 
 @pytest.mark.full  # every run has what it has said, without the library
-@pytest.mark.filterwarnings("ignore")  # of the library itself, when it is imported
+@pytest.mark.filterwarnings("ignore")  # Great Expectations, imported here first, warns of its own modules
 def test_great_expectations_counts_as_it_has_counted(spark: SparkSession, tmp_path: Path) -> None:
     rows = spark.createDataFrame(VALUES, "id long, a string, b string")
     wanted = [ExpectationDeclaration(type=kind, kwargs=given) for kind, given in AS_GREAT_EXPECTATIONS]

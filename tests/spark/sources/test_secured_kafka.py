@@ -1,4 +1,4 @@
-"""A cluster with TLS and a password is read through its connection, and the password is told to nobody.
+"""A cluster with TLS and a password is read through its connection, and the password is shown nowhere.
 
 It starts a broker of its own: every test run looks for the password of a database (`test_sources.py`) and for the
 secret of Kinesis (`test_kinesis_source.py`) in what Spark shows.

@@ -100,6 +100,16 @@ def test_a_table_that_is_written_while_it_is_looked_at_was_not_set_back(catalog:
     assert not was_set_back(catalog, ("a", "target"))
 
 
+def test_a_table_that_never_rests_ends_the_looks(catalog: Busy) -> None:
+    def write() -> None:
+        catalog.load_table("a.target").append(pa.table({"id": [2]}))
+        catalog.then = _Then("a.target", write)
+
+    catalog.then = _Then("a.target", write)
+    with pytest.raises(LakehouseError, match=r"a\.target was written during each of 5 looks"):
+        was_set_back(catalog, ("a", "target"))
+
+
 def test_a_table_whose_newer_metadata_the_catalog_does_not_know_was_set_back(catalog: Busy) -> None:
     before = catalog.load_table("a.target").metadata_location
     catalog.load_table("a.target").append(pa.table({"id": [2]}))
