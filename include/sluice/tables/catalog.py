@@ -26,7 +26,6 @@ from urllib3.util.retry import Retry
 
 from sluice.errors import LakehouseError
 from sluice.settings import Settings
-from sluice.tables.whole_files import KeptManifests
 
 CONNECT_SECONDS = 5.0
 """A running service accepts within milliseconds; five seconds are enough on a busy machine."""
@@ -46,6 +45,10 @@ _RETRIES = Retry(
 )
 """Only reads are repeated, within five seconds in total: the outcome of an unanswered commit is unknown."""
 
+_KEPT_MANIFESTS = "sluice.tables.whole_files.KeptManifests"
+"""By its name, as pyiceberg asks for it: pyarrow's readers take a process half a second to import, and most have no
+need of them."""
+
 _CHECK_ADDRESS = "Check that the catalog runs (`sluice stack status`) and that SLUICE_CATALOG__URI is its address."
 _CHECK_CREDENTIAL = "Check that SLUICE_CATALOG__CREDENTIAL is a credential of the catalog."
 
@@ -63,7 +66,7 @@ def open_catalog(settings: Settings, *, keeps_manifests: bool = False) -> Catalo
     LakehouseError: when the catalog cannot be reached or refuses the credential.
     """
     with catalog_refusals(f"open the catalog at {settings.catalog.uri}"):
-        kept = {PY_IO_IMPL: f"{KeptManifests.__module__}.{KeptManifests.__qualname__}"} if keeps_manifests else {}
+        kept = {PY_IO_IMPL: _KEPT_MANIFESTS} if keeps_manifests else {}
         return BoundedRestCatalog(settings.catalog.name, **catalog_properties(settings), **kept)
 
 

@@ -76,13 +76,13 @@ def test_help_lists_every_family_and_imports_nothing_heavy() -> None:
         assert f" {family.name} " in output
 
 
+@pytest.mark.full  # every run: a verb
 def test_family_is_imported_without_the_others() -> None:
     _, imported = imported_by("stack", "--help", of={f"sluice.cli.{module}" for module in modules()})
 
     assert imported == "sluice.cli.stack_verbs"
 
 
-@pytest.mark.full  # every run: a family
 def test_a_verb_is_imported_without_what_only_others_need() -> None:
     ours = {f"sluice.cli.{module}" for module in modules()}
     _, imported = imported_by("stream", "start", "--help", of={*ours, "pandas", "pyarrow"})
