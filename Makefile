@@ -56,13 +56,13 @@ test-full: ## Run the same with all cases but those of `make drill`
 
 # The whole platform is tested first, since beside other rings with services its stacks, which also cost when they wait,
 # would run for several times as long. Its waits leave a quarter of two cores: to what needs no service, at a lower
-# priority. The other rings take two cores four at a time. Those of Spark and of integration run as two processes, each
-# with services of its own; the last one begins when the first of the others has ended.
+# priority. The other rings share two cores: one that began when another has ended would be alone at the end.
+# Those of Spark and of integration run as two processes, each with services of its own.
 test-platform: setup
 	@$(MAKE) --no-print-directory --jobs=2 BESIDE=nice checks CHECKS="test-end-to-end $(WITHOUT_SERVICES)"
 
 test-rings: setup
-	@$(MAKE) --no-print-directory --jobs=4 checks CHECKS="$(WITH_SERVICES)"
+	@$(MAKE) --no-print-directory --jobs=5 checks CHECKS="$(WITH_SERVICES)"
 
 checks: $(CHECKS)
 

@@ -375,7 +375,7 @@ def history_of(workshop: Workshop, ledger: ReplaceableLedger, own: ExitStack, se
     return History(case=case, ledger=ledger, own=own, topic=topic)
 
 
-@pytest.mark.parametrize("seed", seeded(170, [13], full=[0, 1, 2, 3, 4, 5, 6, 7, 11]))
+@pytest.mark.parametrize("seed", seeded(170, [3], full=[0, 1, 2, 4, 5, 6, 7, 11, 13]))
 def test_a_table_holds_what_its_stream_has_read_whatever_happens(
     seed: int, workshop: Workshop, ledger: ReplaceableLedger
 ) -> None:

@@ -206,7 +206,7 @@ class Rival:
                 self.workshop.append("target", [row])
 
 
-@pytest.mark.full  # every run has it beside a garbage collection
+@pytest.mark.full  # every run: a driver that stops there (`test_zombies.py`)
 def test_rows_that_others_add_to_the_same_partition_refuse_a_merge_and_it_is_done_again(
     by_region: Workshop, stream_name: str
 ) -> None:
@@ -222,7 +222,8 @@ def test_rows_that_others_add_to_the_same_partition_refuse_a_merge_and_it_is_don
     ]
 
 
-@pytest.mark.parametrize("guard", [None, pytest.param(Guard.HELD_TABLE, marks=pytest.mark.full)])
+@pytest.mark.full  # every run: a driver that stops there (`test_zombies.py`)
+@pytest.mark.parametrize("guard", [None, Guard.HELD_TABLE])
 def test_a_garbage_collection_after_the_check_does_not_open_the_fence(
     by_region: Workshop, stream_name: str, guard: Guard | None
 ) -> None:

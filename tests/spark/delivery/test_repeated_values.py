@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.fixtures.drill import first_of
 from tests.fixtures.faulty_drivers import declare_lost
 from tests.fixtures.streams_of_tables import dying_at
 from tests.fixtures.workshop import Workshop
@@ -89,7 +88,8 @@ def test_a_date_that_python_does_not_have_is_compared(spark: SparkSession, days:
     assert (judged["once"].counted, judged["once"].failed) == (1, 1)
 
 
-@pytest.mark.parametrize("is_expired", first_of(True, False))
+@pytest.mark.full  # every run: rows that were rejected
+@pytest.mark.parametrize("is_expired", [True, False])
 def test_rows_that_have_left_the_table_are_not_in_it(workshop: Workshop, is_expired: bool) -> None:
     """The files of a visible batch are those of the table. The staging table lists them until it is cleared, which a
     slow continuous stream does after 20 batches; the table may have been rewritten and its snapshots expired."""

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from tests.fixtures.drill import first_of
 from tests.fixtures.faulty_drivers import declare_lost
 from tests.fixtures.ledger_rows import recent_rule_results
 from tests.fixtures.streams_of_tables import dying_at
@@ -95,7 +94,8 @@ def test_of_a_batch_of_which_no_rule_says_anything_nothing_is_counted_afterwards
         judged(audit, united(spark, audit, one=clean, two=marked), kept=unread)
 
 
-@pytest.mark.parametrize("point", first_of(CrashPoint.STAGED, None))
+@pytest.mark.full  # every run: the counts (`test_batch_rules.py`)
+@pytest.mark.parametrize("point", [CrashPoint.STAGED, None])
 def test_the_state_of_a_stream_moves_once_though_its_batch_is_counted_afterwards(
     workshop: Workshop, point: CrashPoint | None
 ) -> None:

@@ -255,7 +255,8 @@ def test_expiry_is_refused_while_the_position_of_a_reader_is_unknown(copying: tu
     assert run.after.snapshots == run.before.snapshots
 
 
-@pytest.mark.parametrize("expires", [pytest.param("the platform", marks=pytest.mark.full), "a stranger"])
+@pytest.mark.full  # every run: a batch that meets its mark (`test_delivery.py`)
+@pytest.mark.parametrize("expires", ["the platform", "a stranger"])
 def test_a_batch_that_was_not_noted_is_known_by_its_mark(copying: tuple[Workshop, str, str, str], expires: str) -> None:
     """The stream is idle on a table that others write: expiry cuts the history short of its newest batch."""
     workshop, stream, source, target = copying

@@ -1,4 +1,7 @@
-"""A refresh of a stream that rejects rows: its quarantine is replaced with its table, each record once."""
+"""A refresh of a stream that rejects rows: its quarantine is replaced with its table, each record once.
+
+Every test run replaces a table (`test_refreshes.py`) and rejects rows (`test_row_rules.py`); both together are here.
+"""
 
 from __future__ import annotations
 
@@ -86,6 +89,7 @@ def appended(workshop: Workshop, *numbers: int) -> None:
     workshop.run_supervised(name_in(workshop))
 
 
+@pytest.mark.full
 def test_the_quarantine_holds_what_the_corrected_code_rejects(dividing: Workshop) -> None:
     name = name_in(dividing)
 

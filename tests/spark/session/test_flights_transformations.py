@@ -105,6 +105,7 @@ def test_a_record_is_read_as_a_flight(spark: SparkSession, transformations: Modu
     }
 
 
+@pytest.mark.full  # every run: the demo, compared with another engine
 def test_a_cancelled_flight_leaves_on_paper_when_it_was_planned(
     spark: SparkSession, transformations: ModuleType
 ) -> None:
@@ -126,6 +127,7 @@ def test_keys_that_a_flight_may_lack_may_be_left_out(spark: SparkSession, transf
     assert (flights[0]["tailnum"], flights[0]["air_time"]) == (None, None)
 
 
+@pytest.mark.full  # every run: the demo, compared with another engine
 def test_a_flight_is_kept_once(spark: SparkSession, transformations: ModuleType) -> None:
     flights, refused = silver(spark, transformations, [value(), value(), value(flight=7)])
 
