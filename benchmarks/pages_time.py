@@ -32,7 +32,7 @@ from tests.fixtures.grown_ledgers import watched_queries
 from tests.fixtures.ledger import running_postgres
 from tests.fixtures.sample_declarations import write_continuous_stream, write_table
 
-from sluice.ledger.batch_rules import rule_results_of_tables
+from sluice.ledger.batch_findings import rule_results_of_tables
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.migrations import upgrade
 from sluice.ledger.quality_checks import checks_of_tables

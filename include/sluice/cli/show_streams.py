@@ -27,6 +27,7 @@ from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, AsJson, StreamName, console
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import UsageError
 from sluice.launching.job_output import json_value
+from sluice.ledger.batch_findings import undeclared_fields
 from sluice.ledger.batches import BatchObservation, recent_batches
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.events import EventObservation, EventSubject, recent_events
@@ -34,7 +35,6 @@ from sluice.ledger.generations import GenerationObservation, find_generation
 from sluice.ledger.run_values import RunObservation
 from sluice.ledger.runs import find_run, newest_runs, recent_runs
 from sluice.ledger.source_schemas import source_schemas
-from sluice.ledger.undeclared_fields import undeclared_fields
 from sluice.positions.state_copies import observe_state_copies
 from sluice.quality.schema_patch import patches_of
 from sluice.supervision.orphaned_runs import find_orphaned_runs

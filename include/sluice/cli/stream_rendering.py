@@ -11,10 +11,10 @@ from rich.text import Text
 
 from sluice.failure_reasons import Failure, next_step
 from sluice.failures.classification import failure_of_run
+from sluice.ledger.batch_findings import UndeclaredField
 from sluice.ledger.batches import BatchObservation
 from sluice.ledger.run_values import RunObservation, RunState
 from sluice.ledger.source_schemas import SourceSchema, phrase_of
-from sluice.ledger.undeclared_fields import UndeclaredField
 from sluice.supervision.stream_status import StreamRow
 from sluice.supervision.stream_verdict import StreamState, StreamVerdict
 

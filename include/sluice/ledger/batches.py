@@ -14,13 +14,12 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapped, mapped_column
 
-from sluice.ledger.batch_rules import RuleResult, add_rule_results
+from sluice.ledger.batch_findings import RuleResult, add_rule_results, add_undeclared_fields
 from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import Generation
-from sluice.ledger.hourly_columns import ColumnFigures, add_column_figures
+from sluice.ledger.hourly_figures import ColumnFigures, add_column_figures
 from sluice.ledger.ledger_table import LedgerTable
 from sluice.ledger.stored_values import record_of, values_of
-from sluice.ledger.undeclared_fields import add_undeclared_fields
 
 _log = logging.getLogger(__name__)
 

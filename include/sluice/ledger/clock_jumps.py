@@ -13,16 +13,15 @@ from datetime import timedelta
 
 from sqlalchemy import Connection, case, delete, func, select, update
 
-from sluice.ledger.airflow_owner import DagPauseSeen
+from sluice.ledger.airflow_owner import DagPauseSeen, ReconcilerPass
+from sluice.ledger.announcements import NewestIncrement
 from sluice.ledger.batches import Batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.control_requests import ControlRequestRow
 from sluice.ledger.desired_states import StreamDesiredState
-from sluice.ledger.increments import NewestIncrement
 from sluice.ledger.leases import LEASE_SECONDS, Lease
 from sluice.ledger.ledger_table import LedgerTable
 from sluice.ledger.progress_samples import SourceSample
-from sluice.ledger.reconciler_passes import ReconcilerPass
 from sluice.ledger.run_table import Run
 from sluice.ledger.stream_troubles import Trouble
 from sluice.ledger.work_tables import Application, WorkRow

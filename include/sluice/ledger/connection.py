@@ -24,7 +24,7 @@ from sqlalchemy.exc import TimeoutError as NoFreeConnectionError
 
 from sluice.errors import LedgerError, LedgerUnreachableError, SettingsError
 from sluice.ledger.run_values import version_numbers
-from sluice.ledger.storable_text import StorableTextDumper, storable_json
+from sluice.ledger.stored_values import StorableTextDumper, storable_json
 
 CONNECT_TIMEOUT_SECONDS = 5
 """How long one attempt to connect may take: longer than a busy server needs, short enough for a person to wait."""

@@ -1,14 +1,22 @@
-"""Leaves the generation of a stream behind and opens the next one; the stream is at rest meanwhile."""
+"""Leaves the generation of a stream behind and opens the next one, or forgets the newest batches of one that is taken
+back; the stream is at rest meanwhile.
+
+Of what is recorded by the number of a batch, what came first stays. So what the batches of these numbers were, what
+their rules found and up to where they were announced has to go before the first of them runs again.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import ColumnElement, Connection, Row, and_, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from sluice.errors import UsageError
+from sluice.ledger.announcements import Announcement
+from sluice.ledger.batch_findings import StoredRuleResult
+from sluice.ledger.batches import Batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import desired_state_of, select_desired_state
 from sluice.ledger.events import Event, add_event
@@ -125,3 +133,27 @@ def _left_already(stream: str, leaving: int, newest: Row[Any] | None) -> UsageEr
         f"{newest.opened_by or 'its first run'}; generation {leaving} is not the newest.",
         next_step=f"See it with `sluice stream show {stream}`; to leave that one behind, too, make another plan.",
     )
+
+
+def count_batches_behind(ledger: Ledger, stream: str, *, generation: int, batch: int) -> int:
+    """How many later batches of a generation are recorded."""
+    query = select(func.count()).select_from(Batch).where(_is_later(Batch, stream, generation, batch))
+    with ledger.transaction() as connection:
+        return connection.execute(query).scalar_one()
+
+
+def forget_batches_behind(ledger: Ledger, stream: str, *, generation: int, batch: int) -> None:
+    """Delete what is recorded of later batches of a generation, and announce their numbers once more when they are
+    published again. The totals stay, as for other batches that are deleted."""
+    announced = _is_later(Announcement, stream, generation, batch)
+    with ledger.transaction() as connection:
+        connection.execute(delete(Batch).where(_is_later(Batch, stream, generation, batch)))
+        connection.execute(delete(StoredRuleResult).where(_is_later(StoredRuleResult, stream, generation, batch)))
+        connection.execute(update(Announcement).where(announced).values(batch=batch))
+
+
+def _is_later(
+    table: type[Batch] | type[StoredRuleResult] | type[Announcement], stream: str, generation: int, batch: int
+) -> ColumnElement[bool]:
+    columns = table.__table__.columns
+    return and_(columns.stream == stream, columns.generation == generation, columns.batch > batch)

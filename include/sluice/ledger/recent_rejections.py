@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import BigInteger, ColumnElement, Interval, Text, and_, cast, column, func, not_, select, true, values
 from sqlalchemy.dialects.postgresql import JSONPATH
 
-from sluice.ledger.batch_rules import LIMITED_OUTPUT, MAX_REJECTED, StoredRuleResult
+from sluice.ledger.batch_findings import LIMITED_OUTPUT, MAX_REJECTED, StoredRuleResult
 from sluice.ledger.batches import Batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import StreamDesiredState

@@ -34,13 +34,12 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, aliased, mapped_column
 
 from sluice.errors import LedgerError, SluiceError
-from sluice.ledger.batch_rules import StoredRuleResult
+from sluice.ledger.batch_findings import StoredRuleResult
 from sluice.ledger.batches import Batch
 from sluice.ledger.checkpoint_checks import CheckpointCheck
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import LedgerEvent
-from sluice.ledger.hourly_columns import HourlyColumnsRow
-from sluice.ledger.hourly_rows import HourlyRow, remove_old_hours
+from sluice.ledger.hourly_figures import HourlyColumnsRow, HourlyRow, remove_old_hours
 from sluice.ledger.leases import Lease
 from sluice.ledger.ledger_table import LedgerTable
 from sluice.ledger.maintenance_runs import MaintenanceRun

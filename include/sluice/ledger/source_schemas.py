@@ -1,7 +1,7 @@
-"""The schema that each input of a stream was last seen with, since when, and what of it had changed.
+"""The schema that each input of a stream was last seen with, since when, what of it had changed, and the newest change.
 
 A sender that changes is seen with both sides: what the schema was, what it is, and what the stream did about it. The
-newest of each input is kept here; every change is an event, which has those before.
+newest schema of each input is kept in a table; every change is an event, which has those before.
 """
 
 from __future__ import annotations
@@ -9,17 +9,27 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from hashlib import sha256
 
 from pydantic import TypeAdapter
 from sqlalchemy import Connection, func, select
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.dialects.postgresql import distinct_on, insert
 
 from sluice.ledger.connection import Ledger
-from sluice.ledger.event_evidence import LONGEST_TEXT, MOST_ITEMS, stored_text
-from sluice.ledger.events import Actor, Event, EventAction, add_event
+from sluice.ledger.events import (
+    LONGEST_TEXT,
+    MOST_ITEMS,
+    Actor,
+    Event,
+    EventAction,
+    EventSubject,
+    LedgerEvent,
+    add_event,
+    stored_text,
+)
 from sluice.ledger.ledger_table import LedgerTable
+from sluice.ledger.run_table import Run
 from sluice.ledger.stored_values import record_of
 
 
@@ -235,3 +245,56 @@ def phrase_of(changes: Sequence[FieldChange]) -> str:
     """Changes in words; those beyond the first few are counted."""
     named = "; ".join(map(str, changes[:_NAMED_CHANGES]))
     return named if len(changes) <= _NAMED_CHANGES else f"{named}; and {len(changes) - _NAMED_CHANGES} more"
+
+
+LOOKED_BACK = timedelta(days=30)
+"""A change without an answer for so long is what the sender is like."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaChange:
+    """A change of the schema of an input.
+
+    input: as its schema is kept. number: of the event. explanation: what changed, and what the stream did about it.
+    declaration_digest: of the newest run before it; empty when that is not known any more.
+    """
+
+    stream: str
+    input: str
+    number: int
+    seen_at: datetime
+    explanation: str
+    declaration_digest: str
+
+
+def newest_schema_changes(ledger: Ledger, streams: Collection[str]) -> tuple[SchemaChange, ...]:
+    """The newest change of each input of some streams, by stream and input."""
+    event = LedgerEvent
+    name_of_input = event.evidence["input"].as_string()
+    digest = (
+        select(Run.declaration_digest)
+        .where(Run.stream == event.name, Run.launched_at <= event.recorded_at)
+        .order_by(Run.number.desc())
+        .limit(1)
+        .scalar_subquery()
+    )
+    query = (
+        select(
+            event.name.label("stream"),
+            name_of_input.label("input"),
+            event.number,
+            event.recorded_at.label("seen_at"),
+            event.explanation,
+            func.coalesce(digest, "").label("declaration_digest"),
+        )
+        .ext(distinct_on(event.name, name_of_input))
+        .where(
+            event.subject == EventSubject.STREAM,
+            event.name.in_(list(streams)),
+            event.action == EventAction.SEE_SCHEMA,
+            event.recorded_at > func.now() - LOOKED_BACK,
+        )
+        .order_by(event.name, name_of_input, event.number.desc())
+    )
+    with ledger.transaction() as connection:
+        return tuple(record_of(SchemaChange, row) for row in connection.execute(query))

@@ -5,7 +5,8 @@
     log_file: Path             log_file, as text
     findings: tuple[…]         findings, as JSON
 
-`sluice.ledger.ledger_table` makes the columns of a table from this, so that a fact is written in its record alone.
+`sluice.ledger.ledger_table` makes the columns of a table from this, so that a fact is written in its record alone. Text
+is stored as PostgreSQL can hold it, so that a failure is recorded whatever its message quotes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from psycopg.abc import Buffer
+from psycopg.types.string import StrDumper
 from pydantic import TypeAdapter
+from pydantic_core import to_json
 
 from sluice.errors import LedgerError
 from sluice.failure_reasons import Failure, FailureReason
@@ -200,3 +204,36 @@ def _stored(field: Field[Any], hint: Any) -> Iterator[StoredField]:
 
 def _default(field: Field[Any]) -> Any:
     return field.default_factory() if field.default_factory is not MISSING else field.default
+
+
+def storable_text(given: str) -> str:
+    """A text with `\\x00` for each NUL and `\\udXXX` for each lone surrogate, which PostgreSQL refuses.
+
+    Messages quote what a record, a key or a file name holds, and that may be anything.
+    https://www.postgresql.org/docs/current/datatype-character.html
+    """
+    return given.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+
+
+def storable_json(value: Any) -> str:
+    """JSON that PostgreSQL accepts: text as `storable_text` writes it, other values as text, NaN as null."""
+    return to_json(_storable(value), inf_nan_mode="null", fallback=str).decode()
+
+
+def _storable(value: Any) -> Any:
+    match value:
+        case str():
+            return storable_text(value)
+        case Mapping():
+            return {_storable(name): _storable(one) for name, one in value.items()}
+        case list() | tuple():
+            return [_storable(one) for one in value]
+    return value
+
+
+class StorableTextDumper(StrDumper):
+    """Sends every string of Python as `storable_text` writes it, whatever statement it is a parameter of."""
+
+    def dump(self, obj: str) -> Buffer | None:
+        """The bytes of a parameter."""
+        return super().dump(storable_text(obj))

@@ -29,17 +29,16 @@ from sqlalchemy import (
     true,
 )
 
-from sluice.ledger.airflow_owner import DagPause, DagPauseSeen
+from sluice.ledger.airflow_owner import DagPause, DagPauseSeen, ReconcilerPass
+from sluice.ledger.announcements import NewestIncrement
 from sluice.ledger.batches import SHORT_BATCH_COLUMNS, Batch, BatchObservation
 from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import DesiredStateObservation, StreamDesiredState, desired_state_of
 from sluice.ledger.generations import Generation
 from sluice.ledger.held_batches import HeldBatch, HeldBatchOfStream
-from sluice.ledger.increments import NewestIncrement
 from sluice.ledger.leases import Lease, LeaseObservation
 from sluice.ledger.progress_samples import ProgressSample, SourceSample, select_recent_samples
 from sluice.ledger.recent_rejections import RejectedSince
-from sluice.ledger.reconciler_passes import ReconcilerPass
 from sluice.ledger.run_table import Run
 from sluice.ledger.run_values import RunObservation
 from sluice.ledger.stored_values import record_of

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sluice.ledger.batch_rules import RuleCount, RuleResult
+from sluice.ledger.batch_findings import RuleCount, RuleResult
 from sluice.ledger.quality_checks import QualityObservation
 from sluice.pages.page_words import ShownTone, count_text, duration_text
 from sluice.pages.svg_charts import Chart, coloured_lines, newest_of, top_of

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 
 from sluice.declarations.supervision_declaration import LagDeclaration
-from sluice.ledger.batch_history import HistoryStep, StreamHistory
+from sluice.ledger.stream_figures import HistoryStep, StreamHistory
 from sluice.pages.page_words import count_text, duration_text, rate_text, size_text
 from sluice.pages.svg_charts import (
     COLOURS,

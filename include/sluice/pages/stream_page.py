@@ -12,7 +12,6 @@ from typing import BinaryIO
 
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.launching.driver_logs import open_log_of
-from sluice.ledger.batch_history import stream_history
 from sluice.ledger.batches import BatchObservation, recent_batches
 from sluice.ledger.checkpoint_checks import CheckpointObservation, newest_checkpoint_check
 from sluice.ledger.connection import Ledger
@@ -21,6 +20,7 @@ from sluice.ledger.generations import GenerationObservation, find_generation
 from sluice.ledger.run_values import RunObservation
 from sluice.ledger.runs import recent_runs
 from sluice.ledger.source_schemas import SourceSchema, source_schemas
+from sluice.ledger.stream_figures import stream_history
 from sluice.messages.redaction import redacted
 from sluice.pages.lineage_edges import edges_of
 from sluice.pages.lineage_graph import LineageGraph, graph_around

@@ -13,7 +13,7 @@ from sluice.declarations.loaded_declarations import Declarations
 from sluice.declarations.quarantine_table import all_tables
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.ledger.all_tables import KnownTable, find_tables
-from sluice.ledger.batch_rules import RuleResult, rule_results_of_tables
+from sluice.ledger.batch_findings import RuleResult, rule_results_of_tables
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.quality_checks import UNSUCCESSFUL_VERDICTS, QualityVerdict
 from sluice.pages.page_words import ShownTone

@@ -32,8 +32,8 @@ from sluice.declarations.loaded_declarations import Declarations
 from sluice.errors import UsageError
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import EventAction, EventSubject, record_event
-from sluice.ledger.forgotten_batches import forget_batches_behind
 from sluice.ledger.generations import find_generation, record_identities
+from sluice.ledger.next_generation import forget_batches_behind
 from sluice.ledger.run_values import RunObservation
 from sluice.positions.adoption import AdoptedOutput, Adoption, AdoptionWay
 from sluice.positions.adoption_plan import AdoptionPlan, plan_adoption

@@ -17,7 +17,7 @@ from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.declarations.table_lookups import lookups_of
 from sluice.errors import UsageError
 from sluice.ledger.connection import Ledger, database_time
-from sluice.ledger.forgotten_batches import count_batches_behind
+from sluice.ledger.next_generation import count_batches_behind
 from sluice.operations import OperationPlan, OperationVerb, Refusal, RefusalReason, Stake, steps_of
 from sluice.positions.observe_position import observe_position
 from sluice.positions.passed_readers import PassedReader, UnknownReader, passed_reader, readers_of, reads

@@ -24,7 +24,7 @@ from sluice.declarations.loaded_declarations import Declarations
 from sluice.ledger.batches import find_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import EventAction, record_event
-from sluice.ledger.forgotten_batches import forget_batches_behind
+from sluice.ledger.next_generation import forget_batches_behind
 from sluice.ledger.run_values import RunObservation
 from sluice.positions.adopt_table import commit_adoption
 from sluice.positions.checkpoint_writes import write_log_entries, write_repair

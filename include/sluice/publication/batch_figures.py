@@ -21,7 +21,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from sluice.ledger.hourly_columns import ColumnFigures
+from sluice.ledger.hourly_figures import ColumnFigures
 from sluice.tables.column_facts import stored_bounds
 
 _NUMBERS = (IntegerType, LongType, FloatType, DoubleType, DecimalType)

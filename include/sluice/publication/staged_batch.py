@@ -20,7 +20,7 @@ from sluice.declarations.iceberg_output import IcebergOutput
 from sluice.declarations.scalar_types import is_name, is_table_name
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT, StreamDeclaration
 from sluice.errors import DeliveryError
-from sluice.ledger.batch_rules import RuleResult
+from sluice.ledger.batch_findings import RuleResult
 from sluice.ledger.batches import BatchObservation, PublicationKey
 from sluice.stored_keys import (
     END_OFFSETS,

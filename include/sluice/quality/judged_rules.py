@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.declarations.rule_declaration import RuleDeclaration
-from sluice.ledger.batch_rules import RuleCount, RuleResult
+from sluice.ledger.batch_findings import RuleCount, RuleResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

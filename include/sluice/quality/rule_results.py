@@ -16,7 +16,7 @@ from sluice.declarations.loaded_declarations import Declarations
 from sluice.declarations.masked_tables import masked_columns_of_table
 from sluice.declarations.quarantine_table import all_tables
 from sluice.declarations.table_declaration import TableDeclaration
-from sluice.ledger.batch_rules import RuleCount, RuleResult, rule_results_of_tables
+from sluice.ledger.batch_findings import RuleCount, RuleResult, rule_results_of_tables
 from sluice.ledger.connection import Ledger
 from sluice.ledger.quality_checks import ExpectationObservation, QualityObservation, newest_checks, recent_quality
 from sluice.quality.expectation_sentences import (

@@ -34,8 +34,8 @@ from datetime import timedelta
 
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.ledger.airflow_owner import DagObservation
+from sluice.ledger.announcements import record_increment
 from sluice.ledger.connection import Ledger
-from sluice.ledger.increments import record_increment
 from sluice.ledger.stream_records import read_stream
 from sluice.ledger.stream_troubles import StreamTrouble, clear_trouble, record_report, record_trouble
 from sluice.supervision.row_verdicts import with_rows

@@ -9,7 +9,7 @@ import numpy as np
 
 from sluice.declarations.column_types import kind_of
 from sluice.declarations.table_declaration import TableDeclaration
-from sluice.ledger.hourly_columns import ColumnFigures, HourOfColumns
+from sluice.ledger.hourly_figures import ColumnFigures, HourOfColumns
 from sluice.supervision.unusual_columns import ColumnKind, ColumnSign, HourlyColumn, UnusualColumn
 
 _KINDS = {

@@ -29,10 +29,10 @@ from sluice.errors import LedgerError, LedgerUnreachableError
 from sluice.ledger.airflow_owner import (
     DagObservation,
 )
+from sluice.ledger.announcements import TableWriter, rows_since
 from sluice.ledger.desired_states import (
     find_desired_state,
 )
-from sluice.ledger.increments import TableWriter, rows_since
 from sluice.ledger.run_values import DesiredState
 from sluice.ledger.runs import newest_runs
 from sluice.ledger.stream_records import StreamRecords

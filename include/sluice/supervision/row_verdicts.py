@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sluice.declarations.supervision_declaration import RejectionLimit
-from sluice.ledger.batch_rules import MAX_REJECTED
+from sluice.ledger.batch_findings import MAX_REJECTED
 from sluice.ledger.batches import MOST_REJECTED_FILES, BatchObservation
 from sluice.ledger.desired_states import DesiredStateObservation
 from sluice.ledger.recent_rejections import RejectedSince

@@ -15,8 +15,7 @@ from sluice.declarations.loaded_declarations import Declarations
 from sluice.declarations.masked_tables import masked_columns_of_table
 from sluice.errors import LedgerError
 from sluice.ledger.connection import Ledger
-from sluice.ledger.hourly_columns import read_column_hours
-from sluice.ledger.hourly_rows import HoursOfStreams, read_hours
+from sluice.ledger.hourly_figures import HoursOfStreams, read_column_hours, read_hours
 from sluice.ledger.stream_troubles import (
     StreamTrouble,
     all_troubles,

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from sluice.declarations.loaded_declarations import Declarations
 from sluice.errors import LedgerError
 from sluice.ledger.connection import Ledger
-from sluice.ledger.schema_changes import SchemaChange, newest_schema_changes
+from sluice.ledger.source_schemas import SchemaChange, newest_schema_changes
 from sluice.ledger.stream_troubles import (
     all_troubles,
     clear_trouble,

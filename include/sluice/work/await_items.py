@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from sluice.errors import LaunchError
 from sluice.ledger.work_items import find_pool, observe_items, withdraw_items
-from sluice.ledger.work_listener import WorkListener
+from sluice.ledger.work_tables import WorkListener
 from sluice.ledger.work_values import Pool, WorkObservation
 from sluice.processes.deadline import Deadline
 from sluice.work.pools import EngineProfile

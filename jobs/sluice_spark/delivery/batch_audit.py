@@ -20,7 +20,7 @@ from sluice.declarations.rule_declaration import RuleDeclaration, batch_rules, r
 from sluice.declarations.rule_kinds import UNIQUE_IN_TABLE
 from sluice.errors import DeliveryError
 from sluice.failure_reasons import FailureReason
-from sluice.ledger.batch_rules import RuleCount, RuleResult
+from sluice.ledger.batch_findings import RuleCount, RuleResult
 from sluice.ledger.batches import PublicationKey
 from sluice.publication.staged_batch import StagedBatch
 from sluice.stored_keys import OPERATION_COLUMN

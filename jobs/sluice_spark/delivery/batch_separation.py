@@ -18,7 +18,7 @@ from pyspark.sql import functions as fn
 from sluice.declarations.rule_declaration import RuleDeclaration, row_rules
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import DeliveryError
-from sluice.ledger.batch_rules import RuleResult
+from sluice.ledger.batch_findings import RuleResult
 from sluice.publication.chain import counting_twin
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.staged_batch import BatchSummary, StagedBatch

@@ -19,7 +19,7 @@ from pyspark.sql import functions as fn
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import DeliveryError
 from sluice.failure_reasons import FailureReason
-from sluice.ledger.batch_rules import RuleResult
+from sluice.ledger.batch_findings import RuleResult
 from sluice.ledger.batches import PublicationKey
 from sluice.publication.chain import counting_twin
 from sluice.publication.checked_commit import NothingToCommit, TableChange, commit_checked

@@ -26,7 +26,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sluice.errors import CheckpointError
-from sluice.ledger.batch_rules import RuleResult
+from sluice.ledger.batch_findings import RuleResult
 from sluice.ledger.batches import PublicationKey
 from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import GenerationObservation

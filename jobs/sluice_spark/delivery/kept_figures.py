@@ -17,7 +17,7 @@ from sluice.declarations.masked_tables import masked_columns_of_table
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT, StreamDeclaration
 from sluice.errors import SluiceError
 from sluice.ledger.batches import PublicationKey
-from sluice.ledger.hourly_columns import ColumnFigures
+from sluice.ledger.hourly_figures import ColumnFigures
 from sluice.publication.batch_figures import figures_of
 from sluice.publication.publish_batches import Publication
 

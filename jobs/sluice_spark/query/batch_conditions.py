@@ -19,7 +19,7 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.rule_declaration import RuleDeclaration, batch_rules
 from sluice.declarations.rule_kinds import UNIQUE_IN_TABLE
 from sluice.declarations.scalar_types import parse_duration
-from sluice.ledger.batch_rules import RuleCount
+from sluice.ledger.batch_findings import RuleCount
 from sluice_spark.query.row_rules import between, require_each
 from sluice_spark.session.columns import quoted, quoted_table
 

@@ -24,7 +24,7 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.rule_declaration import RuleDeclaration, row_rules
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import DeclarationError
-from sluice.ledger.batch_rules import MAX_REJECTED, RuleCount
+from sluice.ledger.batch_findings import MAX_REJECTED, RuleCount
 from sluice.record_values.rejection import RejectionKind
 from sluice_spark.query.logical_plan import analyzed_plan, python_list
 from sluice_spark.query.query_reach import problem_of

@@ -29,7 +29,7 @@ from sluice.launching.job_output import json_value
 from sluice.ledger.applications import DEAD_AFTER, end_if_idle, take_no_more
 from sluice.ledger.connection import Ledger, database_time, open_ledger
 from sluice.ledger.work_items import claim, end_item, withdrawn_among
-from sluice.ledger.work_listener import WorkListener
+from sluice.ledger.work_tables import WorkListener
 from sluice.ledger.work_values import WorkItem, WorkKind, WorkState
 from sluice.processes.deadline import Deadline
 from sluice.publication.crash_points import CrashPoint, unnoticed

@@ -14,10 +14,9 @@ from airflow.sdk.exceptions import AirflowFailException
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.loaded_declarations import Declarations
 from sluice.errors import SettingsError
-from sluice.ledger.airflow_owner import counted_dags, forget_dags
+from sluice.ledger.airflow_owner import begin_pass, counted_dags, end_pass, forget_dags, missing_for
 from sluice.ledger.connection import Ledger
 from sluice.ledger.held_batches import decided_batches
-from sluice.ledger.reconciler_passes import begin_pass, end_pass, missing_for
 from sluice.ledger.stream_troubles import clear_trouble, record_report, record_trouble
 from sluice.messages.durations import in_words
 from sluice.processes.deadline import wait_until

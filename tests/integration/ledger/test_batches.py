@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from sluice.errors import CheckpointError
+from sluice.ledger.batch_findings import MOST_FIELDS, OTHERS, undeclared_fields
 from sluice.ledger.batches import (
     BatchObservation,
     PublicationKey,
@@ -25,7 +26,6 @@ from sluice.ledger.batches import (
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.events import EventSubject, recent_events
 from sluice.ledger.generations import current_generation, record_query_id
-from sluice.ledger.undeclared_fields import MOST_FIELDS, OTHERS, undeclared_fields
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 

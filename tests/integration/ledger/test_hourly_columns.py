@@ -9,8 +9,7 @@ from tests.integration.ledger.test_batches import a_batch
 
 from sluice.ledger.batches import record_batch
 from sluice.ledger.connection import Ledger
-from sluice.ledger.hourly_columns import ColumnFigures, HourlyColumnsRow, read_column_hours
-from sluice.ledger.hourly_rows import remove_old_hours
+from sluice.ledger.hourly_figures import ColumnFigures, HourlyColumnsRow, read_column_hours, remove_old_hours
 
 PRICE = ColumnFigures(rows=10, nulls=2, lowest=0.25, highest=9.0)
 

@@ -14,14 +14,13 @@ from sqlalchemy import Connection, event, insert, text
 from tests.fixtures.ledger_rows import find_lease
 from tests.integration.ledger.test_batches import a_batch
 
-from sluice.ledger.batch_history import stream_history
 from sluice.ledger.batches import newest_batch, record_batch
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.desired_states import find_desired_state, set_desired_state
 from sluice.ledger.progress_samples import SourceSample
 from sluice.ledger.run_values import DesiredState, RunState
 from sluice.ledger.runs import admit_run, beat, newest_runs, recent_runs, record_end
-from sluice.ledger.stream_figures import lag_history, read_figures
+from sluice.ledger.stream_figures import lag_history, read_figures, stream_history
 from sluice.ledger.stream_records import read_streams
 from sluice.ledger.stream_troubles import record_trouble
 from sluice.supervision.progress_decision import oldest_unread

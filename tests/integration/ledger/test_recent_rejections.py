@@ -10,7 +10,7 @@ from sqlalchemy import text
 from tests.integration.ledger.test_batches import a_batch
 
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
-from sluice.ledger.batch_rules import LIMITED_OUTPUT, MAX_REJECTED, RuleCount, RuleResult
+from sluice.ledger.batch_findings import LIMITED_OUTPUT, MAX_REJECTED, RuleCount, RuleResult
 from sluice.ledger.batches import BatchObservation, record_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import SuspensionCause, set_desired_state, suspend

@@ -22,7 +22,7 @@ from sluice.ledger.driver_uis import DriverUi, find_driver_ui, record_driver_ui
 from sluice.ledger.events import REQUESTED, Actor, Event, EventAction, EventSubject, record_event
 from sluice.ledger.generations import current_generation, record_fingerprint
 from sluice.ledger.held_batches import HeldBatch, hold_batch
-from sluice.ledger.hourly_columns import ColumnFigures
+from sluice.ledger.hourly_figures import ColumnFigures
 from sluice.ledger.ledger_table import LedgerTable
 from sluice.ledger.migrations import observe_version, upgrade
 from sluice.ledger.retention import Retention, apply_retention

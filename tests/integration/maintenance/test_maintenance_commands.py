@@ -17,7 +17,7 @@ from tests.fixtures.stack import Stack
 
 from sluice.cli.app import main
 from sluice.ledger.airflow_owner import DagObservation
-from sluice.ledger.batch_rules import RuleCount, RuleResult, add_rule_results
+from sluice.ledger.batch_findings import RuleCount, RuleResult, add_rule_results
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.generations import current_generation, record_query_id
 from sluice.ledger.quality_checks import (

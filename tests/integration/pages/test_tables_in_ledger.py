@@ -16,7 +16,7 @@ from tests.integration.ledger.test_upkeep import MAINTENANCE, NOON, QUALITY
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.loaded_declarations import Declarations
 from sluice.declarations.maintenance_declaration import MaintenanceDeclaration
-from sluice.ledger.batch_rules import RuleCount, RuleResult, add_rule_results, rule_results_of_tables
+from sluice.ledger.batch_findings import RuleCount, RuleResult, add_rule_results, rule_results_of_tables
 from sluice.ledger.connection import Ledger
 from sluice.ledger.maintenance_runs import record_maintenance
 from sluice.ledger.quality_checks import record_quality

@@ -29,7 +29,7 @@ from tests.integration.positions.test_rewinds import (
 from sluice.checkpoints.checkpoint_copies import copies_location, copy_checkpoint, list_copies
 from sluice.checkpoints.checkpoint_files import open_checkpoint_files
 from sluice.ledger.announcements import Announcement
-from sluice.ledger.batch_rules import RuleCount, RuleResult
+from sluice.ledger.batch_findings import RuleCount, RuleResult
 from sluice.ledger.batches import BatchObservation, PublicationKey, newest_batch, record_batch
 from sluice.ledger.generations import record_identities
 from sluice.ledger.held_batches import HeldBatch, hold_batch

@@ -19,7 +19,7 @@ from tests.integration.positions.test_repair_commands import content, filled, fo
 
 from sluice.declarations.load_declarations import load_declarations
 from sluice.errors import UsageError
-from sluice.ledger.batch_rules import RuleResult
+from sluice.ledger.batch_findings import RuleResult
 from sluice.ledger.batches import BatchObservation, PublicationKey, recent_batches, record_batch
 from sluice.ledger.events import EventSubject, recent_events
 from sluice.ledger.generations import current_generation

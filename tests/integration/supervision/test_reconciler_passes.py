@@ -8,8 +8,8 @@ from sqlalchemy import text
 from tests.integration.supervision.test_overdue_increments import incremental
 from tests.integration.supervision.test_reconcile_all import declared, passed
 
+from sluice.ledger.airflow_owner import MISSING_AFTER, begin_pass, end_pass, missing_for
 from sluice.ledger.connection import Ledger
-from sluice.ledger.reconciler_passes import MISSING_AFTER, begin_pass, end_pass, missing_for
 from sluice.ledger.stream_records import read_stream
 from sluice.supervision.alerts import report_good_increment
 from sluice.supervision.supervisor import Supervisor

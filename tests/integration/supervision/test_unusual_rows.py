@@ -18,7 +18,7 @@ from sluice.ledger.batches import record_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.events import EventAction, EventSubject, recent_events
-from sluice.ledger.hourly_rows import read_hours, remove_old_hours
+from sluice.ledger.hourly_figures import read_hours, remove_old_hours
 from sluice.ledger.run_values import DesiredState
 from sluice.supervision.alerts import Alert
 from sluice.supervision.platform_troubles import (

@@ -11,8 +11,8 @@ from airflow.sdk.exceptions import AirflowFailException
 from sqlalchemy import event, text
 
 from sluice.declarations.load_declarations import load_declarations
+from sluice.ledger.airflow_owner import MISSING_AFTER, begin_pass
 from sluice.ledger.connection import Ledger
-from sluice.ledger.reconciler_passes import MISSING_AFTER, begin_pass
 from sluice_airflow.dag_builders import platform_dags
 from sluice_airflow.tasks import reconcile_task
 from sluice_airflow.tasks.reconcile_task import await_pass

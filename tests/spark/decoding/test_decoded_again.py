@@ -15,7 +15,7 @@ from tests.fixtures.refreshes import refresh
 from tests.fixtures.workshop import Workshop
 
 from sluice.backfill.replayable_rows import Selection
-from sluice.ledger.undeclared_fields import undeclared_fields
+from sluice.ledger.batch_findings import undeclared_fields
 from sluice_spark.backfill.replay_run import ReplayRun
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)

@@ -16,7 +16,7 @@ from tests.fixtures.workshop import Workshop
 from sluice.declarations.rule_declaration import RuleDeclaration
 from sluice.declarations.rule_kinds import BATCH_KINDS
 from sluice.errors import DeclarationError
-from sluice.ledger.batch_rules import RuleCount
+from sluice.ledger.batch_findings import RuleCount
 from sluice.ledger.held_batches import find_held
 from sluice.operations import OperationVerb
 from sluice.publication.crash_points import CrashPoint

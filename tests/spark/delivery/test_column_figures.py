@@ -15,7 +15,7 @@ from tests.fixtures.refreshes import refresh
 from tests.fixtures.streams_of_tables import dying_at, reading, writing
 from tests.fixtures.workshop import Workshop
 
-from sluice.ledger.hourly_columns import ColumnFigures, read_column_hours
+from sluice.ledger.hourly_figures import ColumnFigures, read_column_hours
 from sluice.publication.crash_points import CrashPoint
 
 COLUMNS = {

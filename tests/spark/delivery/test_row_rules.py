@@ -16,7 +16,7 @@ from sluice.declarations.rule_declaration import RuleDeclaration
 from sluice.declarations.rule_kinds import ROW_KINDS
 from sluice.declarations.table_declaration import ExpectationDeclaration
 from sluice.errors import DeclarationError
-from sluice.ledger.batch_rules import RuleCount
+from sluice.ledger.batch_findings import RuleCount
 from sluice.ledger.batches import PublicationKey
 from sluice_spark.delivery.batch_audit import BatchAudit, RuleBrokenError
 from sluice_spark.quality.expectation_results import evaluate

@@ -15,7 +15,7 @@ from tests.fixtures.streams_of_tables import dying_at
 from tests.fixtures.workshop import Workshop
 
 from sluice.declarations.rule_declaration import RuleDeclaration
-from sluice.ledger.batch_rules import RuleCount
+from sluice.ledger.batch_findings import RuleCount
 from sluice.ledger.batches import PublicationKey
 from sluice.publication.crash_points import CrashPoint
 from sluice_spark.delivery.batch_audit import BatchAudit, Results

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.ledger.event_evidence import (
+from sluice.ledger.events import (
     LARGEST_EVIDENCE_BYTES,
     LONGEST_TEXT,
     MOST_ITEMS,
+    EventAction,
     stored_evidence,
     stored_text,
 )
-from sluice.ledger.events import EventAction
 from sluice.messages.redaction import HIDDEN
 
 _VALUES = st.recursive(

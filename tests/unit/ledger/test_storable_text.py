@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from sluice.ledger.storable_text import storable_json, storable_text
+from sluice.ledger.stored_values import storable_json, storable_text
 
 
 @pytest.mark.parametrize(

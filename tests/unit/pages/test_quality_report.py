@@ -12,7 +12,7 @@ from tests.unit.pages.test_page_templates import HOSTILE
 from tests.unit.pages.test_table_page import DECLARED, EMPTY, LINE, page_of
 
 from sluice.declarations.rule_declaration import RuleDeclaration
-from sluice.ledger.batch_rules import RuleCount, RuleResult
+from sluice.ledger.batch_findings import RuleCount, RuleResult
 from sluice.ledger.quality_checks import ExpectationObservation, QualityObservation, QualityVerdict
 from sluice.pages.line_selection import TableSelection, counts_of
 from sluice.pages.page_templates import render

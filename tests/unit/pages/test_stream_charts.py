@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from sluice.ledger.batch_history import HistoryStep, StreamHistory
+from sluice.ledger.stream_figures import HistoryStep, StreamHistory
 from sluice.pages.stream_charts import charts_of
 
 NOON = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)

@@ -18,7 +18,7 @@ from tests.fixtures.streams import continuous_stream
 from sluice.declarations.loaded_declarations import Declarations
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.ledger.batches import PublicationKey
-from sluice.ledger.hourly_columns import ColumnFigures
+from sluice.ledger.hourly_figures import ColumnFigures
 from sluice.publication.publish_batches import Publication
 from sluice.publication.staged_batch import BatchSummary, StagedBatch, StagedOutput
 from sluice.publication.staging_table import load_staging_table

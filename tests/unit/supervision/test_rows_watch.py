@@ -8,8 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from sluice.declarations.table_declaration import TableDeclaration
-from sluice.ledger.hourly_columns import ColumnFigures, HourOfColumns
-from sluice.ledger.hourly_rows import HourOfRows, HoursOfStreams
+from sluice.ledger.hourly_figures import ColumnFigures, HourOfColumns, HourOfRows, HoursOfStreams
 from sluice.supervision.columns_watch import column_sentences, columns_of_table
 from sluice.supervision.rows_watch import TableVerdict, explain, hours_of_table
 from sluice.supervision.unusual_columns import ColumnKind, ColumnSign, ColumnsVerdict, UnusualColumn, judge_columns

@@ -1,24 +1,96 @@
-"""What each stream has published of each column in each hour: how many nulls, and the lowest and highest value.
+"""What each stream has published and rejected in each hour, for longer than its batches are kept: its rows, and of each
+column how many nulls and the lowest and highest value.
 
-The figures of a batch come from the metrics of its staged files. They are added in the transaction that records the
-batch, and kept as long as the sums of its rows (`hourly_rows`).
+A trigger of the database adds the rows of each batch when it is recorded, so a driver pays no round trip for it. The
+figures of columns come from the metrics of its staged files, and are added in the transaction that records the batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from pydantic import TypeAdapter
-from sqlalchemy import Connection, Text, and_, cast, func, literal, select, text
+from sqlalchemy import Connection, Text, and_, cast, delete, func, literal, select, text, tuple_
 from sqlalchemy.dialects.postgresql import insert
 
 from sluice.ledger.connection import Ledger
-from sluice.ledger.hourly_rows import KEPT_FOR
 from sluice.ledger.ledger_table import LedgerTable
-from sluice.ledger.stored_values import values_of
+from sluice.ledger.stored_values import record_of, values_of
+
+KEPT_FOR = timedelta(weeks=16)
+"""What is usual is read from eight weeks in which rows came; a table may have paused for as long."""
+
+_AT_ONCE = 5_000
+
+_HOUR = func.date_trunc("hour", func.now(), "UTC")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HourOfRows:
+    """What the batches of a stream did that were recorded in one hour.
+
+    hour: when it begins. rejected_rows: without batches that a person rejected. published_rows: by output name.
+    """
+
+    stream: str
+    hour: datetime
+    batches: int
+    input_rows: int
+    rejected_rows: int
+    published_rows: Mapping[str, int]
+
+
+class HourlyRow(LedgerTable, record=HourOfRows, key=("stream", "hour")):
+    """A row for each stream and hour in which a batch of it was recorded."""
+
+    __tablename__ = "hourly_rows"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoursOfStreams:
+    """The hours of some streams up to the last one that is over, oldest first. ends_at: when that one ended."""
+
+    ends_at: datetime
+    hours: tuple[HourOfRows, ...]
+
+
+def read_hours(ledger: Ledger, streams: Collection[str]) -> HoursOfStreams:
+    """Read the hours of some streams that are over and kept."""
+    kept = and_(HourlyRow.hour < _HOUR, HourlyRow.hour >= _HOUR - literal(KEPT_FOR))
+    query = select(*HourlyRow.columns()).where(HourlyRow.stream.in_(list(streams)), kept).order_by(HourlyRow.hour)
+    with ledger.transaction() as connection:
+        ends_at: datetime = connection.execute(select(_HOUR)).scalar_one()
+        rows = connection.execute(query).all()
+    return HoursOfStreams(ends_at=ends_at, hours=tuple(record_of(HourOfRows, row) for row in rows))
+
+
+def remove_old_hours(ledger: Ledger, of: type[LedgerTable] = HourlyRow, *, dry_run: bool = False) -> int:
+    """Remove the hours that are not read any more, some at a time.
+
+    Parameters
+    ----------
+    of: the table; each row of it is of one hour.
+
+    Returns
+    -------
+    How many were removed; in a dry run, how many would be.
+    """
+    table = of.__table__
+    key, is_old = tuple_(*table.primary_key), table.c.hour < func.now() - KEPT_FOR
+    if dry_run:
+        with ledger.transaction() as connection:
+            return connection.execute(select(func.count()).select_from(of).where(is_old)).scalar_one()
+    some = select(*table.primary_key).where(is_old).limit(_AT_ONCE)
+    removed = 0
+    while True:
+        with ledger.transaction() as connection:
+            gone = connection.execute(delete(of).where(key.in_(some))).rowcount
+        removed += gone
+        if gone < _AT_ONCE:
+            return removed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +136,6 @@ _ADDED = text(
     FULL JOIN jsonb_each(excluded.figures) AS of_batch (name, new) USING (name))"""
 )
 _FIGURES = TypeAdapter(dict[str, ColumnFigures])
-_HOUR = func.date_trunc("hour", func.now(), "UTC")
 
 
 def add_column_figures(connection: Connection, stream: str, figures: Mapping[str, Mapping[str, ColumnFigures]]) -> None:
