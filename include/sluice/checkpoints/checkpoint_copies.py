@@ -34,13 +34,14 @@ from sluice.checkpoints.checkpoint_layout import (
     log_files,
     state_stores,
 )
+from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import CheckpointError
 
 KEPT_COPIES = 2
 """How many copies of a generation are kept: when the newest one cannot be read, there is another."""
 
-REHEARSED = ".rehearsed"
-"""The ending of what is kept of a rehearsal (`sluice.checkpoints.copy_rehearsals`)."""
+_REHEARSED = ".rehearsed"
+"""The ending of what is kept of a rehearsal."""
 
 _COPIES, _FILES, _INDEX = ".copies", "files", ".json"
 
@@ -282,7 +283,7 @@ def _let_go(store: CheckpointFiles, listed: Sequence[FileObservation], *, copies
     """Remove what the newest copies do not need: indexes first, so that no index names a file that is gone."""
     kept = copies[:KEPT_COPIES]
     needed = {one.kept_at for copy in kept for one in copy.files}
-    needed |= {f"{copy.clock}{ending}" for copy in kept for ending in (_INDEX, REHEARSED)}
+    needed |= {f"{copy.clock}{ending}" for copy in kept for ending in (_INDEX, _REHEARSED)}
     for seen in sorted(listed, key=lambda one: "/" in one.path):
         if seen.path not in needed:
             store.remove(seen.path)
@@ -336,3 +337,62 @@ class CopiedCheckpoint:
     @cached_property
     def _by_path(self) -> Mapping[str, CopiedFile]:
         return {one.path: one for one in self.copy.files}
+
+
+_REHEARSALS = ".rehearsals"
+
+
+class Rehearsal(BaseModel):
+    """What came of putting a copy back on trial.
+
+    batch: the batch that was run again on it. seconds: how long that took, from the first file to the state that was
+    compared. problem: why the copy, or what the batch reads, does not do; empty where the state came out equal.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rehearsed_at: AwareDatetime
+    batch: int
+    seconds: float
+    problem: str = ""
+
+
+def rehearsal_location(checkpoint: str) -> str:
+    """Where a copy of the checkpoint of a generation is put back on trial."""
+    return folder_beside(checkpoint, _REHEARSALS)
+
+
+def why_not_rehearsed(stream: StreamDeclaration) -> str:
+    """Why no batch of a stream can be run again to compare its state, for half a sentence; empty where one can."""
+    for name, declared in sorted(stream.inputs.items()):
+        if declared.puts_files_away:
+            return f"the files of its input {name} are put away once they are read"
+        if not declared.is_stream:
+            return f"each batch reads its input {name} as it is then"
+    return ""
+
+
+def record_rehearsal(store: CheckpointFiles, copy: CheckpointCopy, rehearsal: Rehearsal) -> None:
+    """Keep what came of a rehearsal beside its copy.
+
+    Raises
+    ------
+    CheckpointError: when the storage does not answer.
+    """
+    store.write_text(f"{copy.clock}{_REHEARSED}", rehearsal.model_dump_json())
+
+
+def find_rehearsal(store: CheckpointFiles, copy: CheckpointCopy) -> Rehearsal | None:
+    """The newest rehearsal of a copy; none when there was none, or when what is kept of it cannot be read.
+
+    Raises
+    ------
+    CheckpointError: when the storage does not answer.
+    """
+    path = f"{copy.clock}{_REHEARSED}"
+    try:
+        text = store.read_text(path)
+        return None if text is None else Rehearsal.model_validate_json(text)
+    except ValidationError as error:
+        _log.warning("%s of %s says nothing of a rehearsal: %s", path, store.location, error)
+        return None

@@ -9,8 +9,15 @@ import json
 from collections.abc import Iterable
 
 from sluice.checkpoints.checkpoint_files import ReadableCheckpoint
-from sluice.checkpoints.checkpoint_layout import COMMITS, FileObservation, log_files
-from sluice.checkpoints.checkpoint_logs import entry_of, metadata_of, next_batch_metadata, offsets_of
+from sluice.checkpoints.checkpoint_layout import (
+    COMMITS,
+    FileObservation,
+    entry_of,
+    log_files,
+    metadata_of,
+    next_batch_metadata,
+    offsets_of,
+)
 from sluice.errors import UsageError
 
 REPLAY = "replay"

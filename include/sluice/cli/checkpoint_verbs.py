@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sluice.checkpoints.copy_rehearsals import Rehearsal
+from sluice.checkpoints.checkpoint_copies import Rehearsal
 from sluice.cli.cli_context import open_cli_context
 from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, AsJson, StreamName, print_json
 from sluice.cli.work_requests import have_done

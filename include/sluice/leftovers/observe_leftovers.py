@@ -14,10 +14,9 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError
 
 from sluice.backfill.intervals import Interval, of_name_part
-from sluice.checkpoints.checkpoint_copies import copies_location
+from sluice.checkpoints.checkpoint_copies import copies_location, rehearsal_location
 from sluice.checkpoints.checkpoint_files import open_checkpoint_files, require_below
 from sluice.checkpoints.checkpoint_layout import FileObservation
-from sluice.checkpoints.copy_rehearsals import rehearsal_location
 from sluice.declarations.stream_declaration import QUARANTINE_NAMESPACE
 from sluice.errors import CheckpointError, CheckpointStorageError
 from sluice.ledger.backfill_attempts import (

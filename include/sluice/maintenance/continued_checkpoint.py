@@ -12,8 +12,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sluice.checkpoints.checkpoint_files import CheckpointFiles, copy_files, state_files
-from sluice.checkpoints.checkpoint_layout import BEGUN, COMMITS, METADATA, OFFSETS, FileObservation, log_files
-from sluice.checkpoints.checkpoint_logs import EMPTY_COMMIT, metadata_of, next_batch_metadata, planned_time
+from sluice.checkpoints.checkpoint_layout import (
+    BEGUN,
+    COMMITS,
+    EMPTY_COMMIT,
+    METADATA,
+    OFFSETS,
+    FileObservation,
+    log_files,
+    metadata_of,
+    next_batch_metadata,
+    planned_time,
+)
 from sluice.errors import CheckpointError
 from sluice.maintenance.reading_position import ReadingPosition
 

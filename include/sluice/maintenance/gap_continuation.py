@@ -21,8 +21,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from sluice.checkpoints.checkpoint_files import STATE, CheckpointFiles, open_checkpoint_files
-from sluice.checkpoints.checkpoint_layout import BEGUN, METADATA
-from sluice.checkpoints.checkpoint_logs import query_id_in
+from sluice.checkpoints.checkpoint_layout import BEGUN, METADATA, query_id_in
 from sluice.checkpoints.compatibility import STATE_OPERATORS
 from sluice.checkpoints.replayed_batches import refuse_pending_replay
 from sluice.declarations.loaded_declarations import LoadedStream

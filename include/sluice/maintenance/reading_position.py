@@ -15,8 +15,16 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from sluice.checkpoints.checkpoint_files import CheckpointFiles
-from sluice.checkpoints.checkpoint_layout import COMMITS, METADATA, OFFSETS, log_files
-from sluice.checkpoints.checkpoint_logs import HEADER_LINES, metadata_of, planned_time, query_id_in
+from sluice.checkpoints.checkpoint_layout import (
+    COMMITS,
+    HEADER_LINES,
+    METADATA,
+    OFFSETS,
+    log_files,
+    metadata_of,
+    planned_time,
+    query_id_in,
+)
 from sluice.checkpoints.health_decision import commit_problem, offset_problem
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import CheckpointError, DivergedError

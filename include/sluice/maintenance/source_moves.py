@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pyiceberg.table import Table
 
-from sluice.checkpoints.checkpoint_logs import HEADER_LINES
+from sluice.checkpoints.checkpoint_layout import HEADER_LINES
 from sluice.declarations.source_declarations import KafkaSource
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import CheckpointError, UsageError

@@ -7,7 +7,7 @@ run opens one only after the ledger has it, so the ledger was restored from an o
 
 from __future__ import annotations
 
-from sluice.checkpoints.checkpoint_logs import offsets_of
+from sluice.checkpoints.checkpoint_layout import offsets_of
 from sluice.ledger.checkpoint_checks import CheckpointProperty
 from sluice.positions.log_offsets import canonical_end
 from sluice.positions.remedies import REMEDIES

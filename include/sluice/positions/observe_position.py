@@ -16,8 +16,7 @@ from typing import Any
 from pyiceberg.catalog import Catalog
 
 from sluice.checkpoints.checkpoint_files import open_checkpoint_files
-from sluice.checkpoints.checkpoint_layout import OFFSETS, CheckpointContents
-from sluice.checkpoints.checkpoint_logs import offsets_of
+from sluice.checkpoints.checkpoint_layout import OFFSETS, CheckpointContents, offsets_of
 from sluice.checkpoints.health_decision import CheckpointExpectation, judge_checkpoint, longest_batch_seconds
 from sluice.checkpoints.observe_checkpoint import observe_checkpoint
 from sluice.declarations.source_declarations import IcebergSource, KafkaSource

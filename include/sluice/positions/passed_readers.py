@@ -7,8 +7,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from sluice.checkpoints.checkpoint_layout import METADATA, OFFSETS, log_files
-from sluice.checkpoints.checkpoint_logs import offsets_of
+from sluice.checkpoints.checkpoint_layout import METADATA, OFFSETS, log_files, offsets_of
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.declarations.source_declarations import IcebergSource
 from sluice.positions.rewind_target import RewoundTable

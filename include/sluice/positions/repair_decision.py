@@ -14,16 +14,21 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sluice.checkpoints.checkpoint_copies import CheckpointCopy
-from sluice.checkpoints.checkpoint_layout import COMMITS, METADATA, OFFSETS, CheckpointContents, log_files, state_stores
-from sluice.checkpoints.checkpoint_logs import (
+from sluice.checkpoints.checkpoint_layout import (
+    COMMITS,
     EMPTY_COMMIT,
+    METADATA,
+    OFFSETS,
+    CheckpointContents,
     batch_metadata,
     commit_behind,
     entry_of,
+    log_files,
     metadata_of,
     next_batch_metadata,
     offsets_of,
     query_id_in,
+    state_stores,
 )
 from sluice.checkpoints.health_decision import commit_problem, judge_state, offset_problem
 from sluice.checkpoints.replayed_batches import REPLAY

@@ -26,8 +26,7 @@ from typing import Any
 
 from pyiceberg.catalog import Catalog
 
-from sluice.checkpoints.checkpoint_layout import METADATA
-from sluice.checkpoints.checkpoint_logs import query_id_in
+from sluice.checkpoints.checkpoint_layout import METADATA, query_id_in
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.ledger.batches import recent_batches, rejected_batches
 from sluice.ledger.connection import Ledger, database_time

@@ -32,8 +32,9 @@ from sluice.checkpoints.checkpoint_layout import (
     FileObservation,
     is_hidden,
     log_files,
+    offsets_of,
+    query_id_in,
 )
-from sluice.checkpoints.checkpoint_logs import offsets_of, query_id_in
 from sluice.checkpoints.observe_checkpoint import observe_checkpoint
 from sluice.errors import CheckpointError, CheckpointStorageError
 from sluice.operations import Refusal, RefusalReason

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from sluice.checkpoints.checkpoint_copies import CheckpointCopy, copies_location, list_copies
+from sluice.checkpoints.checkpoint_copies import CheckpointCopy, Rehearsal, copies_location, find_rehearsal, list_copies
 from sluice.checkpoints.checkpoint_files import open_checkpoint_files
 from sluice.checkpoints.compatibility import STATE_MEANING, STATE_OPERATORS
-from sluice.checkpoints.copy_rehearsals import Rehearsal, find_rehearsal
 from sluice.errors import CheckpointError
 from sluice.ledger.generations import GenerationObservation
 from sluice.positions.stream_position import StreamPosition, Witness

@@ -18,7 +18,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from sluice.checkpoints.checkpoint_files import CheckpointFiles, open_checkpoint_files
-from sluice.checkpoints.checkpoint_logs import NO_OFFSET, next_batch_metadata
+from sluice.checkpoints.checkpoint_layout import NO_OFFSET, next_batch_metadata
 from sluice.declarations.source_declarations import FilesSource, IcebergSource, KafkaSource
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import CheckpointError

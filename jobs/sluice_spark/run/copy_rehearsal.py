@@ -21,10 +21,18 @@ from uuid import uuid4
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from sluice.checkpoints.checkpoint_copies import CheckpointCopy, CopiedCheckpoint, copies_location, list_copies
+from sluice.checkpoints.checkpoint_copies import (
+    CheckpointCopy,
+    CopiedCheckpoint,
+    Rehearsal,
+    copies_location,
+    list_copies,
+    record_rehearsal,
+    rehearsal_location,
+    why_not_rehearsed,
+)
 from sluice.checkpoints.checkpoint_files import CheckpointFiles, open_checkpoint_files
 from sluice.checkpoints.checkpoint_layout import COMMITS, METADATA, OFFSETS
-from sluice.checkpoints.copy_rehearsals import Rehearsal, record_rehearsal, rehearsal_location, why_not_rehearsed
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import (
     CheckpointError,

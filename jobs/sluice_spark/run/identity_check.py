@@ -19,7 +19,13 @@ from dataclasses import dataclass, replace
 from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
 
-from sluice.checkpoints.checkpoint_logs import HEADER_LINES, NO_OFFSET, commit_behind, metadata_of, next_batch_metadata
+from sluice.checkpoints.checkpoint_layout import (
+    HEADER_LINES,
+    NO_OFFSET,
+    commit_behind,
+    metadata_of,
+    next_batch_metadata,
+)
 from sluice.declarations.source_declarations import KafkaSource
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import InputReplacedError, RolledBackError

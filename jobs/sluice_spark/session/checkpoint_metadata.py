@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from sluice.checkpoints.checkpoint_layout import BEGUN
-from sluice.checkpoints.checkpoint_logs import offsets_of, planned_time
+from sluice.checkpoints.checkpoint_layout import BEGUN, offsets_of, planned_time
 from sluice.errors import CheckpointError
 from sluice.ledger.generations import GenerationObservation
 from sluice_spark.session.jvm import jvm_of

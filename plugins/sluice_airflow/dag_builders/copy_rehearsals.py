@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, CronTriggerTimetable
 
-from sluice.checkpoints.copy_rehearsals import why_not_rehearsed
+from sluice.checkpoints.checkpoint_copies import why_not_rehearsed
 from sluice.declarations.loaded_declarations import Declarations
 from sluice.supervision.platform_dags import REHEARSALS_DAG
 from sluice.work.requests import RehearseCopy

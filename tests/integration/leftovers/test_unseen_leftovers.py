@@ -22,9 +22,9 @@ from tests.integration.leftovers.test_left_tables import DAY, abandoned, failing
 from tests.integration.leftovers.test_leftovers import ANN, Yard, empty_yard, left_of, yard
 
 from sluice.backfill.intervals import name_part
+from sluice.checkpoints.checkpoint_copies import rehearsal_location
 from sluice.checkpoints.checkpoint_files import LocalCheckpointFiles, open_checkpoint_files
 from sluice.checkpoints.checkpoint_layout import FileObservation
-from sluice.checkpoints.copy_rehearsals import rehearsal_location
 from sluice.errors import CheckpointError, CheckpointStorageError, UnhealthyError
 from sluice.ledger.backfill_attempts import begin_attempt
 from sluice.ledger.events import LedgerEvent

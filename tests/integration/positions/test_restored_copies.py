@@ -12,9 +12,14 @@ from tests.fixtures.drill import sampled
 from tests.integration.cli.test_operations import Copier, copier, typed
 from tests.integration.positions.test_repair_commands import QUERY, content, filled, killed, read_ends
 
-from sluice.checkpoints.checkpoint_copies import CheckpointCopy, copies_location, copy_checkpoint
+from sluice.checkpoints.checkpoint_copies import (
+    CheckpointCopy,
+    Rehearsal,
+    copies_location,
+    copy_checkpoint,
+    record_rehearsal,
+)
 from sluice.checkpoints.checkpoint_files import LocalCheckpointFiles
-from sluice.checkpoints.copy_rehearsals import Rehearsal, record_rehearsal
 from sluice.declarations.load_declarations import load_declarations
 from sluice.ledger.batches import BatchObservation, PublicationKey, record_batch
 from sluice.ledger.checkpoint_checks import CheckpointFinding, CheckpointProperty

@@ -22,9 +22,15 @@ from tests.fixtures.stack import Stack
 from tests.fixtures.work import serve
 from tests.fixtures.workshop import Workshop
 
-from sluice.checkpoints.checkpoint_copies import CheckpointCopy, copies_location, list_copies
+from sluice.checkpoints.checkpoint_copies import (
+    CheckpointCopy,
+    Rehearsal,
+    copies_location,
+    find_rehearsal,
+    list_copies,
+    rehearsal_location,
+)
 from sluice.checkpoints.checkpoint_files import CheckpointFiles, LocalCheckpointFiles, open_checkpoint_files
-from sluice.checkpoints.copy_rehearsals import Rehearsal, find_rehearsal, rehearsal_location
 from sluice.declarations.load_declarations import load_declarations
 from sluice.errors import CheckpointStorageError, UsageError, WithdrawnError
 from sluice.failure_reasons import FailureClass

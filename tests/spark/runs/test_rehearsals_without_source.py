@@ -14,8 +14,7 @@ from tests.faults.ways_out.kinds import Kind
 from tests.fixtures.workshop import Workshop
 from tests.spark.runs.test_copy_rehearsals import folders, rehearsed, stopped
 
-from sluice.checkpoints.checkpoint_copies import list_copies
-from sluice.checkpoints.copy_rehearsals import find_rehearsal
+from sluice.checkpoints.checkpoint_copies import find_rehearsal, list_copies
 from sluice.settings import KafkaConnection
 from sluice.sources.kafka_clients import client_settings
 

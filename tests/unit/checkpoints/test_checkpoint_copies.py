@@ -15,13 +15,15 @@ from sluice.checkpoints.checkpoint_copies import (
     KEPT_COPIES,
     CheckpointCopy,
     CopiedCheckpoint,
+    Rehearsal,
     copies_location,
     copy_checkpoint,
+    find_rehearsal,
     list_copies,
+    record_rehearsal,
 )
 from sluice.checkpoints.checkpoint_files import CheckpointFiles, LocalCheckpointFiles
 from sluice.checkpoints.checkpoint_layout import FileObservation
-from sluice.checkpoints.copy_rehearsals import Rehearsal, find_rehearsal, record_rehearsal
 from sluice.errors import CheckpointError, LeaseLostError
 
 LATER = WRITTEN_AT + timedelta(hours=1)

@@ -11,7 +11,7 @@ import google_crc32c
 import pytest
 
 from sluice.checkpoints.checkpoint_files import LocalCheckpointFiles
-from sluice.checkpoints.file_checksums import damaged_files
+from sluice.checkpoints.observe_checkpoint import damaged_files
 
 CONTENT = bytes(range(256)) * 5
 

@@ -12,7 +12,7 @@ from tests.fakes.checkpoint_files import FakeCheckpointFiles
 from tests.fixtures.sample_settings import sample_settings
 from tests.unit.positions.test_repair_decision import WHOLE, applied, entry, position, repair, without
 
-from sluice.checkpoints.checkpoint_logs import offsets_of
+from sluice.checkpoints.checkpoint_layout import offsets_of
 from sluice.checkpoints.observe_checkpoint import observe_checkpoint
 from sluice.operations import Refusal
 from sluice.positions.checkpoint_writes import plans_of_others, write_log_entries
