@@ -44,7 +44,7 @@ from tests.fixtures.stack import stack_in
 
 from sluice.backfill.intervals import Interval, divide
 from sluice.declarations.load_declarations import load_declarations
-from sluice.declarations.quarantine_table import all_tables
+from sluice.declarations.loaded_declarations import all_tables
 from sluice.ledger.backfill_attempts import recent_attempts
 from sluice.ledger.connection import database_time, open_ledger
 from sluice.settings import Settings

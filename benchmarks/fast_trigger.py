@@ -41,7 +41,7 @@ from tests.fixtures.spark_jobs import Job, Jobs, jobs_in, wait_until
 from tests.fixtures.stack import Stack, stack_in
 
 from sluice.declarations.load_declarations import load_declarations
-from sluice.declarations.quarantine_table import all_tables
+from sluice.declarations.loaded_declarations import all_tables
 from sluice.ledger.batches import recent_batches
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.desired_states import set_desired_state

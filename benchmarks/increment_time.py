@@ -41,7 +41,7 @@ from rich.table import Table
 from tests.fixtures.stack import Stack, stack_in
 
 from sluice.declarations.load_declarations import load_declarations
-from sluice.declarations.quarantine_table import all_tables
+from sluice.declarations.loaded_declarations import all_tables
 from sluice.demo.airflow_api import AirflowAccess, AirflowApi, open_airflow_api
 from sluice.launching.launch_settings import class_path
 from sluice.processes.deadline import wait_until

@@ -11,8 +11,8 @@ import yaml
 
 from sluice.declarations.checks.combinations import Combination
 from sluice.declarations.checks.not_yet import refused_parts
+from sluice.declarations.declaration_files import read_document
 from sluice.declarations.stream_declaration import RECORD_TRIGGERS
-from sluice.declarations.yaml_document import read_document
 
 WORDS = ("a", "a", "b")
 """What every input holds: so small that all of the time goes into Spark's own work."""

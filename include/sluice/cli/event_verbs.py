@@ -16,7 +16,7 @@ from sluice.backfill.intervals import parse_time
 from sluice.cli.cli_context import person
 from sluice.cli.terminal import AsJson, StreamName, TableName, console, print_json
 from sluice.declarations.load_declarations import load_declarations
-from sluice.declarations.quarantine_table import all_tables
+from sluice.declarations.loaded_declarations import all_tables
 from sluice.declarations.scalar_types import parse_duration
 from sluice.errors import UsageError
 from sluice.launching.job_output import json_value

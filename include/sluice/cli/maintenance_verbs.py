@@ -16,9 +16,8 @@ from sluice.cli.operation import may_act
 from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, AsJson, DryRun, TableName, Yes, console, print_json
 from sluice.cli.work_requests import have_done
 from sluice.declarations.load_declarations import load_declarations
-from sluice.declarations.loaded_declarations import Declarations
+from sluice.declarations.loaded_declarations import Declarations, all_tables
 from sluice.declarations.maintenance_declaration import RetentionDeclaration
-from sluice.declarations.quarantine_table import all_tables
 from sluice.launching.job_output import json_value
 from sluice.ledger.connection import database_time, open_ledger
 from sluice.ledger.events import EventAction, record_event

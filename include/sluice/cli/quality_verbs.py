@@ -9,7 +9,7 @@ import typer
 
 from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, AsJson, TableName, print_json
 from sluice.declarations.load_declarations import load_declarations
-from sluice.declarations.masked_tables import masked_columns_of_table
+from sluice.declarations.loaded_declarations import masked_columns_of_table
 from sluice.launching.job_output import json_value
 from sluice.ledger.connection import open_ledger
 from sluice.ledger.quality_checks import UNSUCCESSFUL_VERDICTS, QualityObservation, QualityVerdict, newest_checks

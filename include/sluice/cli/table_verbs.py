@@ -13,8 +13,7 @@ from rich.table import Table
 from sluice.cli.event_verbs import table_command
 from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, AsJson, DryRun, TableName, console, print_dry_run_note, print_json
 from sluice.declarations.load_declarations import load_declarations
-from sluice.declarations.loaded_declarations import Declarations
-from sluice.declarations.quarantine_table import all_tables
+from sluice.declarations.loaded_declarations import Declarations, all_tables
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.errors import LakehouseError
 from sluice.ledger.connection import open_ledger

@@ -19,9 +19,8 @@ from sluice.declarations.checks.combinations import WeakerPromise, weaker_promis
 from sluice.declarations.checks.cross_checks import unknown_connections
 from sluice.declarations.checks.expectations import unknown_types
 from sluice.declarations.load_declarations import load_declarations
-from sluice.declarations.loaded_declarations import Declarations
+from sluice.declarations.loaded_declarations import Declarations, quarantine_declaration
 from sluice.declarations.maintenance_policy import PolicyOrigin, PolicyValue
-from sluice.declarations.quarantine_table import quarantine_declaration
 from sluice.declarations.spark_reports import PlanObservation, PlanProblem, PlansObservation
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.errors import DeclarationError, LakehouseError, SettingsError, UsageError

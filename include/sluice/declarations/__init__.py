@@ -3,7 +3,7 @@
 | module | purpose |
 |---|---|
 | `load_declarations`, `loaded_declarations` | read a folder; its valid declarations and its problems |
-| `yaml_document`, `error_messages` | YAML with line numbers; what pydantic found, as sentences |
+| `declaration_files`, `error_messages` | YAML with line numbers; what pydantic found, as sentences |
 | `stream_declaration`, `table_declaration` | the two kinds of files |
 | `transformation_declaration`, `maintenance_declaration` | the work of a stream, the maintenance of a table |
 | `input_declaration`, `source_declarations`, `value_declaration` | where rows come from, and what they hold |

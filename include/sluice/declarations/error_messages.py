@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from sluice.declarations.yaml_document import Document, KeyPath
+from sluice.declarations.declaration_files import Document, KeyPath
 from sluice.errors import DeclarationError
 from sluice.messages.redaction import SECRET_NAME, holds_secret
 

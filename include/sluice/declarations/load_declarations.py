@@ -18,10 +18,17 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from sluice.declarations.bounded_files import LARGEST_CODE_BYTES, UnreadableFileError, read_bounded
 from sluice.declarations.checks.cross_checks import find_problems
 from sluice.declarations.checks.retention_checks import retention_problems
 from sluice.declarations.checks.shared_columns import shared_column_problems
+from sluice.declarations.declaration_files import (
+    LARGEST_CODE_BYTES,
+    Document,
+    KeyPath,
+    UnreadableFileError,
+    read_bounded,
+    read_document,
+)
 from sluice.declarations.error_messages import declaration_errors, did_you_mean, key_text
 from sluice.declarations.input_declaration import InputDeclaration
 from sluice.declarations.loaded_declarations import (
@@ -37,7 +44,6 @@ from sluice.declarations.schemas.schema_files import LARGEST_SCHEMA_BYTES, read_
 from sluice.declarations.stream_declaration import QUARANTINE_NAMESPACE, StreamDeclaration
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.declarations.value_declaration import RECORD_COLUMN, Column
-from sluice.declarations.yaml_document import Document, KeyPath, read_document
 from sluice.errors import DeclarationError
 from sluice.messages.location import Location
 

@@ -1,19 +1,24 @@
-"""Loaded declarations: each with its file and digest, and the problems of the broken ones."""
+"""Loaded declarations: each with its file and digest, the problems of the broken ones, and what follows from all of
+them: the quarantines, the columns that are masked, and who looks a table up.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
 
+from sluice.declarations.column_types import kind_of
+from sluice.declarations.declaration_files import Document, KeyPath
 from sluice.declarations.error_messages import did_you_mean
 from sluice.declarations.maintenance_policy import LoadedPolicy, OwnMaintenance, PolicyValue
 from sluice.declarations.rule_declaration import RuleDeclaration
+from sluice.declarations.source_declarations import IcebergSource
 from sluice.declarations.stream_declaration import StreamDeclaration
-from sluice.declarations.table_declaration import TableDeclaration
-from sluice.declarations.yaml_document import Document, KeyPath
+from sluice.declarations.table_declaration import PartitionField, TableColumn, TableDeclaration
+from sluice.declarations.value_declaration import Column
 from sluice.errors import DeclarationError, SluiceError, UsageError
 from sluice.messages.location import Location
 
@@ -189,3 +194,95 @@ class Declarations:
             f"No {kind} is called {name!r} in {self.folder}; declared are: {', '.join(existing) or 'none'}.",
             next_step=did_you_mean(name, existing),
         )
+
+
+REASON_COLUMNS = (
+    Column(name="reason", type="string", required=True, doc="why it was rejected, as a sentence"),
+    Column(name="kind", type="string", doc="why, in a word of Sluice; null where the transformation says why"),
+    Column(name="path", type="string", doc="the column or field that the reason is about"),
+    Column(name="quotes_data", type="boolean", doc="whether the reason repeats data of the row; null if unknown"),
+)
+"""Why a row is rejected. A transformation may leave out all but the reason."""
+
+REJECTED_COLUMNS = (
+    *REASON_COLUMNS,
+    Column(name="position", type="string", doc="where it stood in its source, as JSON"),
+    Column(name="payload", type="string", doc="the row as it came"),
+)
+"""What a rejected row consists of, before it is known of which batch it is."""
+
+_COLUMNS = (
+    Column(name="stream", type="string", required=True, doc="the stream that rejected the row"),
+    Column(name="generation", type="int", required=True, doc="the generation of the stream's checkpoint"),
+    Column(name="batch", type="long", required=True, doc="the batch within the generation"),
+    *REJECTED_COLUMNS,
+    Column(name="refused_at", type="timestamptz", required=True, doc="when"),
+    Column(name="resolved_at", type="timestamptz", doc="when it was resolved; null while it is open"),
+    Column(name="resolution", type="string", doc="how: corrected by a backfill, replayed, or discarded by a person"),
+    Column(name="resolved_by", type="string", doc="what resolved it: the key of a backfill, or who asked"),
+)
+
+
+def quarantine_declaration(stream: StreamDeclaration, policy: LoadedPolicy | None = None) -> TableDeclaration:
+    """The declaration of the table that holds the rejected rows of a stream. policy: of the deployment, for its
+    maintenance; unset: by the defaults."""
+    policy = policy or LoadedPolicy()
+    return TableDeclaration(
+        table=stream.quarantine_table,
+        description=f"Rows that the stream {stream.stream} refused, each with the reason.",
+        owner=stream.owner,
+        tags=("quarantine",),
+        columns=tuple(map(TableColumn.of, _COLUMNS)),
+        partitioning=(PartitionField(column="refused_at", transform="month"),),
+        maintenance=policy.maintenance_of(OwnMaintenance(table=stream.quarantine_table)),
+    )
+
+
+def all_tables(declarations: Declarations) -> dict[str, TableDeclaration]:
+    """Every valid table by name: the declared ones, then the quarantine of each stream that has one."""
+    declared = {name: table.declaration for name, table in sorted(declarations.tables.items())}
+    streams = (stream.declaration for _, stream in sorted(declarations.streams.items()))
+    return declared | {
+        stream.quarantine_table: quarantine_declaration(stream, declarations.policy)
+        for stream in streams
+        if stream.quarantine
+    }
+
+
+_BYTES = ("binary", "fixed")
+
+
+def masked_columns_of_table(declarations: Declarations, table: str) -> frozenset[str]:
+    """The columns whose values are not shown, in lower case.
+
+    A column is masked when a stream that its rows came through masks one of its name, as a whole also for a field of
+    it. Beside a masked column every column of bytes is, because the masked field may lie in it unseen.
+    """
+    masked = {name for stream in _led_through(declarations, table) for name in stream.masked_names}
+    declared = all_tables(declarations).get(table)
+    if not masked or declared is None:
+        return frozenset(masked)
+    of_bytes = {column.name.lower() for column in declared.columns if kind_of(column.column_type) in _BYTES}
+    return frozenset(masked | of_bytes)
+
+
+def _led_through(declarations: Declarations, table: str) -> Iterator[StreamDeclaration]:
+    """The streams that write a table, and those that write what they read, and so on; a circle is walked once."""
+    tables, seen = [table], {table}
+    for reached in tables:  # it grows while it is walked through
+        for stream in declarations.streams.values():
+            declared = stream.declaration
+            if reached in declared.tables_written or (declared.quarantine and reached == declared.quarantine_table):
+                yield declared
+                fresh = [one for one in declared.tables_read if one not in seen]
+                seen |= set(fresh)
+                tables += fresh
+
+
+def lookups_of(declarations: Declarations, table: str) -> Iterator[str]:
+    """The declared streams that look a table up as it is at each batch. Not those that look up a fixed state of it."""
+    for name, stream in sorted(declarations.streams.items()):
+        looked_up = [one.declared_source.source for one in stream.declaration.inputs.values() if not one.is_stream]
+        tables = [one for one in looked_up if isinstance(one, IcebergSource) and one.table == table]
+        if any(not one.is_fixed for one in tables):
+            yield name

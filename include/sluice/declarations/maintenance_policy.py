@@ -17,9 +17,9 @@ from typing import Any
 
 from pydantic import ByteSize, Field
 
+from sluice.declarations.declaration_files import Document, KeyPath
 from sluice.declarations.maintenance_declaration import MaintenanceDeclaration, MaintenanceWindow
 from sluice.declarations.scalar_types import Declared, Name, duration_words
-from sluice.declarations.yaml_document import Document, KeyPath
 from sluice.messages.location import Location
 
 POLICY_FILE = "maintenance.yaml"

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyiceberg.catalog import Catalog
 
 from sluice.declarations.load_declarations import load_declarations
-from sluice.declarations.quarantine_table import all_tables
+from sluice.declarations.loaded_declarations import all_tables
 from sluice.demo.demo_progress import DemoStep
 from sluice.demo.flights_data import read_airlines, read_planes
 from sluice.demo.flights_topic import FlightsTopic

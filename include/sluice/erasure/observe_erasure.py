@@ -9,9 +9,8 @@ from datetime import datetime, timedelta
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from sluice.declarations.loaded_declarations import Declarations, LoadedStream
+from sluice.declarations.loaded_declarations import Declarations, LoadedStream, lookups_of
 from sluice.declarations.source_declarations import IcebergSource, SnapshotStart
-from sluice.declarations.table_lookups import lookups_of
 from sluice.erasure.blocking_writers import is_refreshed, refusals_of_writers, require_no_driver
 from sluice.erasure.cut_history import live_files, staged_snapshots
 from sluice.erasure.dropped_staging import DroppedStaging, dropped_staging

@@ -14,13 +14,11 @@ from datetime import UTC, datetime
 
 from pyiceberg.table import Table
 
-from sluice.declarations.loaded_declarations import Declarations
+from sluice.declarations.loaded_declarations import Declarations, all_tables, lookups_of
 from sluice.declarations.maintenance_declaration import ExpiryDeclaration, RetentionDeclaration
-from sluice.declarations.quarantine_table import all_tables
 from sluice.declarations.source_declarations import IcebergSource, SnapshotStart
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.declarations.table_declaration import TableDeclaration
-from sluice.declarations.table_lookups import lookups_of
 from sluice.ledger.connection import Ledger
 from sluice.ledger.maintenance_runs import MaintenanceObservation, MaintenanceStep, newest_computed, newest_done
 from sluice.ledger.refreshes import kept_shadows

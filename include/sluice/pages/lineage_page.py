@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from sluice.declarations.loaded_declarations import Declarations
-from sluice.declarations.quarantine_table import all_tables
+from sluice.declarations.loaded_declarations import Declarations, all_tables
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.pages.lineage_edges import (

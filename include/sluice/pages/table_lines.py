@@ -9,8 +9,7 @@ from typing import Any
 
 from sqlalchemy import Row
 
-from sluice.declarations.loaded_declarations import Declarations
-from sluice.declarations.quarantine_table import all_tables
+from sluice.declarations.loaded_declarations import Declarations, all_tables
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.ledger.all_tables import KnownTable, find_tables
 from sluice.ledger.batch_findings import RuleResult, rule_results_of_tables

@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from sluice.declarations.loaded_declarations import Declarations, LoadedStream
+from sluice.declarations.loaded_declarations import Declarations, LoadedStream, lookups_of
 from sluice.declarations.source_declarations import IcebergSource
-from sluice.declarations.table_lookups import lookups_of
 from sluice.errors import UsageError
 from sluice.ledger.batches import BatchObservation, recent_batches
 from sluice.ledger.connection import Ledger, database_time

@@ -13,8 +13,7 @@ from datetime import datetime
 
 from pyiceberg.catalog import Catalog
 
-from sluice.declarations.loaded_declarations import Declarations, LoadedStream
-from sluice.declarations.table_lookups import lookups_of
+from sluice.declarations.loaded_declarations import Declarations, LoadedStream, lookups_of
 from sluice.errors import UsageError
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.next_generation import count_batches_behind

@@ -10,8 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from sluice.declarations.loaded_declarations import Declarations, LoadedStream
-from sluice.declarations.masked_tables import masked_columns_of_table
+from sluice.declarations.loaded_declarations import Declarations, LoadedStream, masked_columns_of_table
 from sluice.declarations.rule_declaration import row_rules
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import UsageError

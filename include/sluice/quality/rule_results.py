@@ -12,9 +12,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from sluice.declarations.loaded_declarations import Declarations
-from sluice.declarations.masked_tables import masked_columns_of_table
-from sluice.declarations.quarantine_table import all_tables
+from sluice.declarations.loaded_declarations import Declarations, all_tables, masked_columns_of_table
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.ledger.batch_findings import RuleCount, RuleResult, rule_results_of_tables
 from sluice.ledger.connection import Ledger

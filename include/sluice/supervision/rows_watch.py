@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sluice.declarations.loaded_declarations import Declarations
-from sluice.declarations.masked_tables import masked_columns_of_table
+from sluice.declarations.loaded_declarations import Declarations, masked_columns_of_table
 from sluice.errors import LedgerError
 from sluice.ledger.connection import Ledger
 from sluice.ledger.hourly_figures import HoursOfStreams, read_column_hours, read_hours

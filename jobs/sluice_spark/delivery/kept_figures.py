@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sluice.declarations.load_declarations import load_declarations
-from sluice.declarations.masked_tables import masked_columns_of_table
+from sluice.declarations.loaded_declarations import masked_columns_of_table
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT, StreamDeclaration
 from sluice.errors import SluiceError
 from sluice.ledger.batches import PublicationKey

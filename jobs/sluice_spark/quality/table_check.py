@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from sluice.declarations.loaded_declarations import Declarations
-from sluice.declarations.masked_tables import masked_columns_of_table
+from sluice.declarations.loaded_declarations import Declarations, masked_columns_of_table
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.errors import UsageError
 from sluice.ledger.connection import Ledger, database_time

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 
-from sluice.declarations.bounded_files import LARGEST_CODE_BYTES, UnreadableFileError, read_bounded
+from sluice.declarations.declaration_files import LARGEST_CODE_BYTES, UnreadableFileError, read_bounded
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.sql_text import query_problem
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT

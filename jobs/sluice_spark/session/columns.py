@@ -19,7 +19,7 @@ from sluice.declarations.column_types import (
     PrimitiveType,
     StructType,
 )
-from sluice.declarations.quarantine_table import REASON_COLUMNS, REJECTED_COLUMNS
+from sluice.declarations.loaded_declarations import REASON_COLUMNS, REJECTED_COLUMNS
 from sluice.declarations.value_declaration import Column as DeclaredColumn
 from sluice.errors import UsageError
 from sluice.record_values.rejection import RejectionKind, around_detail

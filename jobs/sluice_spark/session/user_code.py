@@ -10,9 +10,9 @@ from typing import Any
 
 from pyspark import cloudpickle
 
+from sluice.declarations.declaration_files import KeyPath
 from sluice.declarations.error_messages import key_text
 from sluice.declarations.loaded_declarations import LoadedStream
-from sluice.declarations.yaml_document import KeyPath
 from sluice.errors import DeclarationError
 
 _loading = threading.Lock()

@@ -10,8 +10,7 @@ from typing import Annotated
 from airflow.configuration import conf
 from fastapi import Depends, Request
 
-from sluice.declarations.loaded_declarations import Declarations, declared_name
-from sluice.declarations.quarantine_table import all_tables
+from sluice.declarations.loaded_declarations import Declarations, all_tables, declared_name
 from sluice.ledger.connection import Ledger
 from sluice.ledger.stream_troubles import StreamTrouble
 from sluice.pages.backfill_days import BackfillDays

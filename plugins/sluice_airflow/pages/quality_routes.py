@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import FileResponse, HTMLResponse
 
-from sluice.declarations.masked_tables import masked_columns_of_table
+from sluice.declarations.loaded_declarations import masked_columns_of_table
 from sluice.ledger.batch_findings import rule_results_of_tables
 from sluice.ledger.quality_checks import checks_of_tables, recent_quality
 from sluice.pages.job_plans import BATCH_WORDS

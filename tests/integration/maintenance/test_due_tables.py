@@ -22,7 +22,7 @@ from tests.fixtures.stack import Stack
 from tests.integration.maintenance.conftest import Place
 
 from sluice.declarations.load_declarations import load_declarations
-from sluice.declarations.quarantine_table import quarantine_declaration
+from sluice.declarations.loaded_declarations import quarantine_declaration
 from sluice.errors import LakehouseError, LedgerError, LedgerUnreachableError, UnhealthyError
 from sluice.ledger.batches import BatchObservation, PublicationKey, record_batch
 from sluice.ledger.connection import Ledger, database_time, open_ledger

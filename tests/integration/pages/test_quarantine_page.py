@@ -19,7 +19,7 @@ from pyiceberg.table import Table
 from tests.fixtures.deployment import deployment_environment
 from tests.unit.pages.test_quarantine_samples import NOON, declared
 
-from sluice.declarations.quarantine_table import quarantine_declaration
+from sluice.declarations.loaded_declarations import quarantine_declaration
 from sluice.errors import LakehouseError
 from sluice.pages.bounded_looks import MOST_LOOKS, BoundedLooks
 from sluice.pages.quarantine_page import QuarantinePage, QuarantineReading

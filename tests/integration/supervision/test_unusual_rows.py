@@ -10,10 +10,10 @@ from tests.fixtures.streams import continuous_stream
 from tests.integration.ledger.test_batches import a_batch
 from tests.integration.supervision.test_reconcile_all import UNPAUSED
 
+from sluice.declarations.declaration_files import Document
 from sluice.declarations.loaded_declarations import Declarations, LoadedTable
 from sluice.declarations.maintenance_policy import OwnMaintenance
 from sluice.declarations.table_declaration import TableDeclaration
-from sluice.declarations.yaml_document import Document
 from sluice.ledger.batches import record_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import set_desired_state

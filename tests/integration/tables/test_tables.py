@@ -13,7 +13,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from sluice.declarations.quarantine_table import quarantine_declaration
+from sluice.declarations.loaded_declarations import quarantine_declaration
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.errors import LakehouseError

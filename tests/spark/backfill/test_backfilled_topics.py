@@ -39,7 +39,7 @@ from tests.fixtures.work import serve, states_of
 from tests.fixtures.workshop import Workshop
 
 from sluice.backfill.interval_gaps import GapKind
-from sluice.declarations.quarantine_table import quarantine_declaration
+from sluice.declarations.loaded_declarations import quarantine_declaration
 from sluice.declarations.source_declarations import KafkaSource
 from sluice.errors import UnpublishableError
 from sluice.ledger.backfill_attempts import BackfillState

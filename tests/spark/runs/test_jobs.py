@@ -21,7 +21,7 @@ from tests.fixtures.work import ask_for, serve, states_of
 from tests.fixtures.workshop import Workshop
 
 from sluice.declarations.load_declarations import Declarations, load_declarations
-from sluice.declarations.quarantine_table import all_tables
+from sluice.declarations.loaded_declarations import all_tables
 from sluice.demo.flight_streaming import replay
 from sluice.demo.flights_data import FIRST_DAY, Span, flights_of, read_weather
 from sluice.demo.flights_topic import FlightsTopic

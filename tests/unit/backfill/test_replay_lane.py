@@ -18,7 +18,7 @@ from tests.unit.pages.test_quarantine_samples import declared
 
 from sluice.backfill import replay_lane
 from sluice.backfill.replay_lane import ReplayLane, replay_key
-from sluice.declarations.quarantine_table import quarantine_declaration
+from sluice.declarations.loaded_declarations import quarantine_declaration
 from sluice.errors import IntervalChangedError, UnpublishableError
 from sluice.publication.checked_commit import commit_checked
 from sluice.publication.crash_points import CrashPoint

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sluice.declarations.quarantine_table import all_tables
+from sluice.declarations.loaded_declarations import all_tables
 
 if TYPE_CHECKING:
     from tests.unit.declarations.conftest import Folder

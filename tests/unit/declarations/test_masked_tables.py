@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.fixtures.sample_declarations import write_continuous_stream, write_table
 
 from sluice.declarations.load_declarations import load_declarations
-from sluice.declarations.masked_tables import masked_columns_of_table
+from sluice.declarations.loaded_declarations import masked_columns_of_table
 
 
 def test_a_column_is_masked_in_the_table_of_the_stream_and_behind_it(tmp_path: Path) -> None:

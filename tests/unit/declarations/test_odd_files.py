@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sluice.declarations.bounded_files import UnreadableFileError, read_bounded
+from sluice.declarations.declaration_files import UnreadableFileError, read_bounded
 
 if TYPE_CHECKING:
     from tests.unit.declarations.conftest import Folder

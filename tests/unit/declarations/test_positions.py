@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.declarations.yaml_document import read_document
+from sluice.declarations.declaration_files import read_document
 from sluice.errors import DeclarationError
 
 FILE = Path("a.stream.yaml")

@@ -9,7 +9,7 @@ import pytest
 from tests.fixtures.sample_declarations import write_continuous_stream, write_table
 
 from sluice.declarations.load_declarations import load_declarations
-from sluice.declarations.quarantine_table import all_tables
+from sluice.declarations.loaded_declarations import all_tables
 
 DAILY = "partitioning: [{column: at, transform: day}]\n"
 KEPT = "maintenance: {retention: {column: at, older_than: 90 days}}\n"

@@ -12,7 +12,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table.snapshots import Operation
 from tests.unit.publication.test_resolved_rejections import NAME, STREAM, catalog
 
-from sluice.declarations.quarantine_table import quarantine_declaration
+from sluice.declarations.loaded_declarations import quarantine_declaration
 from sluice.declarations.stream_declaration import QuarantineRetention
 from sluice.errors import UnpublishableError
 from sluice.publication.expired_rejections import remove_expired

@@ -17,7 +17,7 @@ from pyiceberg.table.snapshots import Operation
 from tests.fixtures.delete_files import add_delete_file
 from tests.unit.pages.test_quarantine_samples import declared
 
-from sluice.declarations.quarantine_table import quarantine_declaration
+from sluice.declarations.loaded_declarations import quarantine_declaration
 from sluice.errors import UnpublishableError
 from sluice.publication.resolved_rejections import (
     PAYLOAD_PLACE,

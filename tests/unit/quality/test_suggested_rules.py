@@ -11,9 +11,9 @@ import pytest
 import yaml
 from pyiceberg.catalog.sql import SqlCatalog
 
+from sluice.declarations.declaration_files import read_document
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.table_declaration import TableDeclaration
-from sluice.declarations.yaml_document import read_document
 from sluice.quality.suggested_rules import as_patch, suggest_rules
 from sluice.tables.column_facts import ColumnFacts, pattern_of, read_column_facts
 from sluice.tables.declared_tables import create_or_evolve_table

@@ -14,7 +14,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from tests.unit.publication.test_resolved_rejections import LATER, NAME, STREAM, reject, resolved
 
-from sluice.declarations.quarantine_table import quarantine_declaration
+from sluice.declarations.loaded_declarations import quarantine_declaration
 from sluice.publication.publish_batches import live_files
 from sluice.publication.resolved_rejections import RejectedAt, Resolution, mark_resolved
 from sluice.refresh.kept_discards import keep_discards

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sluice.declarations.column_types import kind_of
+from sluice.declarations.declaration_files import KeyPath
 from sluice.declarations.error_messages import did_you_mean, key_text
 from sluice.declarations.iceberg_output import IcebergOutput
 from sluice.declarations.loaded_declarations import LoadedStream, LoadedTable
@@ -20,7 +21,6 @@ from sluice.declarations.source_declarations import (
 )
 from sluice.declarations.table_declaration import is_partition_aligned
 from sluice.declarations.transformation_declaration import BackfillDeclaration
-from sluice.declarations.yaml_document import KeyPath
 from sluice.errors import DeclarationError, NotYetError
 
 TIME_TYPES = ("date", "timestamp", "timestamptz")

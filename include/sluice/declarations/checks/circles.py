@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 
+from sluice.declarations.declaration_files import KeyPath
 from sluice.declarations.error_messages import key_text
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.source_declarations import FilesSource, IcebergSource
-from sluice.declarations.yaml_document import KeyPath
 from sluice.errors import DeclarationError
 
 _LONGEST_CIRCLE = 10

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from itertools import product
 
+from sluice.declarations.declaration_files import KeyPath
 from sluice.declarations.error_messages import key_text
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.output_declaration import OutputMode
 from sluice.declarations.stream_declaration import RECORD_TRIGGERS
-from sluice.declarations.yaml_document import KeyPath
 from sluice.errors import DeclarationError
 from sluice.messages.location import Location
 

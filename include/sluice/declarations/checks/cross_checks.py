@@ -16,6 +16,7 @@ from sluice.declarations.checks.not_yet import refused_parts
 from sluice.declarations.checks.rule_checks import referenced_problems, rule_problems
 from sluice.declarations.checks.transformation_files import TransformationFiles
 from sluice.declarations.column_types import holds_map, kind_of
+from sluice.declarations.declaration_files import KeyPath
 from sluice.declarations.error_messages import MOST_PROBLEMS, did_you_mean, key_text
 from sluice.declarations.iceberg_output import IcebergOutput
 from sluice.declarations.loaded_declarations import (
@@ -27,7 +28,6 @@ from sluice.declarations.loaded_declarations import (
 )
 from sluice.declarations.scalar_types import listed
 from sluice.declarations.source_declarations import IcebergSource
-from sluice.declarations.yaml_document import KeyPath
 from sluice.errors import DeclarationError
 
 PLATFORM_NAMESPACES = frozenset({"backfill_staging", "choose_tables", "quarantine", "staging"})

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
+from sluice.declarations.declaration_files import KeyPath
 from sluice.declarations.error_messages import did_you_mean, key_text
 from sluice.declarations.loaded_declarations import LoadedTable
 from sluice.declarations.scalar_types import listed
-from sluice.declarations.yaml_document import KeyPath
 from sluice.errors import DeclarationError
 
 _COLUMN_ARGUMENTS = ("column", "column_A", "column_B", "column_list", "column_set")

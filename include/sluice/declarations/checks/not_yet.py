@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sluice.declarations.declaration_files import Document, KeyPath
 from sluice.declarations.error_messages import key_text
-from sluice.declarations.yaml_document import Document, KeyPath
 from sluice.errors import NotYetError
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from sluice.declarations.declaration_files import KeyPath
 from sluice.declarations.error_messages import key_text
 from sluice.declarations.iceberg_output import IcebergOutput
 from sluice.declarations.loaded_declarations import LoadedStream, LoadedTable
 from sluice.declarations.maintenance_policy import LoadedPolicy, PolicyOrigin
 from sluice.declarations.source_declarations import IcebergSource
-from sluice.declarations.yaml_document import KeyPath
 from sluice.errors import DeclarationError
 
 _AT: KeyPath = ("maintenance", "retention")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
+from sluice.declarations.declaration_files import KeyPath
 from sluice.declarations.error_messages import did_you_mean, key_text
 from sluice.declarations.loaded_declarations import TABLE_SUFFIX, LoadedStream, LoadedTable
 from sluice.declarations.rule_declaration import MOST_RULES, RuleDeclaration
 from sluice.declarations.rule_kinds import UNIQUE_IN_TABLE, unfit_column
 from sluice.declarations.scalar_types import listed
-from sluice.declarations.yaml_document import KeyPath
 from sluice.errors import DeclarationError
 
 

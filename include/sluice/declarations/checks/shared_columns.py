@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
+from sluice.declarations.declaration_files import KeyPath
 from sluice.declarations.error_messages import did_you_mean, key_text
 from sluice.declarations.loaded_declarations import LoadedTable
 from sluice.declarations.maintenance_declaration import MaintenanceDeclaration
 from sluice.declarations.maintenance_policy import LoadedPolicy
-from sluice.declarations.yaml_document import KeyPath
 from sluice.errors import DeclarationError
 
 

@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sluice.declarations.bounded_files import LARGEST_CODE_BYTES, UnreadableFileError, read_bounded
+from sluice.declarations.declaration_files import LARGEST_CODE_BYTES, KeyPath, UnreadableFileError, read_bounded
 from sluice.declarations.error_messages import did_you_mean, key_text
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.sql_text import query_problem
-from sluice.declarations.yaml_document import KeyPath
 from sluice.errors import DeclarationError
 from sluice.messages.location import Location
 from sluice.messages.plain_text import one_line, unshowable_character

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sluice.declarations.bounded_files import read_bounded
+from sluice.declarations.declaration_files import read_bounded
 from sluice.declarations.value_declaration import Column, repeated_column, repetition
 
 LARGEST_SCHEMA_BYTES = 1024**2
