@@ -22,7 +22,7 @@ from google.protobuf.message_factory import GetMessageClass
 from tests.fixtures.stack import Stack
 
 from sluice.declarations.column_types import ColumnType, ListType, PrimitiveType, StructType, parse_column_type
-from sluice.declarations.schemas.protobuf_schemas import compiled, message_of
+from sluice.declarations.protobuf_schemas import compiled, message_of
 from sluice.sources.kafka_clients import client_settings
 
 Record = Callable[[int], dict[str, Any]]

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ByteSize
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from sluice.declarations.checks.not_yet import NOT_YET, NotYetPart
+from sluice.declarations.checks.combinations import NOT_YET, NotYetPart
 from sluice.declarations.input_declaration import meaningless_sources
 from sluice.declarations.scalar_types import (
     ColumnName,
@@ -240,12 +240,7 @@ def _meaning(field: FieldInfo, path: tuple[str, ...]) -> str:
 
 
 def _note(part: NotYetPart | None) -> str:
-    if part is None:
-        return ""
-    if part.works:
-        working = ", ".join(f"`{str(value).lower() if isinstance(value, bool) else value}`" for value in part.works)
-        return f" (*not yet* but {working}: {part.reason})"
-    return f" (*not yet*: {part.reason})"
+    return "" if part is None else f" (*not yet*: {part.reason})"
 
 
 if __name__ == "__main__":

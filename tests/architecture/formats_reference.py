@@ -21,8 +21,8 @@ from tests.unit.record_values.test_avro_values import written as avro
 from tests.unit.sources.test_file_types import FILE_TYPES
 
 from sluice.declarations.column_types import parse_column_type
-from sluice.declarations.schemas.avro_schemas import avro_columns
-from sluice.declarations.schemas.protobuf_schemas import compiled, message_columns, message_of
+from sluice.declarations.protobuf_schemas import compiled, message_columns, message_of
+from sluice.declarations.schema_files import avro_columns
 from sluice.declarations.value_declaration import Column
 from sluice.record_values.csv_decoding import CsvBlockDecoder
 from sluice.record_values.json_decoding import JsonBlockDecoder

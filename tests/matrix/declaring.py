@@ -9,8 +9,7 @@ from typing import Any
 
 import yaml
 
-from sluice.declarations.checks.combinations import Combination
-from sluice.declarations.checks.not_yet import refused_parts
+from sluice.declarations.checks.combinations import Combination, refused_parts
 from sluice.declarations.declaration_files import read_document
 from sluice.declarations.stream_declaration import RECORD_TRIGGERS
 

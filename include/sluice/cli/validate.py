@@ -17,7 +17,7 @@ from rich.tree import Tree
 from sluice.cli.terminal import AsJson, no_answer, print_json
 from sluice.declarations.checks.combinations import WeakerPromise, weaker_promises
 from sluice.declarations.checks.cross_checks import unknown_connections
-from sluice.declarations.checks.expectations import unknown_types
+from sluice.declarations.checks.rule_checks import unknown_expectations
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.loaded_declarations import Declarations, quarantine_declaration
 from sluice.declarations.maintenance_policy import PolicyOrigin, PolicyValue
@@ -151,7 +151,7 @@ def _connections() -> Mapping[str, str] | None:
 
 
 def _problems(declarations: Declarations, connections: Mapping[str, str] | None) -> list[DeclarationError]:
-    problems = [*declarations.problems, *unknown_types(declarations.tables.values())]
+    problems = [*declarations.problems, *unknown_expectations(declarations.tables.values())]
     if connections is not None:
         problems += unknown_connections(declarations.streams.values(), connections)
     return _in_order(problems)

@@ -19,8 +19,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from sluice.declarations.checks.cross_checks import find_problems
-from sluice.declarations.checks.retention_checks import retention_problems
-from sluice.declarations.checks.shared_columns import shared_column_problems
+from sluice.declarations.checks.maintenance_checks import retention_problems, shared_column_problems
 from sluice.declarations.declaration_files import (
     LARGEST_CODE_BYTES,
     Document,
@@ -40,7 +39,7 @@ from sluice.declarations.loaded_declarations import (
     declared_name,
 )
 from sluice.declarations.maintenance_policy import POLICY_FILE, LoadedPolicy, OwnMaintenance, PolicyDeclaration
-from sluice.declarations.schemas.schema_files import LARGEST_SCHEMA_BYTES, read_columns, read_schema
+from sluice.declarations.schema_files import LARGEST_SCHEMA_BYTES, avro_columns, read_columns, read_schema
 from sluice.declarations.stream_declaration import QUARANTINE_NAMESPACE, StreamDeclaration
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.declarations.value_declaration import RECORD_COLUMN, Column
@@ -315,8 +314,6 @@ def _columns(file: Path, declared: InputDeclaration) -> tuple[Column, ...]:
     """The columns of a schema file, once it is one by which the input's values can be read."""
     value = declared.declared_source.value
     if value is not None and value.format == "avro" and (value.registry is None or file.suffix == ".avsc"):
-        from sluice.declarations.schemas.avro_schemas import avro_columns  # few need fastavro
-
         columns = avro_columns(read_schema(file))
     else:
         columns = read_columns(file, message=value.message if value is not None else None)

@@ -8,9 +8,8 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from sluice.declarations.engine_declaration import EngineDeclaration, StateDeclaration
-from sluice.declarations.iceberg_output import IcebergOutput
-from sluice.declarations.input_declaration import InputDeclaration
-from sluice.declarations.output_declaration import OutputDeclaration
+from sluice.declarations.input_declaration import BackfillDeclaration, InputDeclaration, TransformationDeclaration
+from sluice.declarations.output_declaration import IcebergOutput, OutputDeclaration
 from sluice.declarations.rule_declaration import RuleDeclaration, require_distinct
 from sluice.declarations.scalar_types import (
     MOST_TAGS,
@@ -30,7 +29,6 @@ from sluice.declarations.scalar_types import (
 )
 from sluice.declarations.source_declarations import IcebergSource
 from sluice.declarations.supervision_declaration import RejectionLimit, SupervisionDeclaration
-from sluice.declarations.transformation_declaration import BackfillDeclaration, TransformationDeclaration
 from sluice.stored_keys import is_shadow_name
 
 RECORD_TRIGGERS = frozenset({"continuous_processing", "real_time"})

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from sluice.declarations.iceberg_output import IcebergOutput
+from sluice.declarations.output_declaration import IcebergOutput
 from sluice.declarations.scalar_types import is_name, is_table_name
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT, StreamDeclaration
 from sluice.errors import DeliveryError

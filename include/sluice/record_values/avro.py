@@ -21,7 +21,7 @@ from fastavro import schemaless_reader
 from fastavro.read import LOGICAL_READERS, SchemaResolutionError
 
 from sluice.declarations.column_types import ColumnType
-from sluice.declarations.schemas.avro_schemas import parsed_avro
+from sluice.declarations.schema_files import parsed_avro
 from sluice.record_values.avro_columnar import ColumnarAvro
 from sluice.record_values.avro_schema import (
     described,

@@ -23,7 +23,7 @@ from sluice.declarations.column_types import (
     PrimitiveType,
     StructType,
 )
-from sluice.declarations.schemas.avro_schemas import AvroSchema
+from sluice.declarations.schema_files import AvroSchema
 from sluice.record_values.arrow_columns import PATTERNS, Column, arrow_type
 from sluice.record_values.avro_schema import described, last_name, named_types, type_of
 from sluice.record_values.block_columns import (

@@ -18,7 +18,7 @@ from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from sluice.declarations.column_types import ColumnType
-from sluice.declarations.schemas.protobuf_schemas import TIMESTAMP, WRAPPERS, compiled, is_map, map_entry, message_of
+from sluice.declarations.protobuf_schemas import TIMESTAMP, WRAPPERS, compiled, is_map, map_entry, message_of
 from sluice.record_values.block_columns import NotColumnarError
 from sluice.record_values.protobuf_columnar import ColumnarProtobuf
 from sluice.record_values.protobuf_strict import KIND_NAMES, invalid_message, strict_walk

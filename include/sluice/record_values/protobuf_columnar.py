@@ -16,7 +16,7 @@ import pyarrow as pa
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from sluice.declarations.column_types import ColumnType, ListType, MapType, StructType
-from sluice.declarations.schemas.protobuf_schemas import TIMESTAMP, WRAPPERS, map_entry, message_columns
+from sluice.declarations.protobuf_schemas import TIMESTAMP, WRAPPERS, map_entry, message_columns
 from sluice.record_values.arrow_columns import Column, arrow_type
 from sluice.record_values.block_columns import (
     Kind,

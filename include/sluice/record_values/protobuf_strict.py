@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from sluice.declarations.schemas.protobuf_schemas import map_entry
+from sluice.declarations.protobuf_schemas import map_entry
 from sluice.record_values.rejection import RejectedValueError, Rejection, RejectionKind
 
 Walk = Callable[[bytes], None]

@@ -27,8 +27,7 @@ from pydantic import ValidationError
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from sluice.declarations.column_types import described_type
-from sluice.declarations.schemas.avro_schemas import avro_columns
-from sluice.declarations.schemas.schema_files import columns_of_json
+from sluice.declarations.schema_files import avro_columns, columns_of_json
 from sluice.declarations.value_declaration import RECORD_COLUMN, Column, ValueDeclaration
 from sluice.errors import RegistryError, RegistryUnreachableError, UsageError
 from sluice.record_values.schemas import FORMATS_OF_REGISTRY, DecodingLimits, RegisteredSchema, SchemaText, ValueSchema
@@ -295,7 +294,7 @@ def _columns(value: ValueDeclaration, schema: SchemaText) -> tuple[Column, ...]:
 def _columns_of(registered: RegisteredSchema, message: str | None) -> tuple[Column, ...]:
     schema = registered.schema
     if registered.format == "protobuf":
-        from sluice.declarations.schemas.protobuf_schemas import (  # few need protoc
+        from sluice.declarations.protobuf_schemas import (  # few need protoc
             compiled,
             message_columns,
             message_of,

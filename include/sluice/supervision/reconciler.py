@@ -23,8 +23,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from sluice.declarations.iceberg_output import IcebergOutput
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
+from sluice.declarations.output_declaration import IcebergOutput
 from sluice.errors import LedgerError, LedgerUnreachableError
 from sluice.ledger.airflow_owner import (
     DagObservation,

@@ -7,8 +7,13 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
-from sluice.declarations.iceberg_output import IcebergOutput
-from sluice.declarations.output_declaration import DeltaOutput, FilesOutput, KafkaOutput, OutputDeclaration
+from sluice.declarations.output_declaration import (
+    DeltaOutput,
+    FilesOutput,
+    IcebergOutput,
+    KafkaOutput,
+    OutputDeclaration,
+)
 from sluice.declarations.source_declarations import (
     DeltaSource,
     FilesSource,

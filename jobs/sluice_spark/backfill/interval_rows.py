@@ -17,8 +17,8 @@ from sluice.backfill.intervals import Interval, IntervalLength, spanned
 from sluice.backfill.observe_backfill import backfill_of
 from sluice.backfill.reach import PlanReach, reach_refusals
 from sluice.backfill.read_bounds import InputBound, TableBound, TopicBound
-from sluice.declarations.iceberg_output import IcebergOutput
 from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.declarations.output_declaration import IcebergOutput
 from sluice.declarations.rule_declaration import RuleDeclaration
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import UnpublishableError, VerificationError

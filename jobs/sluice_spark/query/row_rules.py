@@ -19,8 +19,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
 from pyspark.sql.types import NumericType, StringType
 
-from sluice.declarations.iceberg_output import IcebergOutput, OperationsDeclaration
 from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.declarations.output_declaration import IcebergOutput, OperationsDeclaration
 from sluice.declarations.rule_declaration import RuleDeclaration, row_rules
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import DeclarationError

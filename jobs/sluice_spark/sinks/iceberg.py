@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as fn
 
-from sluice.declarations.iceberg_output import IcebergOutput, OperationsDeclaration
+from sluice.declarations.output_declaration import IcebergOutput, OperationsDeclaration
 from sluice.publication.staged_batch import StagedBatch, StagedMode, StagedOutput
 from sluice.record_values.rejection import RejectionKind
 from sluice.stored_keys import OPERATION_COLUMN

@@ -161,8 +161,8 @@ class IncrementOperator(WorkOperator):
 
     def _publications(self) -> tuple[UnannouncedPublications, ...]:
         """What was published into each table since the last announcement."""
-        from sluice.declarations.iceberg_output import IcebergOutput
         from sluice.declarations.load_declarations import load_declarations
+        from sluice.declarations.output_declaration import IcebergOutput
         from sluice.ledger.announcements import find_unannounced
         from sluice_airflow.composition import load_deployment
 

@@ -18,8 +18,8 @@ from typing import Any
 
 from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
 
-from sluice.declarations.iceberg_output import IcebergOutput
 from sluice.declarations.load_declarations import load_declarations
+from sluice.declarations.output_declaration import IcebergOutput
 from sluice.errors import LedgerError
 from sluice.ledger.announcements import UnannouncedPublications, observe_unannounced, record_announcement
 from sluice_airflow.composition import load_deployment

@@ -22,7 +22,7 @@ from tests.unit.record_values.test_avro_values import written as avro
 from tests.unit.record_values.test_json_columnar import ANY_KIND, ANY_SENT
 from tests.unit.record_values.test_protobuf_values import written as protobuf
 
-from sluice.declarations.schemas.protobuf_schemas import compiled, message_of
+from sluice.declarations.protobuf_schemas import compiled, message_of
 from sluice.record_values.csv_decoding import split_line
 from sluice.settings import FilesConnection
 from sluice_spark.query.stream_preview import preview

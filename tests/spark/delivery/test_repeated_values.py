@@ -13,7 +13,7 @@ from tests.fixtures.streams_of_tables import dying_at
 from tests.fixtures.workshop import Workshop
 from tests.spark.delivery.test_unique_in_table import COLUMNS, ID, append, declare, found
 
-from sluice.declarations.iceberg_output import IcebergOutput
+from sluice.declarations.output_declaration import IcebergOutput
 from sluice.declarations.rule_declaration import RuleDeclaration
 from sluice.errors import DeclarationError
 from sluice.ledger.batches import PublicationKey

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from tests.fixtures.ledger_rows import recent_rule_results
 from tests.fixtures.workshop import Workshop
 
-from sluice.declarations.iceberg_output import IcebergOutput
+from sluice.declarations.output_declaration import IcebergOutput
 from sluice.declarations.rule_declaration import RuleDeclaration
 from sluice.declarations.rule_kinds import ROW_KINDS
 from sluice.declarations.table_declaration import ExpectationDeclaration

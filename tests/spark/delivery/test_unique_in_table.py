@@ -14,7 +14,7 @@ from tests.fixtures.ledger_rows import recent_rule_results
 from tests.fixtures.streams_of_tables import dying_at
 from tests.fixtures.workshop import Workshop
 
-from sluice.declarations.iceberg_output import IcebergOutput
+from sluice.declarations.output_declaration import IcebergOutput
 from sluice.declarations.rule_declaration import RuleDeclaration
 from sluice.errors import DeliveryError
 from sluice.ledger.batches import PublicationKey

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sluice.declarations.checks.cross_checks import unknown_connections
-from sluice.declarations.checks.expectations import installed_expectations
+from sluice.declarations.checks.rule_checks import installed_expectations
 
 if TYPE_CHECKING:
     from tests.unit.declarations.conftest import Folder

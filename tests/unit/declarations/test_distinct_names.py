@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from sluice.declarations.column_types import parse_column_type
-from sluice.declarations.schemas.schema_files import read_columns
+from sluice.declarations.schema_files import read_columns
 from sluice.declarations.source_declarations import FilesSource
 from sluice.declarations.value_declaration import ValueDeclaration
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sluice.declarations.schemas.schema_files import read_columns
+from sluice.declarations.schema_files import read_columns
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ import pytest
 from tests.fixtures.rejections import sentence
 from tests.unit.record_values.test_avro_values import by_file, by_registry, framed, record, written
 
-from sluice.declarations.schemas.avro_schemas import avro_columns
+from sluice.declarations.schema_files import avro_columns
 from sluice.declarations.value_declaration import Column
 
 ENUM = {"type": "enum", "name": "kind", "symbols": ["A", "B"]}

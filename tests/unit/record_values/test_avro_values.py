@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fixtures.rejections import sentence
 
-from sluice.declarations.schemas.schema_files import columns_of_json
+from sluice.declarations.schema_files import columns_of_json
 from sluice.declarations.value_declaration import Column
 from sluice.record_values.block_decoding import DecodedValue, ValueDecoder
 from sluice.record_values.schemas import RegisteredSchema, SchemaText, ValueSchema

@@ -18,8 +18,8 @@ from tests.unit.record_values import test_avro_values as avro
 from tests.unit.record_values import test_protobuf_values as proto
 from tests.unit.record_values.test_avro_values import framed, record
 
-from sluice.declarations.schemas.protobuf_schemas import compiled, message_columns, message_of
-from sluice.declarations.schemas.schema_files import columns_of_json
+from sluice.declarations.protobuf_schemas import compiled, message_columns, message_of
+from sluice.declarations.schema_files import columns_of_json
 from sluice.declarations.value_declaration import Column
 from sluice.record_values import block_cursor, block_decoding
 from sluice.record_values.block_decoding import BinaryBlockDecoder

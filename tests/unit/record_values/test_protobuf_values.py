@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.fixtures.rejections import sentence
 from tests.unit.record_values.test_avro_values import REGISTRY, framed
 
-from sluice.declarations.schemas.protobuf_schemas import compiled, message_columns, message_of
+from sluice.declarations.protobuf_schemas import compiled, message_columns, message_of
 from sluice.record_values.block_decoding import ValueDecoder
 from sluice.record_values.schemas import RegisteredSchema, SchemaText, ValueSchema
 

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from sluice.declarations.schemas import protobuf_schemas
+from sluice.declarations import protobuf_schemas
 from sluice.record_values import registry
 from sluice.record_values.schemas import RegisteredSchema, SchemaText
 

@@ -1,5 +1,5 @@
-"""Which inputs, outputs, triggers, output modes and limits of progress go together, why the others do not, and which
-promise less.
+"""Which inputs, outputs, triggers, output modes and limits of progress go together, why the others do not, which
+promise less, and which this version does not have yet.
 
 Pure. `sluice validate` judges every declaration by it, `make matrix` every combination there is. What depends on the
 transformation (an aggregation without a watermark, a join without bounds) shows only in Spark's own analysis of the
@@ -11,17 +11,17 @@ every combination on the pinned versions (`make matrix`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import product
 
-from sluice.declarations.declaration_files import KeyPath
+from sluice.declarations.declaration_files import Document, KeyPath
 from sluice.declarations.error_messages import key_text
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.output_declaration import OutputMode
 from sluice.declarations.stream_declaration import RECORD_TRIGGERS
-from sluice.errors import DeclarationError
+from sluice.errors import DeclarationError, NotYetError
 from sluice.messages.location import Location
 
 INPUTS = ("kafka", "kinesis", "files", "iceberg", "delta", "jdbc", "socket", "rate")
@@ -202,3 +202,42 @@ def weaker_promises(streams: Iterable[LoadedStream]) -> Iterator[WeakerPromise]:
                 location=stream.location(path),
                 sentence=f"`{key_text(path)}`: direct promises less than staged: {DIRECT_PROMISE}.",
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotYetPart:
+    """A key that a declaration may have and this version refuses, so that a declaration keeps its form when it works.
+
+    path: the key; `*` stands for any name. reason: why it does not work. instead: what works.
+    """
+
+    path: str
+    reason: str
+    instead: str
+
+
+NOT_YET = (
+    NotYetPart(
+        path="outputs.*.hudi",
+        reason="no Hudi bundle exists for Spark 4",
+        instead="Write into an Iceberg table.",
+    ),
+)
+
+
+def refused_parts(document: Document) -> Iterator[NotYetError]:
+    """The parts that a file asks for and that do not work, each with its line."""
+    for part in NOT_YET:
+        for path in _asked_for(document.content, part.path.split("."), ()):
+            sentence = f"`{key_text(path)}` does not work yet: {part.reason}."
+            yield NotYetError(sentence, location=document.location(path), next_step=part.instead)
+
+
+def _asked_for(value: object, keys: Sequence[str], path: KeyPath) -> Iterator[KeyPath]:
+    if not keys:
+        if value is not None:
+            yield path
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            if keys[0] in ("*", str(key)):
+                yield from _asked_for(inner, keys[1:], (*path, key))

@@ -9,16 +9,17 @@ from itertools import islice
 
 from sluice.declarations.checks.backfill_checks import backfill_problems, unfollowable_sources
 from sluice.declarations.checks.circles import circles, files_read_again, replaced_rows, self_triggers
-from sluice.declarations.checks.combinations import forbidden_combinations, unobservable_limits
-from sluice.declarations.checks.expectations import unknown_columns
-from sluice.declarations.checks.masked_columns import unknown_masked_columns
-from sluice.declarations.checks.not_yet import refused_parts
-from sluice.declarations.checks.rule_checks import referenced_problems, rule_problems
+from sluice.declarations.checks.combinations import forbidden_combinations, refused_parts, unobservable_limits
+from sluice.declarations.checks.rule_checks import (
+    referenced_problems,
+    rule_problems,
+    unknown_expected_columns,
+    unknown_masked_columns,
+)
 from sluice.declarations.checks.transformation_files import TransformationFiles
 from sluice.declarations.column_types import holds_map, kind_of
 from sluice.declarations.declaration_files import KeyPath
 from sluice.declarations.error_messages import MOST_PROBLEMS, did_you_mean, key_text
-from sluice.declarations.iceberg_output import IcebergOutput
 from sluice.declarations.loaded_declarations import (
     STREAM_SUFFIX,
     TABLE_SUFFIX,
@@ -26,6 +27,7 @@ from sluice.declarations.loaded_declarations import (
     LoadedTable,
     declared_name,
 )
+from sluice.declarations.output_declaration import IcebergOutput
 from sluice.declarations.scalar_types import listed
 from sluice.declarations.source_declarations import IcebergSource
 from sluice.errors import DeclarationError
@@ -67,7 +69,7 @@ def find_problems(
         *circles(streams),
         *replaced_rows(streams),
         *(problem for stream in streams for problem in (*self_triggers(stream), *files_read_again(stream))),
-        *(problem for table in tables for problem in islice(unknown_columns(table), MOST_PROBLEMS)),
+        *(problem for table in tables for problem in islice(unknown_expected_columns(table), MOST_PROBLEMS)),
         *(problem for stream in streams for problem in islice(refused_parts(stream.document), MOST_PROBLEMS)),
         *(problem for table in tables for problem in islice(refused_parts(table.document), MOST_PROBLEMS)),
         *(problem for stream in streams for problem in islice(forbidden_combinations(stream), MOST_PROBLEMS)),

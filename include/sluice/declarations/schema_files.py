@@ -58,7 +58,7 @@ def read_columns(file: Path, *, message: str | None = None) -> tuple[Column, ...
     """
     text = read_schema(file)
     if file.suffix == ".proto":
-        from sluice.declarations.schemas.protobuf_schemas import (  # few need protoc
+        from sluice.declarations.protobuf_schemas import (  # few need protoc
             compiled,
             message_columns,
             message_of,
@@ -231,3 +231,51 @@ def _known(types: Mapping[str, str], name: Any, place: str) -> str:
     if not isinstance(name, str) or name not in types:
         raise ValueError(f"{place} has the type {name!r}, which no column can have")
     return types[name]
+
+
+AvroSchema = Any
+"""A schema as fastavro has parsed it."""
+
+
+def parsed_avro(
+    text: str, imports: tuple[tuple[str, str], ...] = (), named: dict[str, Any] | None = None
+) -> AvroSchema:
+    """A schema, with the named types of others that it refers to.
+
+    Parameters
+    ----------
+    named: takes the named types of the imports.
+
+    Raises
+    ------
+    ValueError: when it is not an Avro schema of a record.
+    """
+    from fastavro import parse_schema  # few need it
+    from fastavro.schema import SchemaParseException, UnknownType
+
+    names = {} if named is None else named
+    try:
+        for _, imported in imports:
+            parse_schema(json.loads(imported), named_schemas=names)
+        schema = parse_schema(json.loads(text), named_schemas=dict(names))
+    except UnknownType as error:
+        raise ValueError(f"it knows no type {error.name}") from error
+    except (SchemaParseException, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"it is not an Avro schema: {type(error).__name__}: {error}") from error
+    if not isinstance(schema, dict) or schema.get("type") != "record":
+        raise ValueError("it is not an Avro schema of a record")
+    return schema
+
+
+def avro_columns(text: str, imports: tuple[tuple[str, str], ...] = ()) -> tuple[Column, ...]:
+    """The columns that a schema describes, types that are named and referred to included.
+
+    Raises
+    ------
+    ValueError: when it is not an Avro schema of a record, or holds a type that no column can have.
+    """
+    from fastavro import parse_schema  # few need it
+
+    names: dict[str, Any] = {}
+    parsed_avro(text, imports, names)
+    return columns_of_json(json.dumps(parse_schema(json.loads(text), named_schemas=names, expand=True)))
