@@ -26,9 +26,8 @@ from sluice.declarations.schema_files import avro_columns
 from sluice.declarations.value_declaration import Column
 from sluice.record_values.csv_decoding import CsvBlockDecoder
 from sluice.record_values.json_decoding import JsonBlockDecoder
-from sluice.sources.database_types import unreadable_type
-from sluice.sources.file_types import FileFormat, unfit_columns
-from sluice.sources.source_fields import UNREADABLE
+from sluice.sources.source_identities import UNREADABLE
+from sluice.sources.source_types import FileFormat, unfit_columns, unreadable_type
 from sluice_spark.query.stream_outputs import find_differences
 from sluice_spark.session.columns import spark_type
 

@@ -28,7 +28,6 @@ from sluice.ledger.batches import BatchObservation, rejections_in
 from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import find_generation, find_numbered_generation
 from sluice.settings import FilesConnection, KafkaConnection, ObjectStoreSettings, Settings
-from sluice.sources.changed_files import RESTORE_FILES, changed_phrase, gone_phrase
 from sluice.sources.source_identities import (
     NONE_KNOWN,
     Identities,
@@ -38,7 +37,14 @@ from sluice.sources.source_identities import (
     replaced_inputs,
     topic_name,
 )
-from sluice.sources.unread_input import files_read_up_to, present_files, written_again
+from sluice.sources.unread_input import (
+    RESTORE_FILES,
+    changed_phrase,
+    files_read_up_to,
+    gone_phrase,
+    present_files,
+    written_again,
+)
 from sluice.tables.declared_tables import require_table
 from sluice.tables.removed_rows import removed_rows
 

@@ -10,7 +10,7 @@ from hashlib import sha256
 from sluice.erasure.ways_out import upgraded, way_out_of, written_again
 from sluice.maintenance.pin_plan import Knowledge, ReaderObservation
 from sluice.operations import OperationPlan, OperationVerb, Refusal, RefusalReason, Stake, steps_of
-from sluice.tables.delete_files import statement_without_delete_files
+from sluice.tables.manifest_reading import statement_without_delete_files
 
 
 class Place(StrEnum):

@@ -39,8 +39,8 @@ from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.file_preparation import merge_files, read_files
 from sluice.publication.write_folders import Writer, WriterKind
 from sluice.tables.catalog import catalog_refusals
+from sluice.tables.inspection import rewrite_limits
 from sluice.tables.partition_filters import path_of
-from sluice.tables.rewrite_limits import rewrite_limits
 
 _log = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ def rewrite_small_files(
 
     Parameters
     ----------
-    name: `<namespace>.<table>`. The table must have no `tables.rewrite_limits`.
+    name: `<namespace>.<table>`. The table must have no `inspection.rewrite_limits`.
     partitions: as paths.
     compared_bytes: up to so many bytes of rewritten files are read again and compared with their rows; of the others
         the rows are counted.

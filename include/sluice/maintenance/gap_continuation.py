@@ -60,8 +60,7 @@ from sluice.publication.chain import BEFORE_THE_FIRST_BATCH
 from sluice.settings import Settings
 from sluice.sources.gap_files import GapRange, NotProved, ends_of, live_files, plan_gap_range, unread_rows
 from sluice.sources.iceberg_positions import history_of
-from sluice.sources.input_branch import find_branch
-from sluice.sources.input_gap import InputGap, find_gap
+from sluice.sources.input_gap import InputGap, find_branch, find_gap
 from sluice.sources.source_identities import Replaced, find_replaced, observe_identities
 from sluice.supervision.supervision_events import command_event
 from sluice.tables.declared_tables import require_table

@@ -20,11 +20,11 @@ from sluice.declarations.source_declarations import KafkaSource
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import CheckpointError, UsageError
 from sluice.maintenance.reading_position import ReadingPosition, SourcePosition
-from sluice.publication.rolled_back_marks import ADOPT, rolled_back_marks
+from sluice.publication.marks import ADOPT, rolled_back_marks
 from sluice.settings import KafkaConnection, Settings
 from sluice.sources.gap_files import live_files
 from sluice.sources.iceberg_positions import BEGINNING, StreamOffset, TableStep, history_of, step_of
-from sluice.sources.input_branch import InputBranch
+from sluice.sources.input_gap import InputBranch
 from sluice.sources.source_identities import Replaced
 from sluice.sources.table_starts import NeedsAppend, Unreachable, observe_files, plan_whole_table
 

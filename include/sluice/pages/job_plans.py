@@ -26,9 +26,8 @@ from sluice.maintenance.maintained_tables import find_declaration, plan_table_ma
 from sluice.maintenance.maintenance_plan import MaintenancePlan
 from sluice.maintenance.maintenance_records import maintenance_operation
 from sluice.operations import OperationPlan, OperationVerb, steps_of
-from sluice.publication.batch_plans import plan_about_batch
 from sluice.publication.batch_rejection import Rejection
-from sluice.publication.held_decisions import broken_samples
+from sluice.publication.held_decisions import broken_samples, plan_about_batch
 from sluice.publication.staged_batch import staged_outputs
 from sluice.settings import Settings
 from sluice.supervision.platform_dags import MAINTENANCE_DAG

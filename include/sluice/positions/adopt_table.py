@@ -42,9 +42,8 @@ from sluice.publication.checked_commit import NothingToCommit, TableChange, comm
 from sluice.publication.command_runs import CommandMode, run_of_command
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.mark_moves import MarkMove, summary_of_move
-from sluice.publication.marks import position_in_history
+from sluice.publication.marks import position_in_history, rolled_back_marks
 from sluice.publication.pyiceberg_committer import UNCERTAIN, PyIcebergCommitter
-from sluice.publication.rolled_back_marks import rolled_back_marks
 from sluice.settings import Settings
 from sluice.sources.source_identities import output_table_name
 from sluice.stored_keys import ADOPTION_TAG_PREFIX, REMOVED_BEFORE

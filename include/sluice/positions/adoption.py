@@ -12,7 +12,7 @@ from sluice.positions.repair_sentences import sentences_of_repetition
 from sluice.positions.rolled_back_table import HiddenCommit
 from sluice.positions.stream_position import StreamPosition, Witness
 from sluice.publication.chain import MarkPosition
-from sluice.publication.rolled_back_marks import RolledBackMark
+from sluice.publication.marks import RolledBackMark
 from sluice.publication.staged_batch import StagedOutput
 from sluice.sources.source_identities import Replaced
 

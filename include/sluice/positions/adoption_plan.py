@@ -33,8 +33,7 @@ from sluice.positions.source_reach import SourceReach, refuse_gone_input
 from sluice.positions.stream_position import StreamPosition, Witness
 from sluice.publication.chain import MarkPosition
 from sluice.publication.direct_history import rolled_back_behind
-from sluice.publication.marks import marked_outputs, position_in_history
-from sluice.publication.rolled_back_marks import RolledBackMark, rolled_back_marks
+from sluice.publication.marks import RolledBackMark, marked_outputs, position_in_history, rolled_back_marks
 from sluice.publication.staged_batch import StagedOutput, staged_outputs
 from sluice.publication.start_check import known_rejections
 from sluice.publication.undeclared_outputs import load_output_tables

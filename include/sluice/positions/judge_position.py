@@ -13,7 +13,7 @@ from sluice.positions.log_offsets import canonical_end
 from sluice.positions.remedies import REMEDIES
 from sluice.positions.stream_position import Agreement, PositionFinding, StreamPosition, Witness
 from sluice.publication.direct_history import rolled_back_behind
-from sluice.publication.rolled_back_marks import ADOPT
+from sluice.publication.marks import ADOPT
 
 HARMLESS = frozenset({CheckpointProperty.NO_LEFTOVERS, CheckpointProperty.PROGRESS, CheckpointProperty.POSITION})
 """What a start from the checkpoint does not depend on, or what is judged here."""

@@ -10,10 +10,9 @@ from pyiceberg.catalog import Catalog
 from sluice.declarations.source_declarations import IcebergSource
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.positions.stream_position import MovedSource, StreamPosition
-from sluice.publication.rolled_back_marks import rolled_back_marks
+from sluice.publication.marks import rolled_back_marks
 from sluice.sources.iceberg_positions import stream_offset_of
-from sluice.sources.input_branch import find_branch
-from sluice.sources.input_gap import find_gap
+from sluice.sources.input_gap import find_branch, find_gap
 from sluice.tables.declared_tables import load_table
 
 

@@ -37,7 +37,7 @@ from sluice.publication.chain import MarkPosition, plan_publication
 from sluice.publication.direct_history import direct_tables
 from sluice.publication.mark_moves import MarkMove
 from sluice.publication.marks import entries_of, history_of_main, moved_mark
-from sluice.publication.missing_files import missing_list
+from sluice.publication.present_files import missing_list
 from sluice.publication.staged_batch import (
     BatchSummary,
     canonical_offsets,

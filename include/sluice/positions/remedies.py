@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sluice.positions.stream_position import Agreement, Witness
-from sluice.publication.rolled_back_marks import ADOPT
+from sluice.publication.marks import ADOPT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,7 @@ from sluice.positions.repair_stream import not_at_rest, other_remedies
 from sluice.positions.rewind import Rewind
 from sluice.positions.rewind_target import RewoundTable
 from sluice.positions.stream_position import Agreement, StreamPosition, Witness
-from sluice.publication.marks import position_in_history
-from sluice.publication.rolled_back_marks import ADOPT
+from sluice.publication.marks import ADOPT, position_in_history
 from sluice.publication.start_check import known_rejections
 from sluice.sources.source_identities import another_before, ids_of_inputs
 

@@ -17,8 +17,15 @@ from pyiceberg.table.snapshots import Snapshot
 from sluice.positions.adoption import AdoptedOutput, Adoption, AdoptionWay
 from sluice.positions.rolled_back_table import HiddenCommit, hidden_commits, missing_commits, with_main_at
 from sluice.publication.chain import MarkPosition
-from sluice.publication.marks import Mark, entries_of, history_of_main, position_in_history, read_mark
-from sluice.publication.rolled_back_marks import RolledBackMark, rolled_back_marks
+from sluice.publication.marks import (
+    Mark,
+    RolledBackMark,
+    entries_of,
+    history_of_main,
+    position_in_history,
+    read_mark,
+    rolled_back_marks,
+)
 from sluice.publication.staged_batch import StagedOutput, read_summary
 from sluice.tables.removed_rows import removed_rows
 

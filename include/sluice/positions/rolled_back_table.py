@@ -12,8 +12,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from sluice.publication.marks import batch_of, entries_of, history_of_main
-from sluice.publication.rolled_back_marks import RolledBackMark, rolled_back_marks
+from sluice.publication.marks import RolledBackMark, batch_of, entries_of, history_of_main, rolled_back_marks
 from sluice.publication.staged_batch import read_summary
 from sluice.stored_keys import PUBLICATION_KEY
 from sluice.tables.removed_rows import RemovedRows, removed_rows

@@ -28,11 +28,9 @@ from sluice.operations import Refusal, RefusalReason
 from sluice.positions.repair_decision import CheckpointRepair, decide_repair
 from sluice.positions.stream_position import StreamPosition
 from sluice.settings import FilesConnection, KafkaConnection, Settings
-from sluice.sources.changed_files import gone_phrase
 from sluice.sources.iceberg_positions import BEGINNING, history_of, stream_offset_of
-from sluice.sources.input_branch import find_branch
-from sluice.sources.input_gap import find_gap
-from sluice.sources.unread_input import files_read_up_to, present_files, read_file_times
+from sluice.sources.input_gap import find_branch, find_gap
+from sluice.sources.unread_input import files_read_up_to, gone_phrase, present_files, read_file_times
 from sluice.tables.declared_tables import require_table
 
 

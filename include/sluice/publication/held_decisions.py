@@ -8,7 +8,9 @@ next. So the command needs no lease, and nothing is half done when it is interru
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+
+from pyiceberg.catalog import Catalog
 
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream, masked_columns_of_table
 from sluice.declarations.rule_declaration import row_rules
@@ -19,6 +21,7 @@ from sluice.ledger.events import REQUESTED, Actor, Event, EventAction
 from sluice.ledger.held_batches import HeldBatch, HeldDecision, decide_held, find_held, undecided_batches
 from sluice.ledger.runs import newest_run
 from sluice.operations import OperationPlan, OperationVerb, Stake, steps_of
+from sluice.publication.batch_rejection import Rejection, plan_rejection
 
 _VERBS = {
     OperationVerb.RELEASE_BATCH: (HeldDecision.RELEASED, EventAction.RELEASE_BATCH),
@@ -183,3 +186,34 @@ def _sentences(ledger: Ledger, loaded: LoadedStream, held: HeldBatch, verb: Oper
         f"It is discarded, {rows} never become visible: {when}.{behind} This cannot be undone.",
         "State that the stream has built from these rows stays.",
     )
+
+
+RELEASES = (OperationVerb.RELEASE_BATCH, OperationVerb.SEPARATE_BATCH)
+"""What makes rows of a held batch visible."""
+
+BATCH_VERBS = (*RELEASES, OperationVerb.REJECT_BATCH)
+"""What decides about the rows of one batch."""
+
+
+def plan_about_batch(
+    ledger: Ledger,
+    stream: LoadedStream,
+    verb: OperationVerb,
+    *,
+    open_tables: Callable[[], Catalog],
+    number: int | None = None,
+) -> OperationPlan[HeldBatch] | OperationPlan[Rejection]:
+    """Plan the release of a held batch, or the rejection of one that is held or is the next one of a stopped stream.
+
+    Parameters
+    ----------
+    verb: one of `BATCH_VERBS`. open_tables: opens the catalog, which what is held does not need.
+    number: of the batch; unset: the one that waits.
+
+    Raises
+    ------
+    SluiceError: as `plan_decision` and `plan_rejection` do.
+    """
+    if verb in RELEASES or holds_batch(ledger, stream.name, number):
+        return plan_decision(ledger, stream, verb, number=number)
+    return plan_rejection(open_tables(), ledger, stream.declaration, number=number)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sluice.declarations.column_types import ColumnType
-from sluice.record_values.unknown_fields import struct_in
+from sluice.record_values.block_facts import struct_in
 
 _NAMED = ("record", "error", "enum", "fixed")
 

@@ -20,6 +20,7 @@ from sluice.record_values.arrow_columns import Column, DecodedBlock, arrow_type,
 from sluice.record_values.avro import AvroReading
 from sluice.record_values.block_columns import nulls, numbers_of, with_nulls
 from sluice.record_values.block_cursor import BlockCursor, Flags, Numbers, cursor_of
+from sluice.record_values.block_facts import undeclared_rejection
 from sluice.record_values.column_validation import record_validation
 from sluice.record_values.protobuf import ProtobufReading, incompatible_fields, message_at, unusable_schema
 from sluice.record_values.rejection import LARGEST_VALUE_BYTES, NO_VALUE, RejectedValueError, Rejection, too_large
@@ -30,7 +31,6 @@ from sluice.record_values.schemas import (
     read_message_indexes,
     read_schema_id,
 )
-from sluice.record_values.unknown_fields import undeclared_rejection
 
 SchemaLookup = Callable[[int], RegisteredSchema | None]
 """Returns the schema of an id; None when the registry does not have it. Raises RegistryError when it cannot answer."""

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from sluice.declarations.value_declaration import Column, ValueColumn, as_sent
 from sluice.record_values.arrow_columns import Column as ArrowColumn
 from sluice.record_values.arrow_columns import DecodedBlock, lacking_values, text_builder
+from sluice.record_values.block_facts import undeclared_rejection
 from sluice.record_values.rejection import (
     LARGEST_VALUE_BYTES,
     Rejection,
@@ -26,7 +27,6 @@ from sluice.record_values.rejection import (
     mismatch,
     too_large,
 )
-from sluice.record_values.unknown_fields import undeclared_rejection
 
 _REPLACED = "\N{REPLACEMENT CHARACTER}"
 """What Spark's reader puts in the place of bytes that are not UTF-8."""

@@ -31,8 +31,8 @@ from sluice.record_values.arrow_columns import (
     counted_builder,
     text_column_builder,
 )
+from sluice.record_values.block_facts import has_odd_numbers, undeclared_counts, with_undeclared
 from sluice.record_values.rejection import LARGEST_VALUE_BYTES
-from sluice.record_values.unknown_fields import has_odd_numbers, undeclared_counts, with_undeclared
 
 _Read = Callable[[Column], Column]
 """Makes a column of what Arrow's reader returned; raises `_DoubtfulError`."""

@@ -20,6 +20,7 @@ import pyarrow as pa
 from sluice.declarations.value_declaration import Column, ValueColumn
 from sluice.record_values.arrow_columns import Column as ArrowColumn
 from sluice.record_values.arrow_columns import DecodedBlock, lacking_values
+from sluice.record_values.block_facts import undeclared_fields, undeclared_rejection
 from sluice.record_values.json_columnar import ColumnarJson, is_columnar
 from sluice.record_values.json_columns import column_builder, field_builders, json_type, object_type
 from sluice.record_values.rejection import (
@@ -30,7 +31,6 @@ from sluice.record_values.rejection import (
     mismatch,
     too_large,
 )
-from sluice.record_values.unknown_fields import undeclared_fields, undeclared_rejection
 
 _PLACE = " - at `"
 """What msgspec puts between what it has found and the path, which has the names of fields and never a key of a map. Its

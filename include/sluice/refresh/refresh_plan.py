@@ -16,7 +16,7 @@ from sluice.ledger.held_batches import HeldBatch
 from sluice.ledger.refreshes import OPEN_STATES, RefreshObservation, RefreshState
 from sluice.operations import NO_FEWER, OperationPlan, OperationVerb, Refusal, RefusalReason, Stake, steps_of
 from sluice.publication.batch_rejection import name_of, returning_sentence
-from sluice.tables.delete_files import statement_without_delete_files
+from sluice.tables.manifest_reading import statement_without_delete_files
 
 _MOST_NAMED = 5
 """How many intervals a sentence names."""

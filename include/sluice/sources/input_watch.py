@@ -14,10 +14,14 @@ from typing import TYPE_CHECKING, TypeVar
 from sluice.declarations.source_declarations import IcebergSource, KafkaSource
 from sluice.errors import LedgerError
 from sluice.settings import KafkaConnection, Settings
-from sluice.sources.schema_sightings import SchemaSightings
-from sluice.sources.source_fields import PLANS_AGAIN, SourceFields, answer_to_fields, changed_fields, fields_of
+from sluice.sources.seen_schemas import SchemaSightings
 from sluice.sources.source_identities import (
+    PLANS_AGAIN,
     Identities,
+    SourceFields,
+    answer_to_fields,
+    changed_fields,
+    fields_of,
     find_replaced,
     input_table_name,
     topic_identities,

@@ -19,7 +19,6 @@ from sluice.declarations.source_declarations import (
 from sluice.errors import CheckpointError, LakehouseError, SourceRefusedError
 from sluice.ledger.progress_samples import LagObservation
 from sluice.settings import FilesConnection, KafkaConnection, KinesisConnection, Settings
-from sluice.sources.changed_files import changed_phrase
 from sluice.sources.delta_commits import unread_commits
 from sluice.sources.iceberg_positions import history_of
 from sluice.sources.kinesis_shards import kinesis_identity, unread_of_kinesis
@@ -32,7 +31,14 @@ from sluice.sources.source_identities import (
     kinesis_name,
     topic_identities,
 )
-from sluice.sources.unread_input import has_to_pass, is_at_end, observe_folder, unread_records, unread_rows
+from sluice.sources.unread_input import (
+    changed_phrase,
+    has_to_pass,
+    is_at_end,
+    observe_folder,
+    unread_records,
+    unread_rows,
+)
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

@@ -33,7 +33,7 @@ from sluice.declarations.source_declarations import IcebergSource, SnapshotStart
 from sluice.errors import LakehouseError
 from sluice.sources.iceberg_positions import BEGINNING, StreamOffset, TableStep, history_of
 from sluice.tables.catalog import catalog_refusals
-from sluice.tables.delete_files import statement_without_delete_files
+from sluice.tables.manifest_reading import statement_without_delete_files
 
 
 class StartWay(StrEnum):

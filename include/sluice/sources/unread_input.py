@@ -1,17 +1,20 @@
-"""The input that a stream has not read yet: the content of its source after the stream's position.
+"""The input that a stream has not read yet, the content of its source after the stream's position, and the files that
+were written again after it had read them.
 
 Records and rows are counted from values that `source_heads` has read; files are listed here. Which of them the stream
-has read, the logs of its checkpoint say. Spark numbers the entries of a log from 0 on. Now and then it writes all
-entries so far into one file and later removes the single ones. Source: `FileStreamSourceLog` and
+has read, and how they were then, the logs of its checkpoint say: Spark knows a file by its path alone, so what a second
+upload under the same name brings is never read. Spark numbers the entries of a log from 0 on. Now and then it writes
+all entries so far into one file and later removes the single ones. Source: `FileStreamSourceLog` and
 `CompactibleFileStreamLog` in org.apache.spark.sql.execution.streaming.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import takewhile
@@ -21,8 +24,10 @@ from urllib.parse import unquote
 from sluice.checkpoints.checkpoint_files import CheckpointFiles, open_checkpoint_files
 from sluice.checkpoints.checkpoint_layout import FileObservation
 from sluice.declarations.source_declarations import FilesSource, TableBeginning
+from sluice.declarations.stream_declaration import StreamDeclaration
+from sluice.errors import CheckpointError, InputReplacedError
 from sluice.ledger.progress_samples import LagObservation
-from sluice.settings import ObjectStoreSettings
+from sluice.settings import FilesConnection, ObjectStoreSettings, Settings
 from sluice.sources.iceberg_positions import StreamOffset, TableStep, stream_offset_of
 
 BEFORE_ALL_SNAPSHOTS = -1
@@ -309,3 +314,63 @@ def _entries_of(text: str) -> Iterator[dict[str, Any]]:
         entry = json.loads(line)
         if isinstance(entry, dict) and "path" in entry:  # other sources keep their first position under such a name
             yield entry
+
+
+_log = logging.getLogger(__name__)
+
+_MOST_NAMED = 3
+"""How many files a message names."""
+
+RESTORE_FILES = (
+    "Put the new content there under another name and restore the file with its time of last change (an object store "
+    "cannot)"
+)
+"""The beginning of what can be done about files that were written again."""
+
+
+def changed_phrase(changed: Collection[str]) -> str:
+    """A phrase for files that were written again after they were read."""
+    what = "file was" if len(changed) == 1 else "files were"
+    return f"{len(changed)} {what} written again after being read: {_named(changed)}"
+
+
+def gone_phrase(gone: Collection[str]) -> str:
+    """A phrase for files that are not there any more."""
+    return f"of the files that the stream has read, {len(gone)} are gone: {_named(gone)}"
+
+
+def _named(paths: Collection[str]) -> str:
+    more = f" and {len(paths) - _MOST_NAMED} more" if len(paths) > _MOST_NAMED else ""
+    return f"{', '.join(sorted(paths)[:_MOST_NAMED])}{more}"
+
+
+def require_unchanged_files(declaration: StreamDeclaration, settings: Settings, *, checkpoint: str) -> None:
+    """Check the folders of a stream. With `on_changed: ignore` a change is logged.
+
+    Raises
+    ------
+    InputReplacedError: when a file was written again after it was read.
+    SettingsError: when the deployment does not have a connection.
+    """
+    for name, declared in declaration.inputs.items():
+        source = declared.declared_source.source
+        if not declared.is_stream or not isinstance(source, FilesSource):
+            continue
+        root = settings.connection(source.connection, FilesConnection).root
+        try:
+            seen = observe_folder(
+                source, root=root, checkpoint=checkpoint, object_store=settings.object_store, skips_closed=True
+            )
+        except CheckpointError as error:  # only Spark reads it, or its storage is away
+            _log.warning("input %s: whether files were written again is unknown: %s", name, error)
+            continue
+        if not seen.changed:
+            continue
+        if source.on_changed == "ignore":
+            _log.warning("input %s: %s; the new content is not read", name, changed_phrase(seen.changed))
+            continue
+        raise InputReplacedError(
+            f"Stream {declaration.stream}, input {name}: {changed_phrase(seen.changed)}.",
+            next_step=f"{RESTORE_FILES}, or remove the file; with `on_changed: ignore` the stream continues without "
+            "the new content.",
+        )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from itertools import groupby
@@ -13,9 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.conversions import from_bytes
 from pyiceberg.manifest import DataFile
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import (
     DateType,
+    DecimalType,
     DoubleType,
     FloatType,
     IntegerType,
@@ -29,6 +32,7 @@ from pyiceberg.types import (
 from pyiceberg.utils.datetime import days_to_date, micros_to_timestamp, micros_to_timestamptz
 
 from sluice.errors import LakehouseError
+from sluice.ledger.hourly_figures import ColumnFigures
 from sluice.tables.catalog import catalog_refusals
 
 _NUMBERS = (IntegerType, LongType, FloatType, DoubleType)
@@ -182,3 +186,57 @@ def _times(low: int, high: int) -> str:
     if low == high:
         return "" if low == 1 else f"{{{low}}}"
     return f"{{{low},{high}}}"
+
+
+_BOUNDED = (IntegerType, LongType, FloatType, DoubleType, DecimalType)
+_SECONDS: Mapping[type, float] = {DateType: 86_400.0, TimestampType: 1e-6, TimestamptzType: 1e-6}
+"""How many seconds one of the stored numbers of a date or time is."""
+
+_LARGEST = 1e300
+"""Stands for what is infinite, which JSON cannot say."""
+
+
+def figures_of(
+    files: Sequence[DataFile], schema: Schema, *, masked: Collection[str] | None
+) -> Mapping[str, ColumnFigures]:
+    """The figures of the columns, by name. A column that a file does not count has none.
+
+    Parameters
+    ----------
+    files: of one batch. schema: of their table.
+    masked: the columns in lower case whose values are not shown, so that they have no bounds; unset where that is not
+        known: then no column has.
+    """
+    if not files:
+        return {}
+    found = (_figures_of(field, files, masked) for field in schema.fields if field.field_type.is_primitive)
+    return {name: figures for each in found for name, figures in each}
+
+
+def _figures_of(
+    field: NestedField, files: Sequence[DataFile], masked: Collection[str] | None
+) -> Iterator[tuple[str, ColumnFigures]]:
+    nulls = [(file.null_value_counts or {}).get(field.field_id) for file in files]
+    counted = [one for one in nulls if one is not None]
+    if len(counted) < len(files):
+        return
+    rows = sum(file.record_count for file in files)
+    is_shown = masked is not None and field.name.lower() not in masked
+    lowest, highest = _figure_bounds(field, files) if is_shown else (None, None)
+    yield field.name, ColumnFigures(rows=rows, nulls=sum(counted), lowest=lowest, highest=highest)
+
+
+def _figure_bounds(field: NestedField, files: Sequence[DataFile]) -> tuple[float | None, float | None]:
+    kind = field.field_type
+    if not isinstance(kind, (*_BOUNDED, *_SECONDS)) or not isinstance(kind, PrimitiveType):
+        return None, None
+    unit = _SECONDS.get(type(kind), 1.0)
+    lowest, highest = stored_bounds(kind, field.field_id, files)
+    return _number(lowest, unit), _number(highest, unit)
+
+
+def _number(value: Any, unit: float) -> float | None:
+    """A stored bound as a number that JSON has; none where it is no number."""
+    if value is None or math.isnan(number := float(value) * unit):
+        return None
+    return max(-_LARGEST, min(number, _LARGEST))

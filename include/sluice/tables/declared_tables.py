@@ -21,8 +21,7 @@ from pyiceberg.typedef import Identifier
 from sluice.declarations.table_declaration import SortField, TableDeclaration
 from sluice.errors import LakehouseError
 from sluice.tables.catalog import catalog_refusals
-from sluice.tables.change_plan import plan_table_changes
-from sluice.tables.table_changes import (
+from sluice.tables.change_plan import (
     AddColumn,
     AddPartitionField,
     CreateTable,
@@ -38,6 +37,7 @@ from sluice.tables.table_changes import (
     SetSortOrder,
     TableChange,
     WidenColumn,
+    plan_table_changes,
 )
 from sluice.tables.table_schemas import (
     FORMAT_VERSION,

@@ -1,4 +1,4 @@
-"""Observes a table through its metadata alone, without a JVM and without opening a data file."""
+"""Observes a table through its metadata alone, also what of it PyArrow cannot keep; without a JVM or a data file."""
 
 from __future__ import annotations
 
@@ -8,20 +8,37 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Literal
 
 from pyiceberg.manifest import DataFile, FileFormat, ManifestContent, ManifestFile
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.table.sorting import NullOrder, SortDirection, SortField
+from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+    TimeType,
+)
 
 from sluice.declarations.scalar_types import LARGEST_LONG
 from sluice.stored_keys import PUBLICATION_KEY
 from sluice.tables.catalog import catalog_refusals
-from sluice.tables.delete_files import DeleteFiles, delete_files_of
-from sluice.tables.manifest_reading import each_manifest
+from sluice.tables.manifest_reading import DeleteFiles, delete_files_of, each_manifest
 from sluice.tables.partition_filters import PartitionColumn, filter_of, partition_columns, path_of
-from sluice.tables.rewrite_limits import rewrite_limits
 from sluice.tables.table_observation import (
     FILE_SIZE_EDGES,
     FileCounts,
@@ -33,6 +50,86 @@ from sluice.tables.table_observation import (
     StatisticsObservation,
     TableObservation,
 )
+
+_SORTED_ALIKE: tuple[type[IcebergType], ...] = (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    IntegerType,
+    LongType,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+    TimeType,
+)
+"""The types that PyArrow sorts as Iceberg's specification has it. It puts NaN beside nulls, and Iceberg behind all
+numbers; a uuid it does not sort."""
+
+SortKey = tuple[str, Literal["ascending", "descending"], Literal["at_start", "at_end"]]
+"""A column, its direction, and where its nulls are, as PyArrow takes them."""
+
+
+def sort_keys(metadata: TableMetadata) -> tuple[tuple[SortKey, ...], bool]:
+    """The table's sort order as far as PyArrow can sort by it, and whether that is all of it.
+
+    It ends before the first field with a transform, inside a struct, or of a type that PyArrow sorts differently.
+    """
+    order = metadata.sort_order_by_id(metadata.default_sort_order_id)
+    fields = order.fields if order is not None else []
+    keys = []
+    for sorted_by in fields:
+        if (key := _key(metadata, sorted_by)) is None:
+            break
+        keys.append(key)
+    return tuple(keys), len(keys) == len(fields)
+
+
+def _key(metadata: TableMetadata, field: SortField) -> SortKey | None:
+    schema = metadata.schema()
+    column = next((one for one in schema.fields if one.field_id == field.source_id), None)
+    if column is None or not isinstance(field.transform, IdentityTransform):
+        return None
+    if not isinstance(column.field_type, _SORTED_ALIKE):
+        return None
+    return (
+        column.name,
+        "ascending" if field.direction == SortDirection.ASC else "descending",
+        "at_start" if field.null_order == NullOrder.NULLS_FIRST else "at_end",
+    )
+
+
+def rewrite_limits(metadata: TableMetadata) -> Iterator[str]:
+    """Why files of a table cannot be written again without Spark; nothing when they can. For a sentence with `it has`.
+
+    What depends on its files, such as equality deletes, is seen where its manifests are read.
+    """
+    properties = metadata.properties
+    if metadata.format_version != 2:
+        yield f"format version {metadata.format_version}"
+    if not sort_keys(metadata)[1]:
+        yield "a sort order by what PyArrow does not sort alike"
+    yield from _type_limits(metadata)
+    if (written := properties.get("write.format.default", "parquet")).lower() != "parquet":
+        yield f"files of the format {written}"
+    for prefix, what in _UNWRITTEN.items():
+        if any(name.startswith(prefix) and value.lower() != "false" for name, value in properties.items()):
+            yield what
+
+
+def _type_limits(metadata: TableMetadata) -> Iterator[str]:
+    """NaN equals no partition, not even itself, so that pyiceberg finds neither its rows nor the delete files of it."""
+    types = [part.field_type for part in metadata.spec().partition_type(metadata.schema()).fields]
+    if any(isinstance(one, (FloatType, DoubleType)) for one in types):
+        yield "partitions by a float"
+
+
+_UNWRITTEN = {
+    "write.parquet.bloom-filter-enabled.column.": "bloom filters",
+    "write.parquet.row-group-size-bytes": "a size of its row groups",
+    "encryption.": "encrypted files",
+}
+"""Table properties, by how they begin, that pyiceberg's writer does not follow."""
 
 
 def observe_table(

@@ -29,7 +29,7 @@ from sluice.publication.checked_commit import RacePolicy
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.mark_moves import settle_merge
 from sluice.publication.marks import TargetState, load_target_state
-from sluice.publication.missing_files import missing_list
+from sluice.publication.present_files import missing_list
 from sluice.publication.publish_batches import Publication, publish_append
 from sluice.publication.staged_batch import StagedBatch
 from sluice.publication.staging_table import load_staging_table, torn

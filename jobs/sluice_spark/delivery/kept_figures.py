@@ -18,8 +18,8 @@ from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT, StreamDecl
 from sluice.errors import SluiceError
 from sluice.ledger.batches import PublicationKey
 from sluice.ledger.hourly_figures import ColumnFigures
-from sluice.publication.batch_figures import figures_of
 from sluice.publication.publish_batches import Publication
+from sluice.tables.column_facts import figures_of
 
 _log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from sluice.declarations.source_declarations import FilesSource
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import CheckpointError
 from sluice.settings import FilesConnection, Settings
-from sluice.sources.schema_sightings import SchemaSightings
+from sluice.sources.seen_schemas import SchemaSightings
 from sluice.sources.unread_input import is_same_time
 from sluice_spark.session.checkpoint_metadata import find_log_text, log_names
 from sluice_spark.session.jvm import jvm_of

@@ -17,7 +17,7 @@ from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.ledger.batches import MOST_REJECTED_FILES
 from sluice.record_values.block_facts import BlockFacts, WrittenAs, facts_of_texts
 from sluice.settings import Settings
-from sluice.sources.source_fields import SourceFields, fields_of
+from sluice.sources.source_identities import SourceFields, fields_of
 from sluice_spark.query.logical_plan import analyzed_plan, leaves_of, python_list
 from sluice_spark.session.jvm import jvm_of
 from sluice_spark.sources import read_input, with_watermark

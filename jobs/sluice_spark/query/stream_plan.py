@@ -16,7 +16,7 @@ from sluice.declarations.scalar_types import duration_text
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import DeclarationError
 from sluice.settings import Settings
-from sluice.sources.source_fields import SourceFields
+from sluice.sources.source_identities import SourceFields
 from sluice_spark.query.batch_conditions import require_batch_rules
 from sluice_spark.query.logical_plan import analyzed_plan, children_of, python_list, rows_of_plan, scala_sequence
 from sluice_spark.query.rejected_records import RejectedRecords, rejected_records

@@ -56,15 +56,13 @@ from sluice.publication.start_check import (
 )
 from sluice.refresh.settle_refresh import settle_refresh
 from sluice.settings import ObjectStoreSettings, Settings
-from sluice.sources.changed_files import require_unchanged_files
 from sluice.sources.iceberg_positions import BEGINNING, StreamOffset, history_of
-from sluice.sources.input_branch import find_branch
-from sluice.sources.input_gap import find_gap
+from sluice.sources.input_gap import find_branch, find_gap
 from sluice.sources.input_watch import InputChangedError, InputWatch
-from sluice.sources.schema_sightings import SchemaSightings, see_tables
-from sluice.sources.source_fields import PLANNED
-from sluice.sources.source_identities import Identities
+from sluice.sources.seen_schemas import SchemaSightings, see_tables
+from sluice.sources.source_identities import PLANNED, Identities
 from sluice.sources.table_starts import observe_files
+from sluice.sources.unread_input import require_unchanged_files
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import load_table
 from sluice_spark.delivery.delivery_port import TablesAtStart

@@ -21,7 +21,7 @@ from sluice.publication.crash_points import Reached, unnoticed
 from sluice.settings import Settings
 from sluice.sources.iceberg_positions import StreamOffset
 from sluice.sources.input_watch import InputChangedError, InputWatch
-from sluice.sources.schema_sightings import SchemaSightings
+from sluice.sources.seen_schemas import SchemaSightings
 from sluice.sources.skipped_input_watch import SkippedInputWatch
 from sluice.supervision.held_lease import HeldLease
 from sluice_spark.delivery.batch_recording import HandOver, LedgerWriter, Recording

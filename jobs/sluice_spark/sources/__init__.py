@@ -23,7 +23,7 @@ from sluice.declarations.source_declarations import (
 )
 from sluice.errors import SchemaError, UsageError
 from sluice.settings import FilesConnection, JdbcConnection, KafkaConnection, KinesisConnection, Settings
-from sluice.sources.database_types import checked_columns, unreadable_columns
+from sluice.sources.source_types import checked_columns, unreadable_columns
 from sluice_spark.sources import delta, files, iceberg, kafka, kinesis
 from sluice_spark.sources.input_decoding import decode
 

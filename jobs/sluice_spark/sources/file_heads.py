@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 
 from sluice.errors import LakehouseError
 from sluice.settings import Settings
-from sluice.sources.file_types import LEGACY_INSTANT, ORC_INSTANT, FileFormat
+from sluice.sources.source_types import LEGACY_INSTANT, ORC_INSTANT, FileFormat
 from sluice.tables.catalog import catalog_properties
 from sluice_spark.session.jvm import first_line, jvm_of
 

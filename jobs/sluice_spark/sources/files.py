@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from sluice.declarations.source_declarations import FilesSource
 from sluice.errors import ColumnDifference, SchemaError
 from sluice.settings import FilesConnection, Settings
-from sluice.sources.file_types import columns_in_the_path, undeclared_columns, unfit_columns
+from sluice.sources.source_types import columns_in_the_path, undeclared_columns, unfit_columns
 from sluice_spark.session.columns import quoted, spark_schema
 from sluice_spark.sources.csv_lines import CSV_OPTIONS, csv_schema
 from sluice_spark.sources.file_heads import FileHeads, UnreadableHeadError, read_heads

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from sluice.declarations.source_declarations import IcebergSource
 from sluice.errors import SchemaError
 from sluice.maintenance.pin_plan import is_tag_of
-from sluice.sources.source_fields import fields_of, unreadable_fields
+from sluice.sources.source_identities import fields_of, unreadable_fields
 from sluice_spark.session.columns import quoted_table
 from sluice_spark.session.jvm import first_line, jvm_of
 

@@ -20,13 +20,13 @@ from sluice.declarations.value_declaration import as_sent
 from sluice.record_values.arrow_columns import DecodedBlock
 from sluice.record_values.block_decoding import BinaryBlockDecoder
 from sluice.record_values.block_facts import BlockFacts, facts_text, written_by_id
+from sluice.record_values.column_validation import without_unavailable
 from sluice.record_values.decoding_apart import Decode, Values, decode_apart, decode_within
 from sluice.record_values.json_columnar import ColumnarJson, is_columnar
 from sluice.record_values.json_decoding import JsonBlockDecoder
 from sluice.record_values.registry import RegistryLookup
 from sluice.record_values.rejection import Rejection, rejection_row
 from sluice.record_values.schemas import MAGIC_BYTE, NO_SCHEMA_ID, PREFIX_BYTES, DecodingLimits, ValueSchema
-from sluice.record_values.unavailable_values import without_unavailable
 from sluice_spark.session.columns import REJECTION_ROW, spark_schema
 
 if TYPE_CHECKING:

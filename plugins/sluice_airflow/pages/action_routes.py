@@ -42,7 +42,7 @@ from sluice.pages.job_plans import (
 )
 from sluice.pages.page_actions import MEANINGS, NEEDS_ONE_PERSON, PageActions, PageVerb
 from sluice.pages.page_templates import render
-from sluice.publication.batch_plans import BATCH_VERBS
+from sluice.publication.held_decisions import BATCH_VERBS
 from sluice.supervision.platform_dags import MAINTENANCE_DAG, MISSED_WHILE_PAUSED
 from sluice_airflow.pages.page_access import Reader, ReaderDep
 from sluice_airflow.pages.page_addresses import base_of

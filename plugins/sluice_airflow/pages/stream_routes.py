@@ -23,7 +23,7 @@ from sluice.pages.page_templates import render
 from sluice.pages.page_words import DONE_SENTENCES, DoneWord
 from sluice.pages.stream_lines import HISTORY_HOURS, StreamLine
 from sluice.pages.stream_page import WINDOWS_HOURS, StreamPage, load_stream_page
-from sluice.publication.batch_plans import BATCH_VERBS
+from sluice.publication.held_decisions import BATCH_VERBS
 from sluice.supervision.platform_dags import CHECKPOINTS_DAG, GAPS_DAG, RECONCILER_DAG
 from sluice.supervision.stream_verdict import StreamState
 from sluice_airflow.pages.dag_outlooks import find_outlooks

@@ -21,9 +21,15 @@ from sluice.ledger.held_batches import HeldBatch
 from sluice.operations import OperationPlan, OperationVerb
 from sluice.positions.repair_stream import plan_repair, repair_stream
 from sluice.processes.deadline import wait_until
-from sluice.publication.batch_plans import BATCH_VERBS, RELEASES, plan_about_batch
 from sluice.publication.batch_rejection import Rejection, reject
-from sluice.publication.held_decisions import decide, holds_batch, plan_decision
+from sluice.publication.held_decisions import (
+    BATCH_VERBS,
+    RELEASES,
+    decide,
+    holds_batch,
+    plan_about_batch,
+    plan_decision,
+)
 from sluice.supervision.control_plans import (
     ControlPlan,
     plan_reset_breaker,

@@ -12,7 +12,7 @@ from tests.spark.maintenance.test_maintenance import NO_EXPIRY, declare, ids, st
 from sluice.ledger.maintenance_runs import MaintenanceObservation, MaintenanceStep, StepOutcome
 from sluice.maintenance.file_rewrite import rewrite_small_files
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
-from sluice.tables.delete_files import statement_without_delete_files
+from sluice.tables.manifest_reading import statement_without_delete_files
 
 COMPACTION = {"compaction": {"target_file_bytes": "64MiB", "min_input_files": 50}, **NO_EXPIRY}
 

@@ -13,7 +13,7 @@ from tests.fixtures.database import run_sql
 
 from sluice.declarations.input_declaration import InputDeclaration
 from sluice.settings import Settings
-from sluice.sources.database_types import unreadable_type
+from sluice.sources.source_types import unreadable_type
 from sluice_spark.sources import open_input
 
 VALUES: dict[str, tuple[str, Any]] = {

@@ -20,7 +20,7 @@ from sluice.declarations.source_declarations import FilesSource
 from sluice.declarations.value_declaration import Column
 from sluice.errors import SchemaError
 from sluice.settings import Settings
-from sluice.sources.file_types import FileFormat, unfit_columns
+from sluice.sources.source_types import FileFormat, unfit_columns
 from sluice_spark.sources import files
 
 

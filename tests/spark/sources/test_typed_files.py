@@ -20,7 +20,7 @@ from sluice.errors import SchemaError
 from sluice.ledger.events import EventSubject, recent_events
 from sluice.ledger.source_schemas import source_schemas
 from sluice.settings import FilesConnection
-from sluice.sources.file_types import FileFormat
+from sluice.sources.source_types import FileFormat
 from sluice_spark.query.stream_preview import preview
 from sluice_spark.sources.file_heads import FileHeads
 

@@ -13,7 +13,7 @@ from sluice.cli.terminal import console
 from sluice.declarations.value_declaration import Column
 from sluice.ledger.events import Actor, EventObservation, EventSubject
 from sluice.ledger.source_schemas import FieldChange, SourceSchema
-from sluice.sources.file_types import answer_to
+from sluice.sources.source_types import answer_to
 
 
 @pytest.mark.parametrize("name", ["[/x]", "price[usd]", ":x:"])

@@ -28,7 +28,7 @@ from sluice.pages.job_plans import (
 )
 from sluice.pages.page_actions import MEANINGS, PageVerb, verbs_for
 from sluice.pages.page_words import DONE_SENTENCES, DoneWord
-from sluice.publication.batch_plans import BATCH_VERBS
+from sluice.publication.held_decisions import BATCH_VERBS
 from sluice.supervision.stream_verdict import StreamState
 
 BY_DAY = "backfill: {column: at, interval: day, at_once: 2}\n"

@@ -16,7 +16,7 @@ from sluice.pages.page_actions import MEANINGS, PageVerb, batches_to_go_back_to,
 from sluice.pages.page_templates import render
 from sluice.pages.page_words import DONE_SENTENCES, DoneWord, without_long_ids
 from sluice.pages.stream_page import LogTail, StreamPage
-from sluice.publication.batch_plans import BATCH_VERBS
+from sluice.publication.held_decisions import BATCH_VERBS
 from sluice.supervision.stream_verdict import StreamState
 
 LINE = replace(LINES[0], stream="clicks", state=StreamState.STOPPED, has_live_run=False, since=NOON)

@@ -15,9 +15,8 @@ from tests.unit.record_values.test_protobuf_values import written as message
 from sluice.declarations.value_declaration import ValueColumn
 from sluice.ledger.batch_findings import OTHERS as OTHERS_IN_THE_LEDGER
 from sluice.record_values.block_decoding import ValueDecoder
-from sluice.record_values.block_facts import BlockFacts, facts_of_texts, facts_text
+from sluice.record_values.block_facts import OTHERS, BlockFacts, facts_of_texts, facts_text
 from sluice.record_values.json_decoding import JsonBlockDecoder
-from sluice.record_values.unknown_fields import OTHERS
 
 COLUMNS = (
     ValueColumn(name="id", type="long"),

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from sluice.record_values.arrow_columns import DecodedBlock
+from sluice.record_values.column_validation import MARKER, without_unavailable
 from sluice.record_values.rejection import NO_VALUE, RejectionKind
-from sluice.record_values.unavailable_values import MARKER, without_unavailable
 
 BYTES = MARKER.encode()
 UUID_TEXT = "b68a35a7-17ad-35b3-af2a-ae46edb4545a"

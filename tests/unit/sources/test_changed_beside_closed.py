@@ -13,7 +13,7 @@ import pytest
 from sluice.declarations.source_declarations import FilesSource
 from sluice.errors import InputReplacedError
 from sluice.settings import FilesConnection, ObjectStoreSettings
-from sluice.sources.changed_files import require_unchanged_files
+from sluice.sources.unread_input import require_unchanged_files
 
 
 @pytest.mark.parametrize("is_closed_beside", [False, True])

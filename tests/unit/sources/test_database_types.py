@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.sources.database_types import checked_columns, unreadable_columns, unreadable_type
+from sluice.sources.source_types import checked_columns, unreadable_columns, unreadable_type
 
 
 @pytest.mark.parametrize(

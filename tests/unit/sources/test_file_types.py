@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from sluice.declarations.value_declaration import Column
-from sluice.sources.file_types import (
+from sluice.sources.source_types import (
     LEGACY_INSTANT,
     ORC_INSTANT,
     columns_in_the_path,

@@ -11,7 +11,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from sluice.sources.input_branch import InputBranch, find_branch
+from sluice.sources.input_gap import InputBranch, find_branch
 
 
 @pytest.fixture

@@ -11,9 +11,8 @@ from sluice.declarations.source_declarations import FilesSource
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import LedgerUnreachableError
 from sluice.ledger.source_schemas import SeenSchema
-from sluice.sources import kept_schemas
-from sluice.sources.kept_schemas import AWAY_SECONDS, KeptSchemas
-from sluice.sources.schema_sightings import SchemaSightings
+from sluice.sources import seen_schemas
+from sluice.sources.seen_schemas import AWAY_SECONDS, KeptSchemas, SchemaSightings
 
 FILES = {"connection": "here", "path": "in", "format": "parquet", "columns": [{"name": "id", "type": "long"}]}
 DECLARED: dict[str, Any] = {
@@ -51,7 +50,7 @@ class Kept:
 @pytest.fixture
 def kept(monkeypatch: pytest.MonkeyPatch) -> Kept:
     ledger = Kept()
-    monkeypatch.setattr(kept_schemas, "record_seen_schema", ledger.record)
+    monkeypatch.setattr(seen_schemas, "record_seen_schema", ledger.record)
     return ledger
 
 

@@ -18,7 +18,7 @@ from pyiceberg.types import (
     TimeType,
 )
 
-from sluice.sources.source_fields import (
+from sluice.sources.source_identities import (
     PLANNED,
     PLANS_AGAIN,
     WITHOUT_NEW,

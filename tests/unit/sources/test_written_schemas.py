@@ -16,9 +16,8 @@ from sluice.ledger.source_schemas import SeenSchema
 from sluice.record_values import registry
 from sluice.record_values.block_facts import WrittenAs, WrittenValues
 from sluice.settings import SchemaRegistryConnection
-from sluice.sources import kept_schemas, written_schemas
-from sluice.sources.kept_schemas import AWAY_SECONDS
-from sluice.sources.written_schemas import WrittenSchemas
+from sluice.sources import seen_schemas
+from sluice.sources.seen_schemas import AWAY_SECONDS, WrittenSchemas
 
 VALUE = {"format": "avro", "registry": "reg", "subject": "t-value"}
 DECLARED: dict[str, Any] = {
@@ -57,7 +56,7 @@ def schemas(
 def kept(monkeypatch: pytest.MonkeyPatch) -> list[SeenSchema]:
     """What the ledger is given."""
     found: list[SeenSchema] = []
-    monkeypatch.setattr(kept_schemas, "record_seen_schema", lambda ledger, stream, seen: found.append(seen))
+    monkeypatch.setattr(seen_schemas, "record_seen_schema", lambda ledger, stream, seen: found.append(seen))
     return found
 
 
@@ -67,7 +66,7 @@ class Asked:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ids: list[int] = []
         self.errors: dict[int, Exception] = {}
-        monkeypatch.setattr(written_schemas, "described_schema", self.describe)
+        monkeypatch.setattr(seen_schemas, "described_schema", self.describe)
 
     def describe(self, _connection: object, schema_id: int, *, message: str | None) -> dict[str, str]:
         self.ids.append(schema_id)
@@ -92,7 +91,7 @@ def test_nothing_waits_for_a_registry_but_the_end_of_the_run_for_a_while(
     monkeypatch: pytest.MonkeyPatch, kept: list[SeenSchema], silent_server: str
 ) -> None:
     monkeypatch.setattr(registry, "_ANSWER_SECONDS", 0.7)
-    monkeypatch.setattr(written_schemas, "_END_SECONDS", 0.2)
+    monkeypatch.setattr(seen_schemas, "_END_SECONDS", 0.2)
     seen = schemas(url=silent_server)
 
     before = time.monotonic()
@@ -120,8 +119,8 @@ def test_the_end_of_a_run_waits_for_no_room_and_leaves_no_thread(
         answers.wait(10)
         return {f"f{schema_id}": "int"}
 
-    monkeypatch.setattr(written_schemas, "described_schema", late)
-    monkeypatch.setattr(written_schemas, "_END_SECONDS", 0.1)
+    monkeypatch.setattr(seen_schemas, "described_schema", late)
+    monkeypatch.setattr(seen_schemas, "_END_SECONDS", 0.1)
     late_answer = threading.Timer(1.5, answers.set)
     seen = schemas()
     seen.hand_over(TWO, "1:0")
@@ -199,7 +198,7 @@ def test_the_schemas_that_the_ledger_missed_are_kept_once_it_is_back(
         found.append(seen.source)
         return True
 
-    monkeypatch.setattr(kept_schemas, "record_seen_schema", record)
+    monkeypatch.setattr(seen_schemas, "record_seen_schema", record)
     seen = schemas(clock=lambda: now[0])
 
     seen.look_at(TWO, "1:0")

@@ -8,8 +8,7 @@ import pytest
 from pyiceberg.manifest import DataFile
 from pyiceberg.typedef import Record
 
-from sluice.tables import whole_files
-from sluice.tables.whole_files import KeptManifests, WholeFiles
+from sluice.tables.catalog import MOST_KEPT_BYTES, KeptManifests, WholeFiles
 
 
 def data_file(path: Path) -> DataFile:
@@ -34,7 +33,7 @@ def test_a_manifest_is_read_once_and_what_may_change_each_time(tmp_path: Path) -
 
 
 def test_the_manifest_goes_first_that_was_not_read_for_the_longest_time(tmp_path: Path) -> None:
-    size = whole_files.MOST_KEPT_BYTES // 2
+    size = MOST_KEPT_BYTES // 2
     paths = [tmp_path / f"{number}.avro" for number in range(3)]
     for path in paths:
         path.write_bytes(b"1" * size)
@@ -55,7 +54,7 @@ def test_a_manifest_that_is_missing_is_looked_for_again(tmp_path: Path) -> None:
 def test_small_files_are_read_whole_and_others_as_their_readers_ask(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(whole_files, "MOST_WHOLE_BYTES", 5)
+    monkeypatch.setattr("sluice.tables.catalog.MOST_WHOLE_BYTES", 5)
     small, large, unknown = (tmp_path / f"{name}.parquet" for name in ("small", "large", "unknown"))
     for path, content in ((small, b"small"), (large, b"larger"), (unknown, b"any")):
         path.write_bytes(content)

@@ -1,5 +1,8 @@
-"""Keeps which schemas the values of a run's inputs were written with, beside the batches: a registry that does not
-answer takes half a minute for each schema, and protoc takes a second."""
+"""Keeps in the ledger which schemas the inputs of a run were seen with, and which their values were written with.
+
+A registry that does not answer takes half a minute for each schema, and protoc takes a second: schemas of values are
+read beside the batches.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,93 @@ import queue
 import threading
 from collections.abc import Callable, Mapping
 from time import monotonic
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from sluice.declarations.source_declarations import FilesSource, IcebergSource
 from sluice.declarations.stream_declaration import StreamDeclaration
-from sluice.errors import RegistryError, RegistryUnreachableError
+from sluice.errors import LedgerError, RegistryError, RegistryUnreachableError
 from sluice.ledger.connection import Ledger
-from sluice.ledger.source_schemas import SeenSchema, name_of_values
+from sluice.ledger.source_schemas import SeenSchema, name_of_values, record_seen_schema
 from sluice.record_values.block_facts import WrittenAs, WrittenValues
 from sluice.record_values.registry import described_schema
 from sluice.settings import SchemaRegistryConnection, Settings
-from sluice.sources.kept_schemas import AWAY_SECONDS, KeptSchemas
+from sluice.sources.source_identities import PLANNED, SourceFields, described_fields, fields_of
+from sluice.sources.source_types import answer_to, described_columns
+from sluice.tables.declared_tables import load_table
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
 
 _log = logging.getLogger(__name__)
+
+AWAY_SECONDS = 60.0
+"""How long what was away is left alone: a try takes up to half a minute, and a batch may be there each second."""
+
+_MOST_KEPT = 200
+"""Schemas of one input that a run knows again; more are a write each."""
+
+
+class KeptSchemas:
+    """The schemas that one thread of a run has seen of its inputs.
+
+    Parameters
+    ----------
+    ledger: unset for a run that keeps nothing.
+    clock: in seconds.
+    """
+
+    def __init__(self, stream: str, ledger: Ledger | None, *, clock: Callable[[], float] = monotonic) -> None:
+        self._stream = stream
+        self._ledger = ledger
+        self._clock = clock
+        self._away_until = clock()
+        self._last: dict[str, SeenSchema] = {}
+        self._kept: dict[str, dict[frozenset[tuple[str, str]], None]] = {}
+        self._newest: dict[str, SeenSchema] = {}
+
+    def see(self, seen: SeenSchema) -> bool:
+        """Take a schema. One of many that the run has kept before waits for `keep_newest`.
+
+        Returns
+        -------
+        Whether it is kept. A ledger that is away stops no batch: the schema is kept at its next sight after a pause.
+        """
+        if self._ledger is None:
+            return True
+        if seen.is_one_of_many and frozenset(seen.fields.items()) in self._kept.get(seen.input, {}):
+            self._newest[seen.input] = seen
+            return True
+        return self._keep(self._ledger, seen)
+
+    def keep_newest(self) -> None:
+        """Keep which of the many schemas of each input was the last one in a batch: a write at most, and none when it
+        is the last one that is kept."""
+        if self._ledger is not None:
+            for seen in self._newest.values():
+                self._keep(self._ledger, seen)
+        self._newest.clear()
+
+    def _keep(self, ledger: Ledger, seen: SeenSchema) -> bool:
+        last = self._last.get(seen.input)
+        if last is not None and last.fields == seen.fields:
+            return True
+        if self._clock() < self._away_until:
+            return False
+        try:
+            record_seen_schema(ledger, self._stream, seen)
+        except LedgerError as error:
+            _log.warning("the schema of the input %s could not be kept: %s", seen.input, error)
+            self._away_until = self._clock() + AWAY_SECONDS
+            return False
+        self._last[seen.input] = seen
+        kept = self._kept.setdefault(seen.input, {})
+        kept[frozenset(seen.fields.items())] = None
+        if len(kept) > _MOST_KEPT:
+            del kept[next(iter(kept))]
+        return True
+
 
 _MOST_WAITING = 16
 """Batches that wait to be looked at. Values with the same schemas come again, so one that is left out loses little."""
@@ -159,3 +237,71 @@ def _remember(known: dict[str, bool], schema: str, *, is_usable: bool) -> None:
     known[schema] = is_usable
     if len(known) > _MOST_LOOKED_AT:
         del known[next(iter(known))]
+
+
+class SchemaSightings:
+    """What one run sees of the schemas of its inputs.
+
+    Parameters
+    ----------
+    ledger: unset for a run whose inputs another stream reads, as the shadow of a refresh: it keeps nothing.
+    """
+
+    def __init__(self, declaration: StreamDeclaration, settings: Settings, ledger: Ledger | None) -> None:
+        self._declaration = declaration
+        self._kept = KeptSchemas(declaration.stream, ledger)
+        self._written = WrittenSchemas(declaration, settings, ledger)
+        self._tables: dict[str, SourceFields] = {}
+        self._files: dict[str, pa.Schema] = {}
+
+    def see_table(self, table: str, fields: SourceFields, *, answer: str) -> None:
+        """Take the fields of an Iceberg table, for each input that reads it as it is."""
+        if self._tables.get(table) == fields:
+            return
+        described, is_kept = described_fields(fields), True
+        for name, declared in self._declaration.inputs.items():
+            source = declared.declared_source.source
+            if isinstance(source, IcebergSource) and source.table == table and not source.is_fixed:
+                seen = SeenSchema(input=name, source=f"table {table}", fields=described, answer=answer)
+                is_kept = self._kept.see(seen) and is_kept
+        if is_kept:
+            self._tables[table] = fields
+
+    def see_columns(self, name: str, source: str, columns: Mapping[str, str], *, answer: str) -> None:
+        """Take the columns of an input whose source has one schema at a time."""
+        self._kept.see(SeenSchema(input=name, source=source, fields=columns, answer=answer))
+
+    def see_file(self, name: str, source: FilesSource, columns: pa.Schema, is_fit: bool) -> None:
+        """Take the columns of a file of an input. is_fit: whether they are what is declared."""
+        if self._files.get(name) == columns:
+            return
+        answer = answer_to(source.columns, columns, is_fit=is_fit)
+        fields = described_columns(columns)
+        seen = SeenSchema(input=name, source=place_of_files(source), fields=fields, answer=answer, is_one_of_many=True)
+        if self._kept.see(seen):
+            self._files[name] = columns
+
+    def end_files(self) -> None:
+        """Note that all files of a batch are seen: the last one of each input is the one that was seen last."""
+        self._kept.keep_newest()
+
+    def see_written(self, written: Mapping[str, WrittenAs], batch: str) -> None:
+        """Take what the values of a batch were written as, by input. It never waits; see `WrittenSchemas`."""
+        self._written.hand_over(written, batch)
+
+    def close(self) -> None:
+        """Wait a while for what is seen and not yet kept, at the end of the run."""
+        self._written.close()
+
+
+def see_tables(sightings: SchemaSightings, declaration: StreamDeclaration, catalog: Catalog) -> None:
+    """Take the fields of the Iceberg tables that a stream reads as they are, before a run plans with them.
+
+    Raises
+    ------
+    LakehouseError: when the catalog does not answer, or refuses.
+    """
+    sources = (declared.declared_source.source for declared in declaration.inputs.values())
+    for name in dict.fromkeys(one.table for one in sources if isinstance(one, IcebergSource) and not one.is_fixed):
+        if (table := load_table(catalog, name)) is not None:
+            sightings.see_table(name, fields_of(table.schema()), answer=PLANNED)
