@@ -30,8 +30,7 @@ from rich.console import Console
 from tests.fixtures.ledger_rows import recent_rule_results
 from tests.fixtures.workshop import Workshop
 
-from sluice.declarations.rule_declaration import RuleDeclaration
-from sluice.declarations.rule_kinds import BATCH_KINDS, UNIQUE_IN_TABLE
+from sluice.declarations.rule_declaration import BATCH_KINDS, UNIQUE_IN_TABLE, RuleDeclaration
 from sluice_spark.query.batch_conditions import judge_batch
 
 BROKEN = "id % 100 = 7"

@@ -10,7 +10,7 @@ import pytest
 
 from sluice.declarations.supervision_declaration import RejectionLimit
 from sluice.ledger.batches import BatchObservation, PublicationKey
-from sluice.ledger.recent_rejections import RejectedSince
+from sluice.ledger.held_batches import RejectedSince
 from sluice_spark.delivery import rejection_hold
 from sluice_spark.delivery.rejection_hold import RejectionHold
 

@@ -10,8 +10,7 @@ from pydantic import Field, StringConstraints, model_validator
 from sluice.declarations.column_types import kind_of
 from sluice.declarations.error_messages import did_you_mean
 from sluice.declarations.maintenance_declaration import MaintenanceDeclaration
-from sluice.declarations.rule_declaration import RuleDeclaration, require_distinct
-from sluice.declarations.rule_kinds import unfit_column
+from sluice.declarations.rule_declaration import RuleDeclaration, require_distinct, unfit_column
 from sluice.declarations.scalar_types import (
     LARGEST_INT,
     MOST_TAGS,

@@ -268,15 +268,11 @@ def recent_batches(ledger: Ledger, stream: str, limit: int) -> tuple[BatchObserv
     return tuple(record_of(BatchObservation, row) for row in rows)
 
 
-def batches_since(ledger: Ledger, stream: str, since: datetime) -> tuple[BatchObservation, ...]:
-    """The batches of a stream that were recorded at `since` or later, newest first."""
+def recorded_among(ledger: Ledger, stream: str, *, generation: int, batches: Collection[int]) -> frozenset[int]:
+    """Which of these batches of a generation the ledger has, those that a person rejected too."""
+    wanted = (Batch.stream == stream, Batch.generation == generation, Batch.batch.in_(batches))
     with ledger.transaction() as connection:
-        rows = connection.execute(
-            select(*BATCH_COLUMNS)
-            .where(Batch.stream == stream, Batch.recorded_at >= since)
-            .order_by(Batch.generation.desc(), Batch.batch.desc())
-        ).all()
-    return tuple(record_of(BatchObservation, row) for row in rows)
+        return frozenset(connection.execute(select(Batch.batch).where(*wanted)).scalars())
 
 
 def arrived_since(

@@ -95,8 +95,6 @@ class StreamDesiredState(LedgerTable, record=DesiredStateObservation, key=("stre
     __tablename__ = "desired_states"
 
 
-_COLUMNS = StreamDesiredState.columns()
-
 _STREAM = [StreamDesiredState.stream]
 
 

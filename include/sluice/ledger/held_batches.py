@@ -1,4 +1,5 @@
-"""The batch of each stream that waits for a person, and what a person has decided about it.
+"""The batch of each stream that waits for a person, what a person has decided about it, and how many rows streams have
+rejected of late, which is what a batch is held for by `max_rejected`.
 
 A held batch is staged, and its summary says which rules it breaks: that is what holds it. This table has the oldest one
 of each stream, so that people find it, and takes their decision, which a run of the stream carries out.
@@ -8,15 +9,35 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, func, not_, or_, select, update
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Interval,
+    Text,
+    and_,
+    cast,
+    column,
+    delete,
+    func,
+    not_,
+    or_,
+    select,
+    true,
+    update,
+    values,
+)
+from sqlalchemy.dialects.postgresql import JSONPATH, insert
 from sqlalchemy.orm import Mapped, mapped_column
 
-from sluice.ledger.batches import PublicationKey
+from sluice.ledger.batch_findings import LIMITED_OUTPUT, MAX_REJECTED, StoredRuleResult
+from sluice.ledger.batches import Batch, PublicationKey
 from sluice.ledger.connection import Ledger
+from sluice.ledger.desired_states import StreamDesiredState
 from sluice.ledger.events import Event, add_event
 from sluice.ledger.ledger_table import LedgerTable
 from sluice.ledger.run_table import RUN_IS_LIVE, Run
@@ -185,3 +206,65 @@ def forget_held(connection: Connection, stream: str) -> None:
 def _is(key: PublicationKey) -> ColumnElement[bool]:
     table = HeldBatchOfStream
     return and_(table.stream == key.stream, table.generation == key.generation, table.batch == key.batch)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RejectedSince:
+    """How many rows a stream has read and rejected since a moment."""
+
+    since: datetime
+    rows: int
+    read: int
+
+
+def _newest_judged(stream: ColumnElement[str], since: ColumnElement[datetime]) -> ColumnElement[Any]:
+    """When the newest batch was recorded that was held for its rejected rows, as a SQL expression."""
+    found = StoredRuleResult
+    is_same = and_(found.stream == Batch.stream, found.generation == Batch.generation, found.batch == Batch.batch)
+    newest = (
+        select(func.max(Batch.recorded_at))
+        .join(found, and_(is_same, found.output == LIMITED_OUTPUT, found.rules.has_key(MAX_REJECTED)))
+        .where(Batch.stream == stream, Batch.recorded_at > since)
+    )
+    return newest.scalar_subquery()
+
+
+def _separated() -> ColumnElement[int]:
+    """How many rows a person has separated from a batch, as a SQL expression."""
+    found, path = StoredRuleResult, cast("$.*.separated ? (@ > 0)", JSONPATH)
+    counts = (
+        select(cast(cast(func.jsonb_path_query(found.rules, path), Text), BigInteger).label("rows"))
+        .where(found.stream == Batch.stream, found.generation == Batch.generation, found.batch == Batch.batch)
+        .correlate(Batch)
+        .subquery("separated")
+    )
+    return func.coalesce(select(func.sum(counts.c.rows)).scalar_subquery(), 0)
+
+
+def rejected_within(ledger: Ledger, windows: Mapping[str, timedelta]) -> Mapping[str, RejectedSince]:
+    """What each of these streams has rejected in its window, or since a person has last asked something of it or has
+    decided about a batch that was held for its rejected rows. What a person rejected, the whole batch or some of its
+    rows, does not count.
+    """
+    if not windows:
+        return {}
+    given = [(stream, window) for stream, window in windows.items()]
+    asked = values(column("stream", Text), column("length", Interval), name="asked").data(given)
+    window_start = func.now() - cast(asked.c.length, Interval)
+    judged = _newest_judged(asked.c.stream, window_start)
+    known = StreamDesiredState
+    since = func.greatest(window_start, known.requested_at, known.suspended_at, judged)
+    of_stream = (
+        select(asked.c.stream, since.label("since"))
+        .select_from(asked.outerjoin(known.__table__, known.stream == asked.c.stream))
+        .subquery("of_stream")
+    )
+    counts = and_(Batch.stream == of_stream.c.stream, Batch.recorded_at > of_stream.c.since, not_(Batch.is_rejected))
+    rejected = Batch.refused_rows - _separated()
+    sums = (func.coalesce(func.sum(one), 0) for one in (rejected, Batch.input_rows))
+    counted = select(*(one.label(name) for one, name in zip(sums, ("rows", "read"), strict=True))).where(counts)
+    total = counted.lateral("total")
+    query = select(of_stream, total.c.rows, total.c.read).select_from(of_stream.join(total, true()))
+    with ledger.transaction() as connection:
+        rows = connection.execute(query).all()
+    return {row.stream: RejectedSince(since=row.since, rows=int(row.rows), read=int(row.read)) for row in rows}

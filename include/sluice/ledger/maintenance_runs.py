@@ -151,8 +151,6 @@ class MaintenanceRun(LedgerTable, record=MaintenanceObservation):
 
 
 _STEPS = TypeAdapter(tuple[StepObservation, ...])
-_SIZES = TypeAdapter(tuple[int, ...] | None)
-_KEPT = TypeAdapter(tuple[KeptSnapshot, ...] | None)
 _COLUMNS = MaintenanceRun.columns(without=("number",))
 
 

@@ -35,10 +35,9 @@ from sluice.ledger.batches import SHORT_BATCH_COLUMNS, Batch, BatchObservation
 from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import DesiredStateObservation, StreamDesiredState, desired_state_of
 from sluice.ledger.generations import Generation
-from sluice.ledger.held_batches import HeldBatch, HeldBatchOfStream
+from sluice.ledger.held_batches import HeldBatch, HeldBatchOfStream, RejectedSince
 from sluice.ledger.leases import Lease, LeaseObservation
 from sluice.ledger.progress_samples import ProgressSample, SourceSample, select_recent_samples
-from sluice.ledger.recent_rejections import RejectedSince
 from sluice.ledger.run_table import Run
 from sluice.ledger.run_values import RunObservation
 from sluice.ledger.stored_values import record_of

@@ -20,7 +20,6 @@ from sluice.declarations.source_declarations import IcebergSource
 from sluice.errors import UsageError
 from sluice.ledger.batches import BatchObservation, recent_batches
 from sluice.ledger.connection import Ledger, database_time
-from sluice.ledger.vacated_runs import find_left_driver
 from sluice.operations import OperationPlan, OperationVerb, Refusal, RefusalReason, Stake, steps_of
 from sluice.positions.adoption import AdoptedOutput, Adoption, AdoptionWay, name_of, sentences_of, stake_of
 from sluice.positions.judge_position import disagreeing, judge_position
@@ -32,6 +31,7 @@ from sluice.positions.rolled_back_table import find_goal, hidden_commits, missin
 from sluice.positions.source_reach import SourceReach, refuse_gone_input
 from sluice.positions.stream_position import StreamPosition, Witness
 from sluice.publication.chain import MarkPosition
+from sluice.publication.command_runs import find_left_driver
 from sluice.publication.direct_history import rolled_back_behind
 from sluice.publication.marks import RolledBackMark, marked_outputs, position_in_history, rolled_back_marks
 from sluice.publication.staged_batch import StagedOutput, staged_outputs

@@ -27,13 +27,13 @@ from sluice.ledger.checkpoint_checks import CheckpointObservation
 from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import checkpoint_of, find_generation
 from sluice.ledger.runs import newest_run
-from sluice.ledger.vacated_runs import is_vacated
 from sluice.positions.later_generation import observe_newest_begun
 from sluice.positions.moved_sources import find_moved_sources
 from sluice.positions.state_copies import with_copies
 from sluice.positions.stream_position import KnownBatch, MovedSource, StreamPosition, TableWitness, Witness
 from sluice.positions.torn_staging import torn_former_outputs
 from sluice.publication.chain import MarkPosition, plan_publication
+from sluice.publication.command_runs import is_vacated
 from sluice.publication.direct_history import direct_tables
 from sluice.publication.mark_moves import MarkMove
 from sluice.publication.marks import entries_of, history_of_main, moved_mark

@@ -37,7 +37,6 @@ from sluice.ledger.next_generation import count_batches_behind, forget_batches_b
 from sluice.ledger.refreshes import RefreshState, unsettled_refresh
 from sluice.ledger.run_values import RunObservation
 from sluice.ledger.runs import recent_runs
-from sluice.ledger.vacated_runs import find_left_driver
 from sluice.operations import OperationPlan, OperationVerb, Refusal, RefusalReason, Stake, steps_of
 from sluice.positions.checkpoint_writes import write_repair
 from sluice.positions.judge_position import disagreeing, is_written_back, judge_position
@@ -53,7 +52,7 @@ from sluice.positions.restore_copy import decide_write
 from sluice.positions.source_reach import SourceReach, refuse_gone_input
 from sluice.positions.stream_position import Agreement, PositionFinding, StreamPosition, Witness
 from sluice.positions.torn_staging import record_visible
-from sluice.publication.command_runs import CommandMode, run_of_command
+from sluice.publication.command_runs import CommandMode, find_left_driver, run_of_command
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.staging_layout import empty_staging_table
 from sluice.settings import Settings

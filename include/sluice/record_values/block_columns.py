@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import date
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,7 +23,6 @@ Read = Callable[[BlockCursor], Arrays]
 Build = Callable[[BlockCursor, Arrays, Flags | None], Column]
 """Takes what was read, and which values have the field; None for all. What the others have is zeros."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAYS = (date.min.toordinal() - date(1970, 1, 1).toordinal(), date.max.toordinal() - date(1970, 1, 1).toordinal())
 FIRST_US, LAST_US = _DAYS[0] * 86_400_000_000, (_DAYS[1] + 1) * 86_400_000_000 - 1
 """The first and the last microsecond of the years 1 to 9999."""

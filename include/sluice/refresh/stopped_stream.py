@@ -12,9 +12,8 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.events import Actor, Event, EventAction
 from sluice.ledger.run_values import RunObservation
 from sluice.ledger.runs import ask_to_end, find_run, newest_run
-from sluice.ledger.vacated_runs import is_vacated
 from sluice.processes.deadline import Deadline, wait_until
-from sluice.publication.command_runs import CommandMode, run_of_command
+from sluice.publication.command_runs import CommandMode, is_vacated, run_of_command
 
 STOPPED_WITHIN_SECONDS = 300.0
 """How long a driver may take to end: twenty seconds for a pause between two batches, ninety for a batch, and once more

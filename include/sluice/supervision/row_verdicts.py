@@ -6,7 +6,7 @@ from sluice.declarations.supervision_declaration import RejectionLimit
 from sluice.ledger.batch_findings import MAX_REJECTED
 from sluice.ledger.batches import MOST_REJECTED_FILES, BatchObservation
 from sluice.ledger.desired_states import DesiredStateObservation
-from sluice.ledger.recent_rejections import RejectedSince
+from sluice.ledger.held_batches import RejectedSince
 from sluice.ledger.run_values import DesiredState
 from sluice.ledger.stream_records import StreamRecords
 from sluice.supervision.stream_states import DOES_WELL, StreamState, StreamVerdict

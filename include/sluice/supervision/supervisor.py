@@ -31,7 +31,7 @@ from sluice.launching.driver_records import read_exit_note
 from sluice.launching.launcher_port import Launcher, LaunchRequest
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import record_event
-from sluice.ledger.recent_rejections import rejected_within
+from sluice.ledger.held_batches import rejected_within
 from sluice.ledger.run_values import DesiredState, DriverExit, RunObservation, RunState
 from sluice.ledger.runs import admit_run, ask_to_end, find_run, record_end, starting_on, take_over
 from sluice.ledger.stream_records import StreamRecords, read_streams

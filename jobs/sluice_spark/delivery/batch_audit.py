@@ -16,8 +16,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as fn
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from sluice.declarations.rule_declaration import RuleDeclaration, batch_rules, row_rules
-from sluice.declarations.rule_kinds import UNIQUE_IN_TABLE
+from sluice.declarations.rule_declaration import UNIQUE_IN_TABLE, RuleDeclaration, batch_rules, row_rules
 from sluice.errors import DeliveryError
 from sluice.failure_reasons import FailureReason
 from sluice.ledger.batch_findings import RuleCount, RuleResult

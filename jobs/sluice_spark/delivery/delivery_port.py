@@ -33,9 +33,8 @@ from sluice.ledger.generations import GenerationObservation
 from sluice.positions.log_offsets import canonical_end
 from sluice.publication.crash_points import Reached
 from sluice.settings import Settings
-from sluice.sources.input_watch import InputWatch
+from sluice.sources.input_watch import InputWatch, SkippedInputWatch
 from sluice.sources.seen_schemas import SchemaSightings
-from sluice.sources.skipped_input_watch import SkippedInputWatch
 from sluice.supervision.held_lease import HeldLease
 from sluice_spark.delivery.batch_recording import Recording
 from sluice_spark.session.checkpoint_metadata import CheckpointState

@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.declarations.supervision_declaration import RejectionLimit
 from sluice.ledger.batch_findings import MAX_REJECTED, RuleCount, RuleResult, separated_rows
-from sluice.ledger.batches import BatchObservation, PublicationKey
+from sluice.ledger.batches import BatchObservation, PublicationKey, recorded_among
 from sluice.ledger.connection import Ledger
-from sluice.ledger.recent_rejections import recorded_among, rejected_within
+from sluice.ledger.held_batches import rejected_within
 from sluice_spark.query.rejected_records import rows_read
 
 _MOST_UNKNOWN = 100

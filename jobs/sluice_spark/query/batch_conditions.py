@@ -16,8 +16,7 @@ from pyspark.sql import functions as fn
 from pyspark.sql.types import DoubleType, FloatType, IntegralType
 
 from sluice.declarations.loaded_declarations import LoadedStream
-from sluice.declarations.rule_declaration import RuleDeclaration, batch_rules
-from sluice.declarations.rule_kinds import UNIQUE_IN_TABLE
+from sluice.declarations.rule_declaration import UNIQUE_IN_TABLE, RuleDeclaration, batch_rules
 from sluice.declarations.scalar_types import parse_duration
 from sluice.ledger.batch_findings import RuleCount
 from sluice_spark.query.row_rules import between, require_each

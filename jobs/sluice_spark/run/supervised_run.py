@@ -20,9 +20,8 @@ from sluice.ledger.run_values import RunObservation
 from sluice.publication.crash_points import Reached, unnoticed
 from sluice.settings import Settings
 from sluice.sources.iceberg_positions import StreamOffset
-from sluice.sources.input_watch import InputChangedError, InputWatch
+from sluice.sources.input_watch import InputChangedError, InputWatch, SkippedInputWatch
 from sluice.sources.seen_schemas import SchemaSightings
-from sluice.sources.skipped_input_watch import SkippedInputWatch
 from sluice.supervision.held_lease import HeldLease
 from sluice_spark.delivery.batch_recording import HandOver, LedgerWriter, Recording
 from sluice_spark.delivery.choose_delivery import choose_delivery

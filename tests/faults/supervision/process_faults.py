@@ -15,7 +15,7 @@ from tests.faults.supervision.report import Recovery
 from tests.faults.supervision.scene import NotRecoveredError, Scene
 
 from sluice.demo.stream_watch import STREAMS
-from sluice.ledger.batches import batches_since
+from sluice.ledger.batches import recent_batches
 from sluice.ledger.leases import Lease
 from sluice.ledger.run_table import Run
 from sluice.ledger.run_values import RunObservation
@@ -214,7 +214,7 @@ def seconds_of_start(scene: Scene, stream: str, *, run_id: str) -> float:
 
     def first_trigger() -> float | None:
         run = scene.run(stream)
-        batches = [one for one in batches_since(scene.platform.ledger, stream, run.launched_at) if one.run_id == run_id]
+        batches = [one for one in recent_batches(scene.platform.ledger, stream, limit=1_000) if one.run_id == run_id]
         if run.run_id != run_id:
             raise NotRecoveredError(f"Run {run_id} of {stream} was replaced by {run.run_id} while it was measured.")
         return min((one.started_at - run.launched_at).total_seconds() for one in batches) if batches else None

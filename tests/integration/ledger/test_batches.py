@@ -17,7 +17,6 @@ from sluice.ledger.batches import (
     PublicationKey,
     StreamTotals,
     arrived_since,
-    batches_since,
     newest_batch,
     recent_batches,
     record_batch,
@@ -71,14 +70,6 @@ def test_the_newest_batch_is_the_last_of_the_newest_generation(ledger: Ledger) -
         record_batch(ledger, batch)
     assert [batch.key.batch for batch in recent_batches(ledger, "flights", limit=2)] == [0, 8]
     assert newest_batch(ledger, "weather") is None
-
-
-def test_batches_since_a_time_are_those_recorded_then_or_later(ledger: Ledger) -> None:
-    for number in range(3):
-        record_batch(ledger, a_batch(number))
-    middle = recent_batches(ledger, "flights", limit=3)[1].recorded_at
-    assert middle is not None
-    assert [batch.key.batch for batch in batches_since(ledger, "flights", middle)] == [2, 1]
 
 
 def test_totals_add_up_over_batches_and_generations(ledger: Ledger) -> None:

@@ -14,7 +14,7 @@ from sluice.ledger.batch_findings import LIMITED_OUTPUT, MAX_REJECTED, RuleCount
 from sluice.ledger.batches import BatchObservation, record_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import SuspensionCause, set_desired_state, suspend
-from sluice.ledger.recent_rejections import rejected_within
+from sluice.ledger.held_batches import rejected_within
 from sluice.ledger.run_values import DesiredState
 
 HOUR = timedelta(hours=1)

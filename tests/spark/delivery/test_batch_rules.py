@@ -13,8 +13,7 @@ from tests.fixtures.ledger_rows import recent_rule_results
 from tests.fixtures.streams_of_tables import dying_at
 from tests.fixtures.workshop import Workshop
 
-from sluice.declarations.rule_declaration import RuleDeclaration
-from sluice.declarations.rule_kinds import BATCH_KINDS
+from sluice.declarations.rule_declaration import BATCH_KINDS, RuleDeclaration
 from sluice.errors import DeclarationError
 from sluice.ledger.batch_findings import RuleCount
 from sluice.ledger.held_batches import find_held

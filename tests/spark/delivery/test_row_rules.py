@@ -12,8 +12,7 @@ from tests.fixtures.ledger_rows import recent_rule_results
 from tests.fixtures.workshop import Workshop
 
 from sluice.declarations.output_declaration import IcebergOutput
-from sluice.declarations.rule_declaration import RuleDeclaration
-from sluice.declarations.rule_kinds import ROW_KINDS
+from sluice.declarations.rule_declaration import ROW_KINDS, RuleDeclaration
 from sluice.declarations.table_declaration import ExpectationDeclaration
 from sluice.errors import DeclarationError
 from sluice.ledger.batch_findings import RuleCount

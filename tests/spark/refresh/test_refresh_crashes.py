@@ -25,7 +25,7 @@ from sluice.ledger.generations import find_generation
 from sluice.ledger.refreshes import RefreshState, newest_refresh
 from sluice.ledger.run_values import DesiredState
 from sluice.ledger.runs import newest_run
-from sluice.ledger.vacated_runs import end_if_vacated
+from sluice.publication.command_runs import end_if_vacated
 from sluice.publication.crash_points import CrashPoint
 from sluice.supervision.stream_reset import plan_reset, reset_stream
 from sluice.work.requests import RefreshTable

@@ -16,7 +16,7 @@ from tests.fixtures.workshop import Workshop
 from sluice.ledger.batches import totals
 from sluice.ledger.refreshes import RefreshState, newest_refresh
 from sluice.ledger.runs import newest_run
-from sluice.ledger.vacated_runs import end_if_vacated
+from sluice.publication.command_runs import end_if_vacated
 from sluice.publication.crash_points import CrashPoint
 from sluice.work.requests import RefreshTable
 

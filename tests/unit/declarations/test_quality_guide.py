@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.fixtures.readme import PROJECT, named_blocks
 
 from sluice.declarations.load_declarations import load_declarations
-from sluice.declarations.rule_kinds import BATCH_KINDS, ROW_KINDS
+from sluice.declarations.rule_declaration import BATCH_KINDS, ROW_KINDS
 
 GUIDE = (PROJECT / "docs" / "guides" / "data-quality.md").read_text()
 

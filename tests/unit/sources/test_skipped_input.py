@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sluice.sources.iceberg_positions import StreamOffset, TableStep
-from sluice.sources.skipped_input_watch import declared_offsets, lost_offsets, skipped_rows
+from sluice.sources.input_watch import declared_offsets, lost_offsets, skipped_rows
 
 FIRSTS = {"flights": {0: 10, 1: 0}}
 

@@ -12,7 +12,7 @@ from sluice.declarations.supervision_declaration import RejectionLimit
 from sluice.ledger.airflow_owner import DagPause, PauseOrigin
 from sluice.ledger.batches import BatchObservation, PublicationKey
 from sluice.ledger.desired_states import DesiredStateObservation
-from sluice.ledger.recent_rejections import RejectedSince
+from sluice.ledger.held_batches import RejectedSince
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.stream_troubles import StreamTrouble
 from sluice.processes.process_identity import ProcessIdentity, ProcessState

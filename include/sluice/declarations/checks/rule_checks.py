@@ -16,8 +16,7 @@ from sluice.declarations.declaration_files import KeyPath
 from sluice.declarations.error_messages import did_you_mean, key_text
 from sluice.declarations.input_declaration import SourceDeclaration
 from sluice.declarations.loaded_declarations import TABLE_SUFFIX, LoadedStream, LoadedTable
-from sluice.declarations.rule_declaration import MOST_RULES, RuleDeclaration
-from sluice.declarations.rule_kinds import UNIQUE_IN_TABLE, unfit_column
+from sluice.declarations.rule_declaration import MOST_RULES, UNIQUE_IN_TABLE, RuleDeclaration, unfit_column
 from sluice.declarations.scalar_types import listed
 from sluice.declarations.source_declarations import IcebergSource
 from sluice.declarations.value_declaration import Column
