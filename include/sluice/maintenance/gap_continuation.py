@@ -21,9 +21,8 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from sluice.checkpoints.checkpoint_files import STATE, CheckpointFiles, open_checkpoint_files
-from sluice.checkpoints.checkpoint_layout import BEGUN, METADATA, query_id_in
+from sluice.checkpoints.checkpoint_layout import BEGUN, METADATA, REPLAY, query_id_in, refuse_pending_replay
 from sluice.checkpoints.compatibility import STATE_OPERATORS
-from sluice.checkpoints.replayed_batches import refuse_pending_replay
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import UsageError
 from sluice.ledger.batches import newest_batch
@@ -87,7 +86,7 @@ def plan_continuation(
     if left is None:
         raise UsageError(f"Stream {wanted.name} has never been started: there is nothing to continue.")
     old = open_checkpoint_files(left.checkpoint, settings.object_store)
-    refuse_pending_replay(wanted.name, old)
+    refuse_pending_replay(wanted.name, old.list_files(REPLAY))
     keeps_state = bool(left.fingerprint.get(STATE_OPERATORS) or old.list_files(STATE))
     reading = _observe_left(ledger, catalog, wanted, old, left, leaves_out=leaves_out)
     position = _require_known(wanted, reading, keeps_state=keeps_state)

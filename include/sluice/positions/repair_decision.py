@@ -19,6 +19,7 @@ from sluice.checkpoints.checkpoint_layout import (
     EMPTY_COMMIT,
     METADATA,
     OFFSETS,
+    REPLAY,
     CheckpointContents,
     batch_metadata,
     commit_behind,
@@ -31,7 +32,6 @@ from sluice.checkpoints.checkpoint_layout import (
     state_stores,
 )
 from sluice.checkpoints.health_decision import commit_problem, judge_state, offset_problem
-from sluice.checkpoints.replayed_batches import REPLAY
 from sluice.ledger.checkpoint_checks import CheckpointFinding, CheckpointProperty
 from sluice.ledger.generations import LONG_AGO
 from sluice.operations import Refusal, RefusalReason

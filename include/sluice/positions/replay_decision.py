@@ -12,8 +12,15 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from sluice.checkpoints.checkpoint_layout import METADATA, OFFSETS, batch_metadata, entry_of, metadata_of, offsets_of
-from sluice.checkpoints.replayed_batches import REPLAY
+from sluice.checkpoints.checkpoint_layout import (
+    METADATA,
+    OFFSETS,
+    REPLAY,
+    batch_metadata,
+    entry_of,
+    metadata_of,
+    offsets_of,
+)
 from sluice.positions.log_offsets import canonical_end, source_lines
 from sluice.positions.repair_decision import CheckpointRepair, decide_repair
 from sluice.positions.stream_position import KnownBatch, StreamPosition

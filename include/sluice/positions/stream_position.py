@@ -8,9 +8,17 @@ from datetime import datetime
 from enum import StrEnum
 from uuid import NAMESPACE_URL, uuid5
 
-from sluice.checkpoints.checkpoint_layout import COMMITS, METADATA, OFFSETS, CheckpointContents, log_files, query_id_in
+from sluice.checkpoints.checkpoint_layout import (
+    COMMITS,
+    METADATA,
+    OFFSETS,
+    CheckpointContents,
+    log_files,
+    query_id_in,
+    replayed_batches,
+    replayed_through,
+)
 from sluice.checkpoints.compatibility import SOURCES, STATE_MEANING, STATE_OPERATORS
-from sluice.checkpoints.replayed_batches import replayed_batches, replayed_through
 from sluice.ledger.checkpoint_checks import CheckpointObservation
 from sluice.ledger.generations import GenerationObservation
 from sluice.publication.chain import MarkPosition

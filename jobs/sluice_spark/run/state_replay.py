@@ -24,8 +24,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from sluice.checkpoints.checkpoint_files import CheckpointFiles, open_checkpoint_files
-from sluice.checkpoints.checkpoint_layout import COMMITS, OFFSETS, hidden_checksum_path
-from sluice.checkpoints.replayed_batches import REPLAY, replayed_batches, replayed_entry
+from sluice.checkpoints.checkpoint_layout import (
+    COMMITS,
+    OFFSETS,
+    REPLAY,
+    hidden_checksum_path,
+    replayed_batches,
+    replayed_entry,
+)
 from sluice.errors import CheckpointError
 from sluice.ledger.batches import PublicationKey, find_batch
 from sluice.ledger.connection import Ledger

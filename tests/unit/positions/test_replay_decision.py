@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from tests.unit.positions.test_repair_decision import NOON, entry, files, found, line, position, without
 
-from sluice.checkpoints.checkpoint_layout import metadata_of
-from sluice.checkpoints.replayed_batches import replayed_entry, replayed_through
+from sluice.checkpoints.checkpoint_layout import metadata_of, replayed_entry, replayed_through
 from sluice.positions.repair_decision import CheckpointRepair
 from sluice.positions.replay_decision import decide_replay
 from sluice.positions.stream_position import StreamPosition
