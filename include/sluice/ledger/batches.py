@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Index, Row, Select, or_, select, text, tuple_
+from sqlalchemy import Connection, Index, Row, Select, func, literal, or_, select, text, tuple_
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapped, mapped_column
@@ -266,6 +266,17 @@ def recent_batches(ledger: Ledger, stream: str, limit: int) -> tuple[BatchObserv
             .limit(limit)
         ).all()
     return tuple(record_of(BatchObservation, row) for row in rows)
+
+
+MOST_COUNTED = 10_000
+"""Up to how many batches are counted; more are as many."""
+
+
+def count_batches_since(ledger: Ledger, streams: Sequence[str], since: datetime) -> int:
+    """How many batches of these streams were recorded since then, at most `MOST_COUNTED`."""
+    found = select(literal(1)).where(Batch.stream.in_(streams), Batch.recorded_at > since).limit(MOST_COUNTED)
+    with ledger.transaction() as connection:
+        return int(connection.execute(select(func.count()).select_from(found.subquery())).scalar_one())
 
 
 def recorded_among(ledger: Ledger, stream: str, *, generation: int, batches: Collection[int]) -> frozenset[int]:

@@ -6,13 +6,14 @@ They live in a PostgreSQL schema of their own, so that the ledger may share a da
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal
 
 from sqlalchemy import (
+    ARRAY,
     BigInteger,
     Boolean,
     CheckConstraint,
@@ -20,10 +21,14 @@ from sqlalchemy import (
     Double,
     Interval,
     MetaData,
+    Select,
     Text,
     TextClause,
     func,
+    literal,
+    select,
     text,
+    true,
 )
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, MappedColumn, mapped_column
@@ -111,6 +116,26 @@ class LedgerTable(_Base):
         """The columns of the table, for a query that a record is made from."""
         left_out = set(without)
         return tuple(column for column in cls.__table__.columns if column.name not in left_out)
+
+
+def newest_by_table(
+    of: type[LedgerTable], names: Sequence[str], *, without: Iterable[str], limit: int = 1
+) -> Select[Any]:
+    """The newest rows about each of some tables, newest first, by an index on `table` and `number`.
+
+    Parameters
+    ----------
+    of: what has the rows. names: the tables that they are about. without: columns that are left out.
+    """
+    asked = func.unnest(literal(list(names), ARRAY(Text))).table_valued("name").render_derived(name="asked")
+    newest = (
+        select(*of.columns(without=without))
+        .where(of.table == asked.c.name)
+        .order_by(of.number.desc())
+        .limit(limit)
+        .lateral("newest")
+    )
+    return select(*newest.c).select_from(asked.join(newest, true()))
 
 
 def is_one_of(column: str, words: Iterable[str]) -> str:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
 from pydantic import TypeAdapter
-from sqlalchemy import BigInteger, Identity, Index, column, func, insert, join, or_, select, true
+from sqlalchemy import BigInteger, Identity, Index, Row, column, func, insert, join, or_, select, true
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from sluice.ledger.connection import Ledger
-from sluice.ledger.ledger_table import LedgerTable
+from sluice.ledger.ledger_table import LedgerTable, newest_by_table
 from sluice.ledger.stored_values import record_of, values_of
 
 
@@ -163,6 +163,13 @@ def record_maintenance(ledger: Ledger, run: MaintenanceObservation) -> None:
 def newest_maintenance(ledger: Ledger, table: str) -> MaintenanceObservation | None:
     """The newest maintenance run of a table; none before its first."""
     return next(iter(recent_maintenance(ledger, table, limit=1)), None)
+
+
+def newest_runs(ledger: Ledger, tables: Sequence[str]) -> Mapping[str, Row[Any]]:
+    """The newest maintenance run of each of some tables, without its steps, by table."""
+    with ledger.transaction() as connection:
+        found = connection.execute(newest_by_table(MaintenanceRun, tables, without=("operations",)))
+        return {row.table: row for row in found}
 
 
 def newest_done(ledger: Ledger, table: str, step: MaintenanceStep) -> datetime | None:

@@ -8,12 +8,12 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ARRAY, Identity, Index, Row, Text, delete, func, insert, literal, select, true
+from sqlalchemy import Identity, Index, Row, delete, insert, select
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Mapped, mapped_column
 
 from sluice.ledger.connection import Ledger
-from sluice.ledger.ledger_table import LedgerTable
+from sluice.ledger.ledger_table import LedgerTable, newest_by_table
 from sluice.ledger.stored_values import record_of, values_of
 from sluice.ledger.stream_troubles import Trouble, add_trouble
 
@@ -119,23 +119,22 @@ def newest_quality(ledger: Ledger, table: str) -> QualityObservation | None:
     return next(iter(recent_quality(ledger, table, limit=1)), None)
 
 
+def newest_results(ledger: Ledger, tables: Sequence[str]) -> Mapping[str, Row[Any]]:
+    """The newest quality check of each of some tables, without its details, by table."""
+    with ledger.transaction() as connection:
+        found = connection.execute(newest_by_table(QualityResult, tables, without=("details",)))
+        return {row.table: row for row in found}
+
+
 def checks_of_tables(
     ledger: Ledger, tables: Sequence[str], *, limit: int
 ) -> Mapping[str, tuple[QualityObservation, ...]]:
     """The newest checks of some tables, newest first, at most `limit` of each. Details are only those of a newest check
     that found something: they are long."""
-    asked = func.unnest(literal(list(tables), ARRAY(Text))).table_valued("name").render_derived(name="asked")
-    short = QualityResult.columns(without=("details",))
-    newest = (
-        select(*short)
-        .where(QualityResult.table == asked.c.name)
-        .order_by(QualityResult.number.desc())
-        .limit(limit)
-        .lateral("newest")
-    )
+    newest = newest_by_table(QualityResult, tables, without=("details",), limit=limit)
     with ledger.transaction() as connection:
         found: dict[str, list[Row[Any]]] = {}
-        for row in connection.execute(select(*newest.c).select_from(asked.join(newest, true()))):
+        for row in connection.execute(newest):
             found.setdefault(row.table, []).append(row)
         broken = [rows[0].number for rows in found.values() if rows[0].verdict in UNSUCCESSFUL_VERDICTS]
         whole = connection.execute(select(*_COLUMNS).where(QualityResult.number.in_(broken))).all() if broken else []

@@ -11,10 +11,10 @@ from sqlalchemy import Row
 
 from sluice.declarations.loaded_declarations import Declarations, all_tables
 from sluice.declarations.table_declaration import TableDeclaration
-from sluice.ledger.all_tables import KnownTable, find_tables
 from sluice.ledger.batch_findings import RuleResult, rule_results_of_tables
 from sluice.ledger.connection import Ledger, database_time
-from sluice.ledger.quality_checks import UNSUCCESSFUL_VERDICTS, QualityVerdict
+from sluice.ledger.maintenance_runs import newest_runs
+from sluice.ledger.quality_checks import UNSUCCESSFUL_VERDICTS, QualityVerdict, newest_results
 from sluice.pages.page_words import ShownTone
 from sluice.pages.table_looks import TableLook
 from sluice.quality.judged_rules import TableRules, judged_rules, writers_of
@@ -150,7 +150,7 @@ def observe_tables(
     visible = visible_tables(declarations, readable_streams=readable)
     names = sorted(visible) if only is None else [only] if only in visible else []
     seen = looks(names) if names else {}
-    known = find_tables(ledger, names) if names else {}
+    runs, checks = (newest_runs(ledger, names), newest_results(ledger, names)) if names else ({}, {})
     rules = judged_rules(declarations)
     batches = rule_results_of_tables(ledger, writers_of(rules, names), limit=1)
     now = database_time(ledger)
@@ -166,7 +166,8 @@ def observe_tables(
                 readers.setdefault(table, []).append(name)
     return tuple(
         _line(
-            known[name],
+            runs.get(name),
+            checks.get(name),
             readable,
             seen.get(name),
             table=name,
@@ -199,15 +200,11 @@ def debt_of(small_files: int | None, delete_files: int | None) -> int | None:
     return None if small_files is None else small_files + (delete_files or 0)
 
 
-def _line(known: KnownTable, readable: frozenset[str], look: TableLook | None, **fixed: Any) -> TableLine:
-    maintained = _maintained(known.maintenance)
-    return TableLine(
-        **fixed,
-        **(maintained | _looked(look)),
-        **_held(known, readable, known.maintenance.ended_at if known.maintenance else None),
-        **_checked(known.quality),
-        file_sizes=known.file_sizes,
-    )
+def _line(
+    run: Row[Any] | None, check: Row[Any] | None, readable: frozenset[str], look: TableLook | None, **fixed: Any
+) -> TableLine:
+    maintained = {} if run is None else _maintained(run) | _held(run, readable)
+    return TableLine(**fixed, **(maintained | _looked(look)), **_checked(check))
 
 
 def _looked(look: TableLook | None) -> dict[str, Any]:
@@ -219,10 +216,9 @@ def _looked(look: TableLook | None) -> dict[str, Any]:
     return {"exists": look.exists, "fresh_at": look.fresh_at, **counted}
 
 
-def _maintained(run: Row[Any] | None) -> dict[str, Any]:
-    if run is None:
-        return {}
+def _maintained(run: Row[Any]) -> dict[str, Any]:
     return {
+        "file_sizes": tuple(run.file_sizes),
         "rows": run.after_rows,
         "files": run.after_files,
         "bytes": run.after_bytes,
@@ -233,13 +229,13 @@ def _maintained(run: Row[Any] | None) -> dict[str, Any]:
     }
 
 
-def _held(known: KnownTable, readable: frozenset[str], at: datetime | None) -> Mapping[str, Any]:
-    streams = {str(kept["stream"]) for kept in known.kept}
-    moments = [datetime.fromisoformat(kept["committed_at"]) for kept in known.kept if kept.get("committed_at")]
+def _held(run: Row[Any], readable: frozenset[str]) -> dict[str, Any]:
+    streams = {str(kept["stream"]) for kept in run.kept}
+    moments = [datetime.fromisoformat(kept["committed_at"]) for kept in run.kept if kept.get("committed_at")]
     return {
         "holders": tuple(sorted(streams & readable)),
         "others_hold": len(streams - readable),
-        "held_for": at - min(moments) if at is not None and moments else None,
+        "held_for": run.ended_at - min(moments) if moments else None,
     }
 
 

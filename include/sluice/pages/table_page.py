@@ -11,7 +11,7 @@ from datetime import datetime
 
 from sluice.declarations.maintenance_declaration import MaintenanceDeclaration
 from sluice.declarations.scalar_types import duration_words
-from sluice.ledger.all_tables import batches_since
+from sluice.ledger.batches import count_batches_since
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import EventObservation, EventSubject, recent_events
 from sluice.ledger.maintenance_runs import (
@@ -69,7 +69,7 @@ def load_table_page(ledger: Ledger, line: TableLine, policy: MaintenanceDeclarat
         runs=runs[:SHOWN_RUNS],
         kept=tuple(one for one in kept if one.stream in line.holders),
         outlooks=() if newest is None else tuple(outlooks_of(newest, policy, now=line.now)),
-        batches_since=0 if newest is None else batches_since(ledger, line.writers, newest.ended_at),
+        batches_since=0 if newest is None else count_batches_since(ledger, line.writers, newest.ended_at),
         events=recent_events(ledger, EventSubject.TABLE, line.table, limit=SHOWN_EVENTS),
     )
 
