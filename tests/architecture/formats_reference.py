@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark.sql import types
 from tests.unit.record_values.test_avro_values import by_registry, framed, record
 from tests.unit.record_values.test_avro_values import written as avro
-from tests.unit.sources.test_file_types import FILE_TYPES
+from tests.unit.sources.test_source_types import FILE_TYPES
 
 from sluice.declarations.column_types import parse_column_type
 from sluice.declarations.protobuf_schemas import compiled, message_columns, message_of

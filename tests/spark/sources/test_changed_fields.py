@@ -147,7 +147,7 @@ def test_a_wider_column_that_fits_the_target_is_read_whole(workshop: Workshop) -
     assert [row["d"] for row in found] == [Decimal("1.50"), Decimal("123456789012.34")]
 
 
-@pytest.mark.full  # every run has the comparison (`test_source_fields.py`)
+@pytest.mark.full  # every run has the comparison (`test_source_identities.py`)
 def test_fields_inside_of_lists_maps_and_structs_are_followed_too(workshop: Workshop) -> None:
     """And the column of the partitions, which is renamed."""
     name = f"s{workshop.namespace}"

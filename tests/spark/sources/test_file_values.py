@@ -14,7 +14,7 @@ import pytest
 from pyarrow import orc, parquet
 from pyspark.sql import SparkSession
 from tests.architecture.formats_reference import DECLARED
-from tests.unit.sources.test_file_types import FILE_TYPES
+from tests.unit.sources.test_source_types import FILE_TYPES
 
 from sluice.declarations.source_declarations import FilesSource
 from sluice.declarations.value_declaration import Column

@@ -82,7 +82,7 @@ def test_files_are_read_whole_however_they_are_compressed(workshop: Workshop, tm
 HIDDEN = ("_x", ".x", "_SUCCESS", "_day=5/x", "_day=6", "of/_temporary/x", "x._COPYING_", "y._COPYING_/x", "_metadata")
 
 
-@pytest.mark.full  # every run has the rule (`test_read_files.py`)
+@pytest.mark.full  # every run has the rule (`test_unread_input.py`)
 def test_the_files_that_are_counted_are_those_that_spark_reads(workshop: Workshop, tmp_path: Path) -> None:
     here = _with_folder(workshop, tmp_path)
     stream, names = f"s{here.namespace}", (*NAMES, *HIDDEN)

@@ -135,7 +135,7 @@ TYPES = [
 
 @pytest.mark.parametrize(
     ("declared", "values", "got"),
-    # Every run has the others without Spark (`test_file_types.py`).
+    # Every run has the others without Spark (`test_source_types.py`).
     [TYPES[0], *(pytest.param(*one, marks=pytest.mark.full) for one in TYPES[1:])],
     ids=["uint32", "uint64", "date", "bytes", "nanoseconds", "zone"],
 )
@@ -153,7 +153,7 @@ def test_the_physical_type_is_not_taken_for_the_value(
     assert folder.rows() == []
 
 
-@pytest.mark.full  # every run has the types (`test_file_types.py`)
+@pytest.mark.full  # every run has the types (`test_source_types.py`)
 def test_a_union_of_avro_is_no_column(workshop: Workshop, tmp_path: Path) -> None:
     folder = Folder(workshop, tmp_path, {"id": "double"}, format="avro")
     schema = {"type": "record", "name": "r", "fields": [{"name": "id", "type": ["null", "double", "string"]}]}
