@@ -36,24 +36,21 @@ _WIDTHS = {_FIXED_64: 8, _FIXED_32: 4}
 _PLACE_OF_SIGN = 63
 
 
-def strict_walk(message: Descriptor) -> Walk:
-    """Create the function that raises `RejectedValueError` for a message of which the parser makes another one.
-
-    Parameters
-    ----------
-    message: a type that does not contain itself. It takes bytes that were parsed as this type, of which no field was
-        sent as another type.
-    """
-    return _walk(message, "")
-
-
 def invalid_message(detail: str, path: str = "", *, quotes_data: bool) -> RejectedValueError:
     """The error of a value that is not the message that it should be."""
     rejection = Rejection(kind=RejectionKind.INVALID_MESSAGE, path=path, detail=detail, quotes_data=quotes_data)
     return RejectedValueError(rejection)
 
 
-def _walk(message: Descriptor, path: str) -> Walk:
+def strict_walk(message: Descriptor, path: str = "") -> Walk:
+    """Create the function that raises `RejectedValueError` for a message of which the parser makes another one.
+
+    Parameters
+    ----------
+    message: a type that does not contain itself. It takes bytes that were parsed as this type, of which no field was
+        sent as another type.
+    path: to the message, within the value.
+    """
     before = f"{path}." if path else ""
     found = [(field.number, _step(field, f"{before}{field.name}")) for field in message.fields]
     steps = {number: step for number, step in found if step is not None}
@@ -76,9 +73,9 @@ def _step(field: FieldDescriptor, path: str) -> _Step | None:
     if field.message_type is None:
         return _numbers(field, f"{path}[]" if field.is_repeated else path) if field.type in _NUMBERS else None
     if not field.is_repeated:
-        walk = _walk(field.message_type, path)
+        walk = strict_walk(field.message_type, path)
         return lambda parts: walk(b"".join(parts))  # as the parser merges a message that was sent in parts
-    walk_element = _walk(field.message_type, f"{path}[]")
+    walk_element = strict_walk(field.message_type, f"{path}[]")
 
     def each(messages: Sequence[bytes]) -> None:
         for message in messages:
@@ -88,7 +85,7 @@ def _step(field: FieldDescriptor, path: str) -> _Step | None:
 
 
 def _map(entry: Descriptor, path: str) -> _Step:
-    walk, of_key = _walk(entry, f"{path}{{}}"), entry.fields_by_name["key"]
+    walk, of_key = strict_walk(entry, f"{path}{{}}"), entry.fields_by_name["key"]
 
     def step(entries: Sequence[bytes]) -> None:
         keys: set[int | str] = set()

@@ -39,6 +39,8 @@ from sluice.sources.unread_input import (
     unread_records,
     unread_rows,
 )
+from sluice.tables.catalog import open_catalog
+from sluice.tables.declared_tables import load_table, require_table
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -131,8 +133,6 @@ class SourceHeads:
         return is_at_end(offset, topics=bounds)
 
     def _has_to_pass(self, source: IcebergSource, offset: Any) -> bool:
-        from sluice.tables.declared_tables import require_table  # pyiceberg is slow to import
-
         failing = {"overwrite": source.on_overwrite == "fail", "delete": source.on_delete == "fail"}
         history = tuple(history_of(require_table(self._catalog, source.table)))
         return has_to_pass(offset, history=history, failing=failing)
@@ -187,12 +187,9 @@ class SourceHeads:
         store = self._settings.object_store
 
         def observe() -> LagObservation:
-            try:
-                seen = observe_folder(source, root=connection.root, checkpoint=checkpoint, object_store=store)
-            except CheckpointError as error:
-                raise LakehouseError(error.message) from error
+            seen = observe_folder(source, root=connection.root, checkpoint=checkpoint, object_store=store)
             if seen.changed and source.on_changed == "fail":
-                return LagObservation(rows=None, problem=f"{changed_phrase(seen.changed)}", is_failure=True)
+                return LagObservation(rows=None, problem=changed_phrase(seen.changed), is_failure=True)
             return LagObservation(rows=None, files=len(seen.unread))
 
         return self._unless_unavailable(connection.root, observe)
@@ -204,11 +201,8 @@ class SourceHeads:
         location = f"{connection.root.rstrip('/')}/{source.path.strip('/')}"
 
         def observe() -> LagObservation:
-            try:
-                table = open_checkpoint_files(location, self._settings.object_store)
-                lag = unread_commits(offset, table=table, since=source.from_timestamp)
-            except CheckpointError as error:
-                raise LakehouseError(error.message) from error
+            table = open_checkpoint_files(location, self._settings.object_store)
+            lag = unread_commits(offset, table=table, since=source.from_timestamp)
             return _refused(f"there is no Delta table {source.path}") if lag is None else lag
 
         return self._unless_unavailable(connection.root, observe)
@@ -230,8 +224,6 @@ class SourceHeads:
 
     def _observe_table(self, source: IcebergSource, offset: Any, known: Identities) -> LagObservation:
         def observe() -> LagObservation:
-            from sluice.tables.declared_tables import load_table  # pyiceberg is slow to import
-
             table = load_table(self._catalog, source.table)
             if table is None:
                 return _refused(f"table {source.table} does not exist")
@@ -251,15 +243,13 @@ class SourceHeads:
             return observe()
         except SourceRefusedError as error:
             return _refused(error.message.rstrip("."))
-        except LakehouseError as error:
+        except (CheckpointError, LakehouseError) as error:
             unknown = _failed(error.message.rstrip("."))
             self._unavailable[service] = (time.monotonic() + RETRY_AFTER_SECONDS, unknown)
             return unknown
 
     @cached_property
     def _catalog(self) -> Catalog:
-        from sluice.tables.catalog import open_catalog  # as above
-
         return open_catalog(self._settings)
 
 
