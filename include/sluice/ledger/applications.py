@@ -236,7 +236,7 @@ def is_alive(application: type[Application] = Application) -> ColumnElement[bool
     return and_(_has_not_ended(application), reports)
 
 
-def is_taken_care_of(item: type[WorkRow] = WorkRow) -> ColumnElement[bool]:
+def is_taken_care_of() -> ColumnElement[bool]:
     """Whether an application lives that will take a waiting item: one of its pool that takes more and does not hang, or
     as many as a pool may have.
 
@@ -244,24 +244,24 @@ def is_taken_care_of(item: type[WorkRow] = WorkRow) -> ColumnElement[bool]:
     it may work on. The lane of an interval is that of its stream, or of all intervals while its stream has none.
     """
     other, running = aliased(Application), aliased(WorkRow)
-    mine = and_(other.pool == item.pool, other.digest == item.digest, is_alive(other))
-    of_stream = and_(item.kind == WorkKind.INTERVAL, running.subject == item.subject)
+    mine = and_(other.pool == WorkRow.pool, other.digest == WorkRow.digest, is_alive(other))
+    of_stream = and_(WorkRow.kind == WorkKind.INTERVAL, running.subject == WorkRow.subject)
     newest = func.max(running.claimed_at)
     lane_claimed_at = (
         select(func.coalesce(newest.filter(of_stream), newest))
         .where(
             running.application == other.application,
             running.state == WorkState.CLAIMED,
-            running.kind == item.kind,
+            running.kind == WorkRow.kind,
         )
-        .correlate(item, other)
+        .correlate(WorkRow, other)
         .scalar_subquery()
     )
     claimed_at = func.coalesce(lane_claimed_at, other.claimed_at, other.started_at)
-    waits_since = func.greatest(item.not_before, claimed_at)
-    live = select(func.count()).select_from(other).where(mine).correlate(item).scalar_subquery()
+    waits_since = func.greatest(WorkRow.not_before, claimed_at)
+    live = select(func.count()).select_from(other).where(mine).correlate(WorkRow).scalar_subquery()
     takes_more = other.state != ApplicationState.ENDING
-    takes = exists().where(mine, takes_more, waits_since > func.now() - OVERDUE_AFTER).correlate(item)
+    takes = exists().where(mine, takes_more, waits_since > func.now() - OVERDUE_AFTER).correlate(WorkRow)
     return or_(takes, live >= MOST_APPLICATIONS)
 
 

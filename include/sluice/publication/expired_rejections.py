@@ -20,7 +20,7 @@ from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.snapshots import Operation
 
 from sluice.declarations.stream_declaration import QuarantineRetention
-from sluice.publication.checked_commit import DEFAULT_POLICY, NothingToCommit, RacePolicy, TableChange, commit_checked
+from sluice.publication.checked_commit import NothingToCommit, TableChange, commit_checked
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.file_preparation import read_files, write_files
 from sluice.publication.marks import refuse_unpublishable
@@ -44,7 +44,6 @@ def remove_expired(
     now: datetime,
     arrived: Arrived,
     before_commit: Callable[[int], object],
-    policy: RacePolicy = DEFAULT_POLICY,
 ) -> int:
     """Remove the rows that are kept no longer.
 
@@ -69,7 +68,7 @@ def remove_expired(
         before_commit(removal.rows)
 
     committer, what = PyIcebergCommitter(catalog), f"the removal of expired rows from {quarantine}"
-    landed = commit_checked(committer, quarantine, removal.plan, what=what, reached=reached, policy=policy)
+    landed = commit_checked(committer, quarantine, removal.plan, what=what, reached=reached)
     return 0 if isinstance(landed, NothingToCommit) else removal.rows
 
 

@@ -20,13 +20,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.types import DateType, PrimitiveType, TimestampType
 
 from sluice.errors import IntervalChangedError, UnpublishableError
-from sluice.publication.checked_commit import (
-    DEFAULT_POLICY,
-    RacePolicy,
-    TableChange,
-    commit_checked,
-    snapshot_of,
-)
+from sluice.publication.checked_commit import TableChange, commit_checked, snapshot_of
 from sluice.publication.file_preparation import fit_files, refuse_unfit_rows
 from sluice.publication.marks import refuse_unpublishable
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
@@ -283,7 +277,6 @@ def append_staged(
     staging: Table,
     staged: Sequence[DataFile],
     summary: Mapping[str, str],
-    policy: RacePolicy = DEFAULT_POLICY,
 ) -> int:
     """Add staged files to a table in one commit that leaves the marks alone. Only the commits of this call are
     recognised when their answer was lost.
@@ -310,6 +303,4 @@ def append_staged(
         )
 
     what = f"{key} into {output.target}"
-    return snapshot_of(
-        commit_checked(PyIcebergCommitter(catalog), output.target, plan, what=what, policy=policy), what=what
-    )
+    return snapshot_of(commit_checked(PyIcebergCommitter(catalog), output.target, plan, what=what), what=what)

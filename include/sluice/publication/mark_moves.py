@@ -29,7 +29,7 @@ from sluice.publication.chain import (
     position_after,
     refuse_stale_token,
 )
-from sluice.publication.checked_commit import DEFAULT_POLICY, NothingToCommit, RacePolicy, TableChange, commit_checked
+from sluice.publication.checked_commit import NothingToCommit, TableChange, commit_checked
 from sluice.publication.crash_points import Reached, unnoticed
 from sluice.publication.marks import Mark, TargetState, load_target_state, marked_outputs, read_target_state
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
@@ -82,7 +82,6 @@ def open_generation(
     batch: int = BEFORE_THE_FIRST_BATCH,
     is_new: bool = False,
     is_reopened: bool = False,
-    policy: RacePolicy = DEFAULT_POLICY,
 ) -> Mark:
     """Set the opening mark of a generation, so that its next batch is `batch + 1`, and take the stream over.
 
@@ -122,8 +121,8 @@ def open_generation(
             )
         return opening
 
-    mark = move_mark(catalog, output, wanted, why=MarkMove.OPENED, token=token, policy=policy)
-    fence_staging(catalog, output, token=token, policy=policy)
+    mark = move_mark(catalog, output, wanted, why=MarkMove.OPENED, token=token)
+    fence_staging(catalog, output, token=token)
     return mark
 
 
@@ -147,7 +146,7 @@ def former_positions(table: Table, output: StagedOutput, *, generation: int) -> 
                 yield at
 
 
-def take_over(catalog: Catalog, output: StagedOutput, *, token: int, policy: RacePolicy = DEFAULT_POLICY) -> Mark:
+def take_over(catalog: Catalog, output: StagedOutput, *, token: int) -> Mark:
     """Write a run's token to the mark and to the staging table: older runs publish nothing from then on.
 
     The mark also moves to the newest batch that a MERGE made visible. A second call of the same run changes nothing.
@@ -164,19 +163,12 @@ def take_over(catalog: Catalog, output: StagedOutput, *, token: int, policy: Rac
         is_settled = token == position.token and state.merged is None
         return None if is_settled else replace(position, token=token)
 
-    mark = move_mark(catalog, output, wanted, why=MarkMove.TAKEN_OVER, token=token, policy=policy)
-    fence_staging(catalog, output, token=token, policy=policy)
+    mark = move_mark(catalog, output, wanted, why=MarkMove.TAKEN_OVER, token=token)
+    fence_staging(catalog, output, token=token)
     return mark
 
 
-def settle_merge(
-    catalog: Catalog,
-    output: StagedOutput,
-    *,
-    token: int,
-    reached: Reached = unnoticed,
-    policy: RacePolicy = DEFAULT_POLICY,
-) -> Mark:
+def settle_merge(catalog: Catalog, output: StagedOutput, *, token: int) -> Mark:
     """Move the mark to the newest batch that a MERGE made visible; nothing happens when the mark has it.
 
     Called after each MERGE. Recovery and expiry call it first: expiry shortens the history that shows the batch.
@@ -192,12 +184,10 @@ def settle_merge(
         refuse_stale_token(position, token, target=output.target)
         return replace(position, token=token) if state.merged is not None else None
 
-    return move_mark(catalog, output, wanted, why=MarkMove.MERGED, token=token, reached=reached, policy=policy)
+    return move_mark(catalog, output, wanted, why=MarkMove.MERGED, token=token)
 
 
-def settle_merges_of_table(
-    catalog: Catalog, table: Table, *, policy: RacePolicy = DEFAULT_POLICY
-) -> tuple[StagedOutput, ...]:
+def settle_merges_of_table(catalog: Catalog, table: Table) -> tuple[StagedOutput, ...]:
     """Move every mark on a table to the newest batch that a MERGE made visible, before expiry shortens the history.
 
     No token is needed, because each mark keeps its own.
@@ -218,7 +208,7 @@ def settle_merges_of_table(
     outputs = marked_outputs(table)
     behind = tuple(output for output in outputs if read_target_state(table, output).merged is not None)
     for output in behind:
-        move_mark(catalog, output, partial(_merged_position, output=output), why=MarkMove.MERGED, policy=policy)
+        move_mark(catalog, output, partial(_merged_position, output=output), why=MarkMove.MERGED)
     return behind
 
 
@@ -233,7 +223,6 @@ def reject_batch(
     *,
     token: int,
     reached: Reached = unnoticed,
-    policy: RacePolicy = DEFAULT_POLICY,
 ) -> Mark:
     """Move the mark past a staged batch that will never be published; the following batch is the next one.
 
@@ -247,10 +236,10 @@ def reject_batch(
         admitted = batches_to_publish(position, [batch], token=token, target=output.target)
         return position_after(batch.summary, token=token) if admitted else None
 
-    return move_mark(catalog, output, wanted, why=MarkMove.REJECTED, token=token, reached=reached, policy=policy)
+    return move_mark(catalog, output, wanted, why=MarkMove.REJECTED, token=token, reached=reached)
 
 
-def fence_staging(catalog: Catalog, output: StagedOutput, *, token: int, policy: RacePolicy = DEFAULT_POLICY) -> None:
+def fence_staging(catalog: Catalog, output: StagedOutput, *, token: int) -> None:
     """Commit an empty snapshot with this token to the staging table: later batches of older runs are not published.
 
     Raises
@@ -267,7 +256,7 @@ def fence_staging(catalog: Catalog, output: StagedOutput, *, token: int, policy:
 
     what = f"the token of {output} to {output.staging}"
     try:
-        commit_checked(PyIcebergCommitter(catalog), output.staging, plan, what=what, policy=policy)
+        commit_checked(PyIcebergCommitter(catalog), output.staging, plan, what=what)
     except DivergedError as error:
         if isinstance(error.__cause__, FileNotFoundError):
             raise torn(output.staging, stream=output.stream, error=error.__cause__) from error.__cause__
@@ -282,7 +271,6 @@ def move_mark(
     why: MarkMove,
     token: int | None = None,
     reached: Reached = unnoticed,
-    policy: RacePolicy = DEFAULT_POLICY,
 ) -> Mark:
     """Move a mark by an empty append.
 
@@ -306,7 +294,7 @@ def move_mark(
         return TableChange(operation=Operation.APPEND, summary=summary, output=output, mark=position)
 
     what = f"the mark of {output} on {output.target}"
-    commit_checked(PyIcebergCommitter(catalog), output.target, plan, what=what, reached=reached, policy=policy)
+    commit_checked(PyIcebergCommitter(catalog), output.target, plan, what=what, reached=reached)
     mark = load_target_state(catalog, output).mark
     if mark is None:
         raise MarkError(

@@ -108,7 +108,6 @@ def publish_replace(
     token: int,
     staging: Table | None = None,
     reached: Reached = unnoticed,
-    policy: RacePolicy = DEFAULT_POLICY,
 ) -> Publication:
     """Replace files of the target by staged files, in one commit that also moves the mark.
 
@@ -129,7 +128,7 @@ def publish_replace(
         fitted = [fit_files(staged[batch.snapshot_id], staging=loaded, target=target) for batch in todo]
         return replace(_exchange(target, fitted, replaced), staged=staged, schema=loaded.schema())
 
-    return _publish(catalog, output, batches, token=token, files_for=files_for, reached=reached, policy=policy)
+    return _publish(catalog, output, batches, token=token, files_for=files_for, reached=reached)
 
 
 def _load_complete_staging(
@@ -163,7 +162,7 @@ def _publish(
     token: int,
     files_for: Callable[[Table, Sequence[StagedBatch]], _ChangedFiles],
     reached: Reached,
-    policy: RacePolicy,
+    policy: RacePolicy = DEFAULT_POLICY,
 ) -> Publication:
     """Load the target, check its mark, and commit the snapshot of the batches that are not visible yet."""
     planned: list[_Planned] = []

@@ -24,7 +24,7 @@ from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.snapshots import Operation
 
 from sluice.errors import UnpublishableError
-from sluice.publication.checked_commit import DEFAULT_POLICY, NothingToCommit, RacePolicy, TableChange, commit_checked
+from sluice.publication.checked_commit import NothingToCommit, TableChange, commit_checked
 from sluice.publication.crash_points import Reached, unnoticed
 from sluice.publication.file_preparation import write_files
 from sluice.publication.marks import refuse_unpublishable
@@ -95,14 +95,7 @@ class ResolvedRows:
     at: datetime
 
 
-def mark_resolved(
-    catalog: Catalog,
-    quarantine: str,
-    resolved: ResolvedRows,
-    *,
-    reached: Reached = unnoticed,
-    policy: RacePolicy = DEFAULT_POLICY,
-) -> int:
+def mark_resolved(catalog: Catalog, quarantine: str, resolved: ResolvedRows, *, reached: Reached = unnoticed) -> int:
     """Mark open rows as resolved. Rows that are marked already stay as they are, so that a repetition changes nothing.
 
     Call it after what resolves the rows is visible: a crash between the two leaves rows open that a repetition marks.
@@ -127,7 +120,7 @@ def mark_resolved(
     marking = _Marking(
         stream=resolved.stream, chooses=lambda row: known_as(row) in resolved.rows, values=values, reached=reached
     )
-    return marking.commit(catalog, quarantine, policy)
+    return marking.commit(catalog, quarantine)
 
 
 def claim_rows(catalog: Catalog, quarantine: str, *, stream: str, claimed: Set[RejectedAt], key: str) -> int:
@@ -235,13 +228,13 @@ class _Marking:
     reached: Reached = unnoticed
     written: dict[str, _Written] = field(default_factory=dict)
 
-    def commit(self, catalog: Catalog, quarantine: str, policy: RacePolicy = DEFAULT_POLICY) -> int:
+    def commit(self, catalog: Catalog, quarantine: str) -> int:
         """Mark the rows in one commit. Returns how many."""
         committer, what = (
             PyIcebergCommitter(catalog),
             f"marks of rows that {self.stream} rejected into {quarantine}",
         )
-        landed = commit_checked(committer, quarantine, self.plan, what=what, reached=self.reached, policy=policy)
+        landed = commit_checked(committer, quarantine, self.plan, what=what, reached=self.reached)
         return 0 if isinstance(landed, NothingToCommit) else self.rows_in(landed.change.removed)
 
     def plan(self, table: Table) -> TableChange | NothingToCommit:

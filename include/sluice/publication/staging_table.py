@@ -19,7 +19,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from sluice.errors import LakehouseError, StagingError
 from sluice.ledger.batches import PublicationKey
 from sluice.publication.chain import AbandonedBatch, is_behind, refuse_stale_token
-from sluice.publication.checked_commit import DEFAULT_POLICY, NothingToCommit, RacePolicy, TableChange, commit_checked
+from sluice.publication.checked_commit import NothingToCommit, TableChange, commit_checked
 from sluice.publication.marks import entries_of, load_target_state
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.publication.staged_batch import BatchSummary, StagedBatch, StagedOutput, read_summary
@@ -214,7 +214,6 @@ def clear_staging(
     abandoned: Sequence[AbandonedBatch] = (),
     unrecorded: Collection[PublicationKey] = (),
     superseded_files: Sequence[str] = (),
-    policy: RacePolicy = DEFAULT_POLICY,
 ) -> Clearance:
     """Remove the batches at or below the mark and the abandoned batches from the staging table.
 
@@ -254,7 +253,7 @@ def clear_staging(
         return change
 
     what = f"the clearing of {output.staging}"
-    landed = commit_checked(PyIcebergCommitter(catalog), output.staging, plan, what=what, policy=policy)
+    landed = commit_checked(PyIcebergCommitter(catalog), output.staging, plan, what=what)
     if isinstance(landed, NothingToCommit):
         return Clearance(batches=(), deleted_files=0, superseded_left=tuple(superseded_files))
     done = next(one for one in planned if one.change is landed.change)
