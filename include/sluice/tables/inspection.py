@@ -35,7 +35,6 @@ from pyiceberg.types import (
 )
 
 from sluice.declarations.scalar_types import LARGEST_LONG
-from sluice.stored_keys import PUBLICATION_KEY
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.manifest_reading import DeleteFiles, delete_files_of, each_manifest
 from sluice.tables.partition_filters import PartitionColumn, filter_of, partition_columns, path_of
@@ -326,7 +325,6 @@ def _snapshot(snapshot: Snapshot) -> SnapshotObservation:
         parent_id=snapshot.parent_snapshot_id,
         committed_at=_time(snapshot.timestamp_ms),
         operation=summary.operation.value if summary else "unknown",
-        publication_key=summary.additional_properties.get(PUBLICATION_KEY) if summary else None,
         removed_bytes=int(summary.additional_properties.get("removed-files-size", 0)) if summary else 0,
     )
 

@@ -23,7 +23,6 @@ class SnapshotObservation:
     """One snapshot that the table's metadata lists.
 
     operation: Iceberg's name of it: `append`, `overwrite`, `replace` or `delete`.
-    publication_key: the published batch, `<stream>:<generation>:<batch>`; unset when Sluice did not write it.
     removed_bytes: of the files that it removed from the table; older snapshots still refer to them.
     """
 
@@ -31,7 +30,6 @@ class SnapshotObservation:
     parent_id: int | None
     committed_at: datetime
     operation: str
-    publication_key: str | None = None
     removed_bytes: int = 0
 
 

@@ -33,7 +33,6 @@ def table(
     *,
     snapshots: Sequence[int] = (1, 2, 3, 4, 5),
     tags: dict[str, int] | None = None,
-    keys: dict[int, str] | None = None,
     head: int | None = None,
     times: dict[int, datetime] | None = None,
 ) -> TableObservation:
@@ -44,7 +43,6 @@ def table(
             parent_id=number - 1 if number > 1 else None,
             committed_at=(times or {}).get(number, NOON + number * MINUTE),
             operation="append",
-            publication_key=(keys or {}).get(number),
         )
         for number in snapshots
     ]
