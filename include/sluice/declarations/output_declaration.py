@@ -1,4 +1,4 @@
-"""The declaration of an Iceberg table as an output: mode, keys, change feed, delivery."""
+"""Where a batch becomes visible: one model for each kind of output."""
 
 from __future__ import annotations
 

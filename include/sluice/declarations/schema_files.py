@@ -1,5 +1,5 @@
-"""Reads the columns of a schema file beside a declaration: an Avro schema, a JSON Schema, an Iceberg schema or a
-Protobuf one.
+"""Reads the columns of a schema file beside a declaration: an Avro schema, also one that refers to others, a JSON
+Schema, an Iceberg schema or a Protobuf one.
 
 The content shows which form a file has; Protobuf has its own file name. Required values and documentation are kept. A
 type without a counterpart among the column types is rejected with its place in the schema.

@@ -6,15 +6,12 @@ ledger_table, stored_values
 run_values      runs and desired states as values, which DAG files may import
 runs, run_table, leases
                 admit, observe and end runs; at most one live run for each stream, with a fencing token
-vacated_runs
-                end a run whose process is gone; raise the token of a run above those of its tables
 desired_states  what a person requested of a stream, and what suspends it
 control_requests, control_values
                 what a person asked of the DAG `stream_control`, once
 generations, next_generation, refreshed_generations
                 the checkpoints of a stream; leave one behind; take one over after a refresh
-batches, batch_history, hourly_rows, hourly_columns, progress_samples, undeclared_fields, source_schemas,
-schema_changes, stream_troubles
+batches, batch_findings, held_batches, hourly_figures, progress_samples, source_schemas, stream_troubles
                 what streams did, up to where, and what is wrong with them
 refreshes, backfill_attempts
                 tables that are rebuilt, and intervals that are replaced
@@ -22,8 +19,8 @@ work_items, applications, work_tables, work_values
                 the queue of bounded work, and the Spark applications that do it
 maintenance_runs, quality_checks, checkpoint_checks
                 the results of maintenance runs and checks
-stream_records, stream_figures, all_tables
-                many streams or tables at once
+stream_records, stream_figures
+                many streams at once
 announcements, trigger_queries
                 asynchronous queries for Airflow's triggerer
 airflow_owner, events, locks

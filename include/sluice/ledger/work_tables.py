@@ -23,7 +23,7 @@ from sluice.ledger.ledger_table import LedgerTable, is_one_of
 from sluice.ledger.work_values import ApplicationState, WorkKind, WorkState
 
 CHANNEL = "sluice_work"
-"""Where PostgreSQL announces what changes in the queue (`sluice.ledger.work_tables`)."""
+"""Where PostgreSQL announces what changes in the queue; a `WorkListener` waits there."""
 
 IS_STARTING = text("state = 'starting'")
 """The rows of `one_starting_application`. Words, because by parameters PostgreSQL does not recognise the index."""

@@ -2,7 +2,8 @@
 a rule, or it is rejected.
 
 The decision is a row of the ledger; a run of the stream carries it out, the live one within seconds and otherwise the
-next. So the command needs no lease, and nothing is half done when it is interrupted.
+next. So the command needs no lease, and nothing is half done when it is interrupted. A batch that a stopped stream has
+left is rejected by the command itself (`batch_rejection`); its plan is chosen here, too.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ therefore counts as published too.
 
 When somebody has removed the property, the mark is found where it was: in the table's previous metadata, which the
 catalog's metadata log names, or else in the history of main. The checkpoint does not say how far an output is
-published: Spark commits a batch as soon as it is staged.
+published: Spark commits a batch as soon as it is staged. A mark that main does not hold any more, because the table was
+rolled back, waits until a person adopts the table.
 """
 
 from __future__ import annotations
