@@ -6,7 +6,7 @@ names only what else can happen.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -134,6 +134,26 @@ def database_time(ledger: Ledger) -> datetime:
     """The time on the database's clock, which judges every heartbeat and age."""
     with ledger.transaction() as connection:
         return connection.execute(select(func.now())).scalar_one()
+
+
+def in_steps(ledger: Ledger, change: Callable[[Connection], int], *, at_once: int) -> int:
+    """Change rows some at a time, so that no statement takes longer than one may, and none waits long for it.
+
+    Parameters
+    ----------
+    change: changes at most `at_once` rows in a transaction, and returns how many.
+
+    Returns
+    -------
+    How many rows were changed in all.
+    """
+    changed = 0
+    while True:
+        with ledger.transaction() as connection:
+            some = change(connection)
+        changed += some
+        if some < at_once:
+            return changed
 
 
 def checked_url(ledger_url: str | SecretStr) -> URL:

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from sqlalchemy import Connection, Text, and_, cast, delete, func, literal, select, text, tuple_
 from sqlalchemy.dialects.postgresql import insert
 
-from sluice.ledger.connection import Ledger
+from sluice.ledger.connection import Ledger, in_steps
 from sluice.ledger.ledger_table import LedgerTable
 from sluice.ledger.stored_values import record_of, values_of
 
@@ -83,14 +83,8 @@ def remove_old_hours(ledger: Ledger, of: type[LedgerTable] = HourlyRow, *, dry_r
     if dry_run:
         with ledger.transaction() as connection:
             return connection.execute(select(func.count()).select_from(of).where(is_old)).scalar_one()
-    some = select(*table.primary_key).where(is_old).limit(_AT_ONCE)
-    removed = 0
-    while True:
-        with ledger.transaction() as connection:
-            gone = connection.execute(delete(of).where(key.in_(some))).rowcount
-        removed += gone
-        if gone < _AT_ONCE:
-            return removed
+    some = delete(of).where(key.in_(select(*table.primary_key).where(is_old).limit(_AT_ONCE)))
+    return in_steps(ledger, lambda connection: connection.execute(some).rowcount, at_once=_AT_ONCE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

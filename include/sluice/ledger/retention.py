@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any
 
 from sqlalchemy import (
+    Connection,
     Index,
     Select,
     and_,
@@ -37,7 +38,7 @@ from sluice.errors import LedgerError, SluiceError
 from sluice.ledger.batch_findings import StoredRuleResult
 from sluice.ledger.batches import Batch
 from sluice.ledger.checkpoint_checks import CheckpointCheck
-from sluice.ledger.connection import Ledger
+from sluice.ledger.connection import Ledger, in_steps
 from sluice.ledger.events import LedgerEvent
 from sluice.ledger.hourly_figures import HourlyColumnsRow, HourlyRow, remove_old_hours
 from sluice.ledger.leases import Lease
@@ -228,27 +229,19 @@ def _count_records(ledger: Ledger, retention: Retention) -> int:
 
 
 def _remove(ledger: Ledger, key: Any, old: Select[Any]) -> int:
-    """Delete rows, some at a time."""
-    removed = 0
-    while True:
-        with ledger.transaction() as connection:
-            gone = connection.execute(delete(key.class_).where(key.in_(old.limit(_AT_ONCE)))).rowcount
-        removed += gone
-        if gone < _AT_ONCE:
-            return removed
+    some = delete(key.class_).where(key.in_(old.limit(_AT_ONCE)))
+    return in_steps(ledger, lambda connection: connection.execute(some).rowcount, at_once=_AT_ONCE)
 
 
 def _remove_events(ledger: Ledger, kept_for: timedelta) -> int:
-    """Delete old events, some at a time; their table lets only a transaction with this setting do so."""
+    """Delete old events; their table lets only a transaction with this setting do so."""
     some = select(LedgerEvent.number).where(_is_old_event(kept_for)).limit(_AT_ONCE)
-    removed = 0
-    while True:
-        with ledger.transaction() as connection:
-            connection.execute(select(func.set_config("sluice.retention", "events", True)))
-            gone = connection.execute(delete(LedgerEvent).where(LedgerEvent.number.in_(some))).rowcount
-        removed += gone
-        if gone < _AT_ONCE:
-            return removed
+
+    def remove(connection: Connection) -> int:
+        connection.execute(select(func.set_config("sluice.retention", "events", True)))
+        return connection.execute(delete(LedgerEvent).where(LedgerEvent.number.in_(some))).rowcount
+
+    return in_steps(ledger, remove, at_once=_AT_ONCE)
 
 
 def _is_old_event(kept_for: timedelta) -> Any:
@@ -256,31 +249,15 @@ def _is_old_event(kept_for: timedelta) -> Any:
 
 
 def _remove_batches(ledger: Ledger, kept_for: timedelta) -> int:
-    """Delete old batches, some at a time; their totals stay, because the database keeps them with each new batch."""
+    """Delete old batches; their totals stay, because the database keeps them with each new batch."""
     keys = (Batch.stream, Batch.generation, Batch.batch)
     some = select(*keys).where(_is_old(kept_for)).limit(_AT_ONCE).subquery()
     is_chosen = and_(*(key == some.c[key.key] for key in keys))
-    removed = 0
-    while True:
-        with ledger.transaction() as connection:
-            gone = connection.execute(delete(Batch).where(is_chosen)).rowcount
-        removed += gone
-        if gone < _AT_ONCE:
-            return removed
+    gone = delete(Batch).where(is_chosen)
+    return in_steps(ledger, lambda connection: connection.execute(gone).rowcount, at_once=_AT_ONCE)
 
 
 def _archive_runs(ledger: Ledger, kept_for: timedelta) -> int:
-    archived = 0
-    while True:
-        with ledger.transaction() as connection:
-            moved = len(connection.execute(_some_runs_archived(kept_for)).all())
-        archived += moved
-        if moved < _AT_ONCE:
-            return archived
-
-
-def _some_runs_archived(kept_for: timedelta) -> Any:
-    """The statement that moves some old runs; all at once may take longer than a statement may."""
     some = select(Run.run_id).where(_has_ended(kept_for)).limit(_AT_ONCE).subquery()
     gone = (
         delete(Run)
@@ -291,7 +268,8 @@ def _some_runs_archived(kept_for: timedelta) -> Any:
     archived = insert(ArchivedRun).from_select(
         ["run_id", "stream", "ended_at", "run"], select(gone.c.run_id, gone.c.stream, gone.c.ended_at, gone.c.whole)
     )
-    return archived.returning(ArchivedRun.run_id)
+    moved = archived.returning(ArchivedRun.run_id)
+    return in_steps(ledger, lambda connection: len(connection.execute(moved).all()), at_once=_AT_ONCE)
 
 
 def _whole_row() -> Any:

@@ -1,4 +1,8 @@
-"""The queries of the queue: what waits, in its order, and how an item stands for who has asked for it."""
+"""The queue of bounded work: who needs something of Spark adds an item, an application claims it, and records its end.
+
+An item is claimed by one application at a time, and only that one may record its end (`sluice.ledger.applications`).
+Who asked looks at the item again and again; an item without a look for a minute is not begun any more.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +35,7 @@ from sqlalchemy.orm import InstrumentedAttribute, aliased
 
 from sluice.errors import LedgerError
 from sluice.ledger.applications import is_alive, is_taken_care_of, return_lost_items
-from sluice.ledger.connection import Ledger
-from sluice.ledger.ledger_table import LedgerTable
+from sluice.ledger.connection import Ledger, in_steps
 from sluice.ledger.stored_values import record_of
 from sluice.ledger.stream_troubles import end_trouble
 from sluice.ledger.work_tables import Application, WorkRow, announced
@@ -59,7 +62,7 @@ def named(row: type[WorkRow], items: Sequence[str]) -> ColumnElement[bool]:
     return row.item == any_(literal(list(items), ARRAY(Text)))
 
 
-def select_waiting(pool: str, digest: str) -> Select[Any]:
+def _select_waiting(pool: str, digest: str) -> Select[Any]:
     """The first waiting items of each lane, in the order of the queue, locked."""
     waits = and_(
         WorkRow.pool == pool,
@@ -81,7 +84,7 @@ def select_waiting(pool: str, digest: str) -> Select[Any]:
     )
 
 
-def select_observations() -> Select[Any]:
+def _select_observations() -> Select[Any]:
     """An item whose application is dead is shown as waiting: the next claim, or the next start, returns it."""
     other = aliased(WorkRow)
     is_lost = and_(
@@ -109,11 +112,6 @@ def select_observations() -> Select[Any]:
         Application.log_file,
         and_(waits, ~is_taken_care_of(), ~earlier).label("needs_application"),
     ).select_from(WorkRow.__table__.outerjoin(Application, Application.application == WorkRow.application))
-
-
-def select_probation() -> Select[Any]:
-    """Whether the newest of some items that run alone was not done: an application may die with the next one, too."""
-    return select(WorkRow.state != WorkState.DONE).where(WorkRow.runs_alone).order_by(WorkRow.asked_at.desc()).limit(1)
 
 
 WAITED_FOR = timedelta(minutes=1)
@@ -145,7 +143,8 @@ def ask(ledger: Ledger, *wanted: NewItem) -> tuple[str, ...]:
     with ledger.transaction() as connection:
         for one in wanted:
             same = and_(WorkRow.kind == one.kind, WorkRow.subject == one.subject, WorkRow.payload == dict(one.payload))
-            runs_alone = connection.execute(select_probation().where(same)).scalar() or False
+            alone = select(WorkRow.state != WorkState.DONE).where(WorkRow.runs_alone, same)
+            runs_alone = connection.execute(alone.order_by(WorkRow.asked_at.desc()).limit(1)).scalar() or False
             earlier_try = and_(_IS_OPEN, same, WorkRow.asked_by == one.asked_by)
             connection.execute(update(WorkRow).where(earlier_try).values(_ended(WorkState.WITHDRAWN)))
             added = insert(WorkRow).values(
@@ -178,7 +177,7 @@ def look_at(items: Sequence[str]) -> Select[Any]:
         .with_for_update(skip_locked=True)
     )
     waits = update(WorkRow).where(WorkRow.item.in_(is_due)).values(waits_until=func.now() + _ASKED_FOR)
-    return select_observations().where(these).add_cte(waits.cte("waits"))
+    return _select_observations().where(these).add_cte(waits.cte("waits"))
 
 
 def observe_item(ledger: Ledger, item: str) -> WorkObservation:
@@ -211,7 +210,7 @@ def show_item(ledger: Ledger, item: str) -> WorkObservation:
     LedgerError: when the ledger does not know it, or cannot be reached.
     """
     with ledger.transaction() as connection:
-        row = connection.execute(select_observations().where(WorkRow.item == item)).one_or_none()
+        row = connection.execute(_select_observations().where(WorkRow.item == item)).one_or_none()
     return observation_of(item, row)
 
 
@@ -294,7 +293,7 @@ def claim(ledger: Ledger, application: str, choose: Choose) -> tuple[WorkItem, .
         if pool is None:
             return ()
         chosen = choose(
-            [record_of(WorkItem, row) for row in connection.execute(select_waiting(pool.pool, pool.digest))]
+            [record_of(WorkItem, row) for row in connection.execute(_select_waiting(pool.pool, pool.digest))]
         )
         return _claimed(connection, application, [one.item for one in chosen]) if chosen else ()
 
@@ -378,22 +377,14 @@ def remove_old_work(ledger: Ledger, *, dry_run: bool = False) -> int:
         with ledger.transaction() as connection:
             return connection.execute(select(func.count()).select_from(WorkRow).where(is_old)).scalar_one()
     is_named = exists().where(WorkRow.application == Application.application)
-    removed = _remove(ledger, WorkRow, WorkRow.item, is_old)
-    _remove(ledger, Application, Application.application, and_(Application.ended_at < before, ~is_named))
+    removed = _remove(ledger, WorkRow.item, is_old)
+    _remove(ledger, Application.application, and_(Application.ended_at < before, ~is_named))
     return removed
 
 
-def _remove(
-    ledger: Ledger, table: type[LedgerTable], key: InstrumentedAttribute[str], is_old: ColumnElement[bool]
-) -> int:
-    """Delete rows, some at a time, so that no statement takes longer than one may."""
-    some, removed = select(key).where(is_old).limit(_AT_ONCE), 0
-    while True:
-        with ledger.transaction() as connection:
-            gone = connection.execute(delete(table).where(key.in_(some))).rowcount
-        removed += gone
-        if gone < _AT_ONCE:
-            return removed
+def _remove(ledger: Ledger, key: InstrumentedAttribute[str], is_old: ColumnElement[bool]) -> int:
+    some = delete(key.class_).where(key.in_(select(key).where(is_old).limit(_AT_ONCE)))
+    return in_steps(ledger, lambda connection: connection.execute(some).rowcount, at_once=_AT_ONCE)
 
 
 def _ended(state: WorkState) -> dict[str, Any]:
