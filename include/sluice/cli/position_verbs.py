@@ -20,8 +20,7 @@ from sluice.positions.adoption import AdoptionWay
 from sluice.positions.adoption_plan import plan_adoption
 from sluice.positions.repair_stream import plan_repair, repair_stream
 from sluice.positions.rewind_plan import batch_of_time, plan_rewind
-from sluice.positions.rewind_readers import RewindWithReaders
-from sluice.positions.rewind_stream import rewind_stream
+from sluice.positions.rewind_stream import RewindWithReaders, rewind_stream
 from sluice.supervision import control_plans, stream_commands
 from sluice.tables.catalog import open_catalog
 

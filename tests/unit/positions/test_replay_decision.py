@@ -13,7 +13,7 @@ from tests.unit.positions.test_repair_decision import NOON, entry, files, found,
 from sluice.checkpoints.checkpoint_logs import metadata_of
 from sluice.checkpoints.replayed_batches import replayed_entry, replayed_through
 from sluice.positions.repair_decision import CheckpointRepair
-from sluice.positions.replay_decision import decide_replay
+from sluice.positions.restore_copy import decide_replay
 from sluice.positions.stream_position import StreamPosition
 
 COPY = files(planned=2, committed=2, state=3)
