@@ -19,7 +19,7 @@ from sluice.ledger.next_generation import require_at_rest
 from sluice.ledger.refreshes import OPEN_STATES, newest_refresh
 from sluice.ledger.runs import live_streams
 from sluice.ledger.vacated_runs import find_left_driver
-from sluice.maintenance.direct_writers import observe_direct_writers
+from sluice.maintenance.table_readers import observe_direct_writers
 from sluice.operations import Refusal, RefusalReason
 from sluice.publication.direct_history import is_rolled_back, recorded_snapshot
 from sluice.publication.marks import find_lost_mark, read_target_state

@@ -43,9 +43,10 @@ from sluice.maintenance.continuation import (
     SourceGap,
     ambiguous_merges,
     distinct_gaps,
+    plan_checkpoint,
     sentences_of_gap,
+    write_checkpoint,
 )
-from sluice.maintenance.continued_checkpoint import plan_checkpoint, write_checkpoint
 from sluice.maintenance.reading_position import ReadingPosition, SourcePosition, observe_reading_position
 from sluice.maintenance.source_moves import (
     SourceMove,

@@ -17,7 +17,7 @@ from sluice.ledger.maintenance_runs import (
 )
 from sluice.maintenance.layout_probe import figure_sentences
 from sluice.maintenance.maintenance_plan import MaintenancePlan
-from sluice.maintenance.reader_costs import ReaderCost
+from sluice.maintenance.pin_plan import ReaderCost
 from sluice.maintenance.row_retention import OLD_ROWS
 from sluice.maintenance.step_decision import StepAction, StepDecision
 from sluice.messages.durations import in_words

@@ -1,7 +1,8 @@
-"""What is decided about one step of a table's maintenance. Pure."""
+"""What is decided about one step of a table's maintenance, and what its attempts have done."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -15,6 +16,35 @@ SECONDS_OF_A_FILE, SECONDS_OF_A_MEBIBYTE = 0.01, 0.1
 SPARK_SECONDS, SPARK_SECONDS_OF_A_MEBIBYTE = 15.0, 0.05
 """What a rewrite costs, roughly, for the order among tables alone; measured by `benchmarks.binpack_time`. Spark's first
 seconds are those of a step in an application that may have to start."""
+
+
+@dataclass(slots=True, kw_only=True)
+class StepProgress:
+    """What the attempts of a step have done. Each call of Spark is a commit by itself: one that was made stays, and so
+    does the removal of references before an expiry.
+
+    left: the calls of a compaction that no attempt has made yet. made: how many were made, with their `figures`.
+    kept_deletes: why delete files that hide nothing stay, for a sentence.
+    references: the tags and branches that are gone.
+    """
+
+    left: list[RewriteCall]
+    figures: Counter[str] = field(default_factory=Counter)
+    made: int = 0
+    kept_deletes: str = ""
+    references: tuple[str, ...] = ()
+
+    @property
+    def share(self) -> str:
+        """How much of a compaction was made, for a sentence; empty for a single call. One that finds nothing commits
+        nothing."""
+        calls = self.made + len(self.left)
+        return f"; {self.made} of {calls} parts were made" if calls > 1 else ""
+
+    @property
+    def result(self) -> Mapping[str, Any]:
+        """What was committed, for the record."""
+        return {**self.figures, **({"removed_references": list(self.references)} if self.references else {})}
 
 
 class StepAction(StrEnum):

@@ -20,8 +20,8 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import UnpublishableError, UsageError
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.refreshes import OPEN_STATES, RefreshObservation, begin_swap, newest_refresh, record_swap
-from sluice.maintenance.pin_commit import commit_pins
 from sluice.maintenance.pin_plan import plan_own_pins
+from sluice.maintenance.position_pins import commit_pins
 from sluice.maintenance.table_readers import observe_stream_inputs, streamed_tables
 from sluice.operations import require_no_fewer
 from sluice.publication.chain import MarkPosition

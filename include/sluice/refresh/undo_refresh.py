@@ -26,7 +26,7 @@ from sluice.ledger.refreshes import (
     newest_refresh,
     record_taken_back,
 )
-from sluice.maintenance.pin_commit import commit_pins
+from sluice.maintenance.position_pins import commit_pins
 from sluice.operations import OperationPlan, OperationVerb, Stake, steps_of
 from sluice.publication.chain import MarkPosition
 from sluice.publication.command_runs import CommandMode, run_of_command
