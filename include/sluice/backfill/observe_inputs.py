@@ -16,9 +16,13 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from sluice.backfill.backfill_plan import PublishedBatch
 from sluice.backfill.intervals import Interval
-from sluice.backfill.old_input_rows import without_old_rows
-from sluice.backfill.read_bounds import FilesBound, InputBound, TableBound, TopicBound
-from sluice.backfill.rejected_input import without_rejected
+from sluice.backfill.old_input_rows import without_old_rows, without_rejected
+from sluice.backfill.read_bounds import (
+    FilesBound,
+    InputBound,
+    TableBound,
+    TopicBound,
+)
 from sluice.backfill.topic_bounds import bound_of_topics
 from sluice.checkpoints.checkpoint_files import open_checkpoint_files
 from sluice.checkpoints.checkpoint_layout import FileObservation

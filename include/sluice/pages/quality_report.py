@@ -11,8 +11,8 @@ from sluice.ledger.quality_checks import QualityObservation
 from sluice.pages.page_words import ShownTone, count_text, duration_text
 from sluice.pages.svg_charts import Chart, coloured_lines, newest_of, top_of
 from sluice.pages.table_lines import TableLine
-from sluice.quality.judged_rules import JudgedRule
 from sluice.quality.rule_results import (
+    JudgedRule,
     RuleFinding,
     RuleHistory,
     TableReport,

@@ -18,7 +18,7 @@ from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.quality_checks import UNSUCCESSFUL_VERDICTS, QualityVerdict
 from sluice.pages.page_words import ShownTone
 from sluice.pages.table_looks import TableLook
-from sluice.quality.judged_rules import TableRules, judged_rules, writers_of
+from sluice.quality.rule_results import TableRules, judged_rules, writers_of
 
 QUARANTINE_NAMESPACE = "quarantine."
 """How the names of the tables of rejected rows begin."""

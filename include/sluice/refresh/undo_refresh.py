@@ -35,8 +35,7 @@ from sluice.publication.mark_moves import take_over
 from sluice.publication.repair import with_raised_token
 from sluice.publication.staged_batch import StagedOutput
 from sluice.refresh.observe_refresh import refreshed_output
-from sluice.refresh.old_content import CopyOfFile, copy_files, plan_copies
-from sluice.refresh.repeated_rows import repeated_rows
+from sluice.refresh.old_content import CopyOfFile, copy_files, plan_copies, repeated_rows
 from sluice.refresh.settle_refresh import content_before, exchange_all, settle_refresh
 from sluice.refresh.shadow_stream import drop_shadow, exchanged_outputs
 from sluice.refresh.stopped_stream import stopped_stream

@@ -53,9 +53,9 @@ from sluice.messages.durations import in_words
 from sluice.processes.process_identity import ProcessState
 from sluice.supervision.class_policies import share_of, tries_of
 from sluice.supervision.restart_policy import RestartHistory, RestartVerdict, history_of, judge_restart, wait_after
-from sluice.supervision.stream_states import StreamState
 from sluice.supervision.supervision_decision import (
     StreamObservation,
+    StreamState,
     SupervisionAction,
     SupervisionDecision,
     SupervisionReason,

@@ -9,7 +9,7 @@ from sluice.ledger.desired_states import DesiredStateObservation
 from sluice.ledger.recent_rejections import RejectedSince
 from sluice.ledger.run_values import DesiredState
 from sluice.ledger.stream_records import StreamRecords
-from sluice.supervision.stream_states import DOES_WELL, StreamState, StreamVerdict
+from sluice.supervision.supervision_decision import DOES_WELL, StreamState, StreamVerdict
 
 STOPPED_BY_LIMIT = MAX_REJECTED
 """Who asks that a stream stops which has rejected too many rows, where the ledger names a person otherwise."""

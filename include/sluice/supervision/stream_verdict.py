@@ -24,8 +24,13 @@ from sluice.supervision.increment_due import OverdueIncrement, find_overdue
 from sluice.supervision.orphaned_runs import OrphanedRun
 from sluice.supervision.progress_decision import ProgressJudgement, ProgressState, judge_known
 from sluice.supervision.row_verdicts import with_rows
-from sluice.supervision.stream_states import StreamState, StreamVerdict
-from sluice.supervision.supervision_decision import StreamObservation, SupervisionDecision, SupervisionReason
+from sluice.supervision.supervision_decision import (
+    StreamObservation,
+    StreamState,
+    StreamVerdict,
+    SupervisionDecision,
+    SupervisionReason,
+)
 from sluice.supervision.time_limits import AHEAD_AT_MOST, HEARD_WITHIN
 
 __all__ = [

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.unit.backfill.test_source_bounds import offset, table_of
 
-from sluice.backfill.generation_progress import are_topics_behind, is_table_behind
+from sluice.backfill.backfill_plan import are_topics_behind, is_table_behind
 
 
 @pytest.mark.parametrize(
