@@ -9,9 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from sluice.cli.cli_context import open_cli_context, person
-from sluice.cli.operation import may_act, print_done
 from sluice.cli.stream_verbs import lines_of_start
-from sluice.cli.terminal import AsJson, DryRun, StreamName, TableName, Yes
+from sluice.cli.terminal import AsJson, DryRun, StreamName, TableName, Yes, may_act, print_done
 from sluice.errors import UsageError
 from sluice.launching.job_output import json_value
 from sluice.maintenance.gap_continuation import continue_stream, plan_continuation

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from sluice.declarations.engine_declaration import EngineDeclaration
 from sluice.errors import LaunchError
-from sluice.setup.class_archive import ARCHIVE_NAME
 from sluice.setup.jars import is_complete, parse_lock
+from sluice.setup.java_runtime import ARCHIVE_NAME
 
 _WITHHELD = re.compile(r"_*AIRFLOW|SLUICE_LEDGER_(OWNER|DRIVER)_URL$", re.IGNORECASE)
 

@@ -1,12 +1,18 @@
-"""The data folder of a local stack, and how private files are written into it."""
+"""The data folder of a local stack: how private files are written into it, and how one command changes it at a time."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
+import signal
 import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 from sluice.errors import StackError
 from sluice.settings import project_root
@@ -23,6 +29,8 @@ _FIRST_FILES = frozenset({"lock", "bootstrap.json", "credentials.json"})
 MINIMUM_FREE_BYTES = 1024**3
 """A stack's own files take about 150 MB, the demo's data and logs a few hundred more. With less than this a service
 would stop in the middle of its work."""
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,3 +165,64 @@ def check_disk(data: Path, *, minimum_free_bytes: int = MINIMUM_FREE_BYTES) -> N
             f"the stack needs at least {minimum_free_bytes / 1024**2:.0f} MiB.",
             next_step="Free some space, or set SLUICE_DATA to a folder on another disk.",
         )
+
+
+@contextmanager
+def exclusive(folder: StackFolder) -> Iterator[None]:
+    """Hold the stack's lock. The kernel releases it when the process ends, however it ends.
+
+    Parameters
+    ----------
+    folder: the stack's folder; it exists.
+
+    Raises
+    ------
+    StackError: when another command holds it.
+    """
+    with folder.lock.open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.seek(0)
+            raise StackError(
+                f"Another `sluice stack` command (pid {file.read().strip() or 'unknown'}) is changing this stack.",
+                next_step="Wait until it ends, or stop it with Ctrl-C.",
+            ) from error
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP raise KeyboardInterrupt inside, as SIGINT does; ignore a second signal."""
+    with _handled(_interrupt):
+        yield
+
+
+@contextmanager
+def uninterruptible() -> Iterator[None]:
+    """Ignore the signals inside, so that a clean-up, whose duration is limited, is not interrupted itself."""
+    with _handled(signal.SIG_IGN):
+        yield
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    del frame
+    for other in _SIGNALS:  # the clean-up that follows takes limited time; a second Ctrl-C must not break it off
+        signal.signal(other, signal.SIG_IGN)
+    raise KeyboardInterrupt(signal.Signals(number).name)
+
+
+@contextmanager
+def _handled(handler: signal._HANDLER) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():  # only the main thread receives signals
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)

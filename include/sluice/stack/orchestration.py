@@ -22,8 +22,15 @@ from sluice.processes.living_processes import observe_processes
 from sluice.settings import project_root
 from sluice.stack.credentials import ensure_credentials
 from sluice.stack.environment import build_environment, load_environment, write_environment
-from sluice.stack.exclusive_change import exclusive, interruptible, uninterruptible
-from sluice.stack.folder import StackFolder, check_disk, stack_folder, write_private
+from sluice.stack.folder import (
+    StackFolder,
+    check_disk,
+    exclusive,
+    interruptible,
+    stack_folder,
+    uninterruptible,
+    write_private,
+)
 from sluice.stack.port_choice import choose_stack_ports, port_requests, read_ports, write_ports
 from sluice.stack.process_records import read_records, write_selection
 from sluice.stack.services import all_services, select_steps

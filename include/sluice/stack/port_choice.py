@@ -13,7 +13,7 @@ from pathlib import Path
 from sluice.errors import StackError, UsageError
 from sluice.processes.living_processes import observe_processes
 from sluice.stack.folder import StackFolder, write_private
-from sluice.stack.membership import stack_members
+from sluice.stack.process_records import stack_members
 from sluice.stack.services import all_services, all_steps
 from sluice.stack.stack_plan import Service, Step
 from sluice.stack.tcp_ports import PortRequest, holder_of, is_free, listened_by

@@ -1,16 +1,17 @@
-"""The records of a stack: which process was started for each service, and which services were asked for."""
+"""The records of a stack's processes and chosen services, and which of the observed processes belong to it."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
-from sluice.processes.living_processes import LivingProcess
+from sluice.processes.living_processes import LivingProcess, own_lineage, with_descendants
+from sluice.stack.environment import STACK_MARK
 from sluice.stack.folder import StackFolder, write_private
-from sluice.stack.stack_plan import Command
+from sluice.stack.stack_plan import Command, Service
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,3 +83,50 @@ def fingerprint(command: Command) -> str:
     """A digest of what a process is started with. When it changes, the process must be restarted."""
     content = [command.argv, str(command.working_folder), sorted(command.environment.items())]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def stack_members(
+    folder: StackFolder, *, everything: Mapping[int, LivingProcess], services: Iterable[Service]
+) -> dict[int, LivingProcess]:
+    """Every process of a stack: those with its mark in their environment, their descendants, strays of its services.
+
+    The calling process and its ancestors are left out, whatever their environment holds.
+
+    Parameters
+    ----------
+    folder: the stack.
+    everything: the machine's processes, by process id.
+    services: the services whose stray children are looked for.
+    """
+    strays = [(service.stray_name, str(folder.data / service.name)) for service in services if service.stray_name]
+    roots = [
+        process
+        for process in everything.values()
+        if process.variable(STACK_MARK) == str(folder.data) or (process.name, process.working_folder) in strays
+    ]
+    members = with_descendants(roots, everything)
+    return {pid: process for pid, process in members.items() if pid not in own_lineage(everything)}
+
+
+def service_members(
+    service: Service, record: ProcessRecord | None, *, folder: StackFolder, members: Mapping[int, LivingProcess]
+) -> dict[int, LivingProcess]:
+    """The processes of one service, also when its first process has ended: those of its session, and its strays.
+
+    A driver that the service has started lives in a session of its own. It is not a part of the service and outlives
+    it.
+
+    Parameters
+    ----------
+    service: the service.
+    record: the process that was started for it last.
+    folder: the stack.
+    members: the processes of the whole stack.
+    """
+    place = str(folder.data / service.name)
+    return {
+        pid: process
+        for pid, process in members.items()
+        if (record is not None and process.session_id == record.pid)
+        or (service.stray_name and (process.name, process.working_folder) == (service.stray_name, place))
+    }

@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from sluice.processes.deadline import wait_until
 from sluice.processes.living_processes import LivingProcess, observe_processes, with_descendants
 from sluice.stack.environment import START_MARK
-from sluice.stack.exclusive_change import exclusive, interruptible
-from sluice.stack.folder import StackFolder, stack_folder
-from sluice.stack.membership import service_members, stack_members
+from sluice.stack.folder import StackFolder, exclusive, interruptible, stack_folder
 from sluice.stack.port_choice import read_ports
-from sluice.stack.process_records import ProcessRecord, read_records, remove_record
+from sluice.stack.process_records import ProcessRecord, read_records, remove_record, service_members, stack_members
 from sluice.stack.service_processes import StopRule, end_processes
 from sluice.stack.services import all_services
 from sluice.stack.stack_plan import Service

@@ -18,8 +18,7 @@ from sluice.ledger.events import Actor, Event, EventAction
 from sluice.ledger.progress_samples import ProgressSample, record_progress_sample
 from sluice.ledger.runs import ask_to_end
 from sluice.ledger.stream_records import StreamRecords
-from sluice.processes.deadline import Deadline
-from sluice.processes.worker_threads import run_each
+from sluice.processes.deadline import Deadline, run_each
 from sluice.sources.source_heads import SourceHeads
 from sluice.supervision.progress_decision import (
     BECAUSE_LATE,

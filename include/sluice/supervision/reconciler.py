@@ -37,8 +37,7 @@ from sluice.ledger.run_values import DesiredState
 from sluice.ledger.runs import newest_runs
 from sluice.ledger.stream_records import StreamRecords
 from sluice.ledger.stream_troubles import all_troubles, clear_trouble, record_report, record_trouble
-from sluice.processes.deadline import Deadline
-from sluice.processes.worker_threads import NotDone, run_each
+from sluice.processes.deadline import Deadline, NotDone, run_each
 from sluice.supervision.alerts import (
     Alert,
     clock_alerts,

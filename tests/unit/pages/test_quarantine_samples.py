@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from sluice.declarations.stream_declaration import StreamDeclaration
-from sluice.pages.quarantine_samples import LONGEST_REASON, LONGEST_VALUE, QuarantineSample, sample_of
-from sluice.pages.record_masks import record_masks_of
+from sluice.pages.quarantine_page import LONGEST_REASON, LONGEST_VALUE, QuarantineSample, record_masks_of, sample_of
 from sluice.record_values.rejection import Rejection, RejectionKind, lacking, mismatch, rejection_row
 
 LACKING = lacking(["id"])

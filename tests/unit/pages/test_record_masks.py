@@ -10,7 +10,7 @@ from tests.unit.pages.test_quarantine_samples import declared
 
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.loaded_declarations import LoadedTable
-from sluice.pages.record_masks import record_masks_of
+from sluice.pages.quarantine_page import record_masks_of
 
 TABLE = """\
 table: bronze.records

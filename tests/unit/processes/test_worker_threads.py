@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from sluice.processes.deadline import Deadline
-from sluice.processes.worker_threads import NotDone, run_each
+from sluice.processes.deadline import Deadline, NotDone, run_each
 
 
 def test_steps_that_hang_leave_their_places_to_others() -> None:

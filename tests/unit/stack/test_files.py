@@ -14,8 +14,7 @@ from rich.console import Console
 
 from sluice.errors import StackError
 from sluice.processes.deadline import wait_until
-from sluice.stack.exclusive_change import exclusive
-from sluice.stack.folder import StackFolder, check_disk, stack_folder, write_private
+from sluice.stack.folder import StackFolder, check_disk, exclusive, stack_folder, write_private
 from sluice.stack.process_records import (
     ProcessRecord,
     fingerprint,

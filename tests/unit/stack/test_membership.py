@@ -10,8 +10,7 @@ from pathlib import Path
 from sluice.processes.living_processes import LivingProcess, with_descendants
 from sluice.stack.environment import STACK_MARK
 from sluice.stack.folder import StackFolder
-from sluice.stack.membership import service_members, stack_members
-from sluice.stack.process_records import ProcessRecord
+from sluice.stack.process_records import ProcessRecord, service_members, stack_members
 from sluice.stack.services import all_services
 
 FOLDER = StackFolder(Path("/data"))

@@ -27,14 +27,6 @@ from uuid import UUID
 
 from sluice.errors import ClusterError, LaunchError, LedgerError, SettingsError
 from sluice.failures.classification import failure_of_exit
-from sluice.launching.cluster.cluster_application import (
-    ApplicationObservation,
-    ApplicationState,
-    ApplicationTag,
-    DriverTag,
-    WorkTag,
-    tag_in,
-)
 from sluice.launching.cluster.submission import (
     SUBMITTED_WITHIN_SECONDS,
     Submission,
@@ -44,7 +36,16 @@ from sluice.launching.cluster.submission import (
     private_properties,
 )
 from sluice.launching.cluster.yarn import YarnCluster, yarn_conf
-from sluice.launching.launcher_port import Cluster, LaunchRequest
+from sluice.launching.launcher_port import (
+    ApplicationObservation,
+    ApplicationState,
+    ApplicationTag,
+    Cluster,
+    DriverTag,
+    LaunchRequest,
+    WorkTag,
+    tag_in,
+)
 from sluice.launching.spark_submit import SparkConnection
 from sluice.ledger.applications import bind_application, end_application
 from sluice.ledger.connection import Ledger

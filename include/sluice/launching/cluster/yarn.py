@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urlsplit
 
 from sluice.errors import ClusterError
-from sluice.launching.cluster.cluster_application import ApplicationObservation, ApplicationState, ApplicationTag
+from sluice.launching.launcher_port import ApplicationObservation, ApplicationState, ApplicationTag
 from sluice.settings import SETTINGS_FILE
 
 if TYPE_CHECKING:
