@@ -23,7 +23,7 @@ DECISION_MODULES = (
     "sluice.supervision.decide_supervision",
     "sluice.supervision.progress_decision",
     "sluice.supervision.reset_effects",
-    "sluice.supervision.class_policies",
+    "sluice.supervision.time_limits",
     "sluice.supervision.columns_watch",
     "sluice.supervision.compared_weeks",
     "sluice.supervision.replacements",

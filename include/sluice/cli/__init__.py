@@ -2,8 +2,7 @@
 
 | module | purpose |
 |---|---|
-| `app` | the root: its families of commands, exit codes, error messages |
-| `families` | the list of the families; imports the module of a command when it is called |
+| `app` | the root: its families of commands, whose modules are imported when called; exit codes, error messages |
 | `cli_context` | the settings, declarations, ledger, launchers and queue that commands work with |
 | `terminal` | options that several commands share, what they print alike, and the question for consent to a plan |
 | `<family>_verbs`, `validate`, `preview`, `demo` | one module for each family, or for a command without a family |

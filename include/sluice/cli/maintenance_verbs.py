@@ -30,9 +30,8 @@ from sluice.declarations.maintenance_declaration import RetentionDeclaration
 from sluice.declarations.quarantine_table import all_tables
 from sluice.errors import UsageError
 from sluice.launching.job_output import json_value
-from sluice.layout.known_filters import known_filters
 from sluice.layout.layout_advice import advice_document, advice_sentences, advise_layout
-from sluice.layout.pruning import read_data_files, table_filter
+from sluice.layout.pruning import known_filters, read_data_files, table_filter
 from sluice.ledger.connection import database_time, open_ledger
 from sluice.ledger.events import Actor, EventAction, record_event
 from sluice.ledger.maintenance_runs import MaintenanceObservation, newest_maintenance, recent_maintenance

@@ -85,7 +85,7 @@ def _table_changes(
     ------
     SettingsError: when no deployment is configured. LakehouseError: when its catalog does not answer.
     """
-    from sluice.layout.known_filters import declared_filters  # slow to import, for every other check
+    from sluice.layout.pruning import declared_filters  # slow to import, for every other check
     from sluice.tables.catalog import open_catalog
     from sluice.tables.change_plan import plan_table_changes
     from sluice.tables.declared_tables import load_table

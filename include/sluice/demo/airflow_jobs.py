@@ -16,8 +16,8 @@ from sluice.demo.airflow_api import (
     DagRunObservation,
 )
 from sluice.demo.demo_progress import STREAMS, DemoStep, StepLog
+from sluice.demo.flights_data import drop_weather, open_landing_folder
 from sluice.demo.local_platform import LocalPlatform
-from sluice.demo.weather_files import drop_weather, open_landing_folder
 from sluice.errors import DemonstrationError
 from sluice.ledger.batches import PublicationKey
 from sluice.ledger.held_batches import HeldBatch, HeldDecision, find_held

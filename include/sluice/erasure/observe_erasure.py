@@ -14,11 +14,12 @@ from sluice.declarations.source_declarations import IcebergSource, SnapshotStart
 from sluice.declarations.table_lookups import lookups_of
 from sluice.erasure.blocking_writers import is_refreshed, refusals_of_writers, require_no_driver
 from sluice.erasure.cut_history import live_files, staged_snapshots
-from sluice.erasure.dropped_staging import DroppedStaging, dropped_staging
 from sluice.erasure.erasure_plan import ErasedReader, ErasureSeen, MeantFile, Place
 from sluice.erasure.file_columns import key_of
 from sluice.erasure.judged_metadata import (
+    DroppedStaging,
     JudgedMetadata,
+    dropped_staging,
     judge_metadata,
     needed_of_unread,
     referring_tables,

@@ -27,8 +27,14 @@ from sluice.maintenance.position_pins import commit_pins, remove_references
 from sluice.maintenance.rewrite_calls import after_conflict
 from sluice.maintenance.row_retention import AGREED, ARRIVED_BEFORE, BEFORE, COLUMN, READ_UP_TO
 from sluice.maintenance.statistics_plan import NewRefusalsError, compute_statistics
-from sluice.maintenance.step_decision import RewriteCall, StepAction, StepDecision, StepProgress, StepReason
-from sluice.maintenance.table_procedures import TableProcedures
+from sluice.maintenance.step_decision import (
+    RewriteCall,
+    StepAction,
+    StepDecision,
+    StepProgress,
+    StepReason,
+    TableProcedures,
+)
 from sluice.publication.crash_points import Reached, unnoticed
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.tables.catalog import catalog_refusals

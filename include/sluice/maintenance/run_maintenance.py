@@ -45,8 +45,7 @@ from sluice.maintenance.maintenance_records import maintenance_record, note_sent
 from sluice.maintenance.maintenance_steps import TableMaintainer
 from sluice.maintenance.orphan_plan import sentences_of
 from sluice.maintenance.orphan_removal import OrphanRemoval
-from sluice.maintenance.step_decision import StepDecision, StepReason
-from sluice.maintenance.table_procedures import TableProcedures
+from sluice.maintenance.step_decision import StepDecision, StepReason, TableProcedures
 from sluice.publication.expired_rejections import remove_expired
 from sluice.publication.mark_moves import settle_merges_of_table
 from sluice.settings import Settings

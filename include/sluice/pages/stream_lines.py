@@ -19,7 +19,7 @@ from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.run_values import DriverExit
 from sluice.ledger.runs import newest_runs
 from sluice.ledger.stream_figures import StreamFigures, lag_history, read_figures
-from sluice.pages.page_words import ShownTone
+from sluice.pages.page_figures import ShownTone
 from sluice.processes.driver_processes import observe_process
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 from sluice.supervision.orphaned_runs import find_orphaned_runs

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.declarations.supervision_declaration import LagDeclaration
-from sluice.launching.driver_logs import open_log_of
+from sluice.launching.driver_records import open_log_of
 from sluice.ledger.batch_history import HistoryStep, StreamHistory, stream_history
 from sluice.ledger.batches import BatchObservation, recent_batches
 from sluice.ledger.checkpoint_checks import CheckpointObservation, newest_checkpoint_check
@@ -25,16 +25,19 @@ from sluice.ledger.source_schemas import SourceSchema, source_schemas
 from sluice.messages.redaction import redacted
 from sluice.pages.lineage_edges import edges_of
 from sluice.pages.lineage_graph import LineageGraph, graph_around
-from sluice.pages.page_words import count_text, duration_text, rate_text, size_text
-from sluice.pages.svg_charts import (
+from sluice.pages.page_figures import (
     COLOURS,
     HEIGHT,
     WIDTH,
     Chart,
     ChartLine,
     coloured_lines,
+    count_text,
+    duration_text,
     most_of,
     newest_of,
+    rate_text,
+    size_text,
     stacked_paths,
     top_of,
 )

@@ -16,7 +16,7 @@ from sluice.ledger.all_tables import KnownTable, find_tables
 from sluice.ledger.batch_rules import RuleResult, rule_results_of_tables
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.quality_checks import UNSUCCESSFUL_VERDICTS, QualityVerdict
-from sluice.pages.page_words import ShownTone
+from sluice.pages.page_figures import ShownTone
 from sluice.pages.table_looks import TableLook
 from sluice.quality.rule_results import TableRules, judged_rules, writers_of
 

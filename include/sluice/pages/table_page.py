@@ -24,8 +24,16 @@ from sluice.ledger.maintenance_runs import (
     StepOutcome,
     recent_maintenance,
 )
-from sluice.pages.page_words import count_text, duration_text
-from sluice.pages.svg_charts import Chart, SizeBar, bars_of, coloured_lines, newest_of, top_of
+from sluice.pages.page_figures import (
+    Chart,
+    SizeBar,
+    bars_of,
+    coloured_lines,
+    count_text,
+    duration_text,
+    newest_of,
+    top_of,
+)
 from sluice.pages.table_lines import TableLine, debt_of
 from sluice.pages.table_looks import LookedColumn, TableLook
 from sluice.settings import CatalogSettings

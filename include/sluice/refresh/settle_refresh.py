@@ -34,9 +34,8 @@ from sluice.publication.file_preparation import fit_files, read_files, write_fil
 from sluice.publication.marks import read_mark
 from sluice.publication.publish_batches import live_files
 from sluice.publication.resolved_rejections import RejectedAt, Resolution, known_as
-from sluice.refresh.old_content import plan_copies
 from sluice.refresh.shadow_stream import Exchanged, exchanged_outputs
-from sluice.refresh.swap_content import NewContent, rows_at, swap_content, swap_key
+from sluice.refresh.swap_content import NewContent, plan_copies, rows_at, swap_content, swap_key
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.declared_tables import require_table
 

@@ -35,10 +35,10 @@ from sluice.publication.mark_moves import take_over
 from sluice.publication.repair import with_raised_token
 from sluice.publication.staged_batch import StagedOutput
 from sluice.refresh.observe_refresh import refreshed_output
-from sluice.refresh.old_content import CopyOfFile, copy_files, plan_copies, repeated_rows
 from sluice.refresh.settle_refresh import content_before, exchange_all, settle_refresh
 from sluice.refresh.shadow_stream import drop_shadow, exchanged_outputs
-from sluice.refresh.stopped_stream import stopped_stream
+from sluice.refresh.swap_content import CopyOfFile, copy_files, plan_copies, repeated_rows
+from sluice.refresh.swap_shadow import stopped_stream
 from sluice.supervision.supervision_events import command_event
 from sluice.tables.declared_tables import require_table
 

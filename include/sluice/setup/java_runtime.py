@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sluice.errors import PrerequisiteError
-from sluice.setup.command_runner import CommandResult, CommandRunner
-from sluice.setup.setup_progress import Progress
+from sluice.setup.command_runner import CommandResult, CommandRunner, Progress
 
 OLDEST_JAVA = 17
 """Spark 4 and Kafka 4 are compiled for it."""

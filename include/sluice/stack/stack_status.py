@@ -19,10 +19,9 @@ from sluice.processes.living_processes import LivingProcess, observe_processes
 from sluice.stack.credentials import read_credentials
 from sluice.stack.environment import load_environment
 from sluice.stack.folder import stack_folder
-from sluice.stack.port_choice import read_ports
-from sluice.stack.process_records import ProcessRecord, read_records, read_selection, stack_members
 from sluice.stack.services import all_services
 from sluice.stack.stack_plan import Health, Service, StackPlan
+from sluice.stack.stack_records import ProcessRecord, read_ports, read_records, read_selection, stack_members
 from sluice.stack.tools import tools_of
 
 _TAIL_BYTES = 64 * 1024

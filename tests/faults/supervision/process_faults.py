@@ -23,7 +23,7 @@ from sluice.processes.driver_processes import observe_process
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 from sluice.stack.folder import stack_folder
 from sluice.stack.orchestration import up
-from sluice.stack.process_records import read_records
+from sluice.stack.stack_records import read_records
 from sluice.stack.stack_status import SilentDisplay, observe_stack
 
 LONGEST_MOMENT_SECONDS = 8.0

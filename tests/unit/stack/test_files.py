@@ -15,7 +15,8 @@ from rich.console import Console
 from sluice.errors import StackError
 from sluice.processes.deadline import wait_until
 from sluice.stack.folder import StackFolder, check_disk, exclusive, stack_folder, write_private
-from sluice.stack.process_records import (
+from sluice.stack.stack_plan import Command
+from sluice.stack.stack_records import (
     ProcessRecord,
     fingerprint,
     read_records,
@@ -24,9 +25,8 @@ from sluice.stack.process_records import (
     write_record,
     write_selection,
 )
-from sluice.stack.service_processes import exit_code, start_process
-from sluice.stack.stack_plan import Command
 from sluice.stack.stack_status import LiveDisplay, PlainDisplay, follow_log, last_line, last_lines
+from sluice.stack.stopping import exit_code, start_process
 
 RECORD = ProcessRecord(
     service="kafka", pid=42, start_ticks=7, started_at="2026-01-02T03:04:05+00:00", fingerprint="abc"

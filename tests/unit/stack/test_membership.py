@@ -10,8 +10,8 @@ from pathlib import Path
 from sluice.processes.living_processes import LivingProcess, with_descendants
 from sluice.stack.environment import STACK_MARK
 from sluice.stack.folder import StackFolder
-from sluice.stack.process_records import ProcessRecord, service_members, stack_members
 from sluice.stack.services import all_services
+from sluice.stack.stack_records import ProcessRecord, service_members, stack_members
 
 FOLDER = StackFolder(Path("/data"))
 SERVICES = all_services()

@@ -8,8 +8,8 @@ import socket
 import pytest
 
 from sluice.errors import StackError, UsageError
-from sluice.stack.port_choice import ChosenPorts, choose_ports, requested_ports
-from sluice.stack.tcp_ports import GRPC_OFFSET, HeldPorts, PortRequest, holder_of, is_free, listened_by
+from sluice.stack.stack_plan import GRPC_OFFSET, HeldPorts, PortRequest, holder_of, is_free, listened_by
+from sluice.stack.stack_records import ChosenPorts, choose_ports, requested_ports
 
 UI = PortRequest(name="ui", variable="SLUICE_UI_PORT", preferred=8080)
 STORE = PortRequest(name="store", variable="SLUICE_STORE_PORT", has_grpc=True)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sluice.errors import LaunchError
-from sluice.launching.driver_logs import open_log
+from sluice.launching.driver_records import open_log
 from sluice.launching.launch_settings import job_environment
 from sluice.launching.spark_submit import SparkConnection, find_spark_submit
 

@@ -31,8 +31,17 @@ from sluice.stack.environment import (
     SUPERVISION_POOL_SLOTS,
 )
 from sluice.stack.folder import write_private
-from sluice.stack.stack_plan import HEALTHY, Command, Health, Preparation, RunTool, Service, StackPlan
-from sluice.stack.tcp_ports import LOOPBACK, PortRequest
+from sluice.stack.stack_plan import (
+    HEALTHY,
+    LOOPBACK,
+    Command,
+    Health,
+    PortRequest,
+    Preparation,
+    RunTool,
+    Service,
+    StackPlan,
+)
 
 _OLDEST_HEARTBEAT = timedelta(seconds=30)
 """Airflow's own threshold for the health of its jobs, `[scheduler] scheduler_health_check_threshold`."""
