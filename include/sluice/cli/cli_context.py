@@ -17,11 +17,11 @@ from sluice.cli.terminal import UNHEALTHY_EXIT_CODE
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.loaded_declarations import Declarations
 from sluice.errors import ERROR_CLASSES, SluiceError, UnhealthyError
-from sluice.launching.cluster.cluster_launcher import ClusterLauncher, cluster_launcher
-from sluice.launching.cluster.submission import submit_by_program
+from sluice.launching.cluster_launcher import ClusterLauncher, cluster_launcher
 from sluice.launching.job_output import FAILURE_MARK, last_after
 from sluice.launching.launchers import LauncherByConnection, LocalLauncher
 from sluice.launching.spark_submit import DEFAULT_CONNECTION, connection_in, driver_request
+from sluice.launching.submission import submit_by_program
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.runs import newest_run
 from sluice.ledger.work_items import ask

@@ -27,15 +27,6 @@ from uuid import UUID
 
 from sluice.errors import ClusterError, LaunchError, LedgerError, SettingsError
 from sluice.failures.classification import failure_of_exit
-from sluice.launching.cluster.submission import (
-    SUBMITTED_WITHIN_SECONDS,
-    Submission,
-    Submit,
-    driver_environment,
-    private_file,
-    private_properties,
-)
-from sluice.launching.cluster.yarn import YarnCluster, yarn_conf
 from sluice.launching.launcher_port import (
     ApplicationObservation,
     ApplicationState,
@@ -47,6 +38,15 @@ from sluice.launching.launcher_port import (
     tag_in,
 )
 from sluice.launching.spark_submit import SparkConnection
+from sluice.launching.submission import (
+    SUBMITTED_WITHIN_SECONDS,
+    Submission,
+    Submit,
+    driver_environment,
+    private_file,
+    private_properties,
+)
+from sluice.launching.yarn import YarnCluster, yarn_conf
 from sluice.ledger.applications import bind_application, end_application
 from sluice.ledger.connection import Ledger
 from sluice.ledger.run_values import DriverExit, RunState
