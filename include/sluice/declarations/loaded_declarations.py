@@ -15,7 +15,7 @@ from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.declarations.yaml_document import Document, KeyPath
 from sluice.errors import DeclarationError, SluiceError, UsageError
-from sluice.messages.location import Location
+from sluice.messages.plain_text import Location
 
 STREAM_SUFFIX = ".stream.yaml"
 TABLE_SUFFIX = ".table.yaml"

@@ -26,8 +26,7 @@ from yaml.events import (
 )
 
 from sluice.errors import DeclarationError
-from sluice.messages.location import Location
-from sluice.messages.plain_text import one_line, unshowable_character
+from sluice.messages.plain_text import Location, one_line, unshowable_character
 
 KeyPath: TypeAlias = tuple[str | int, ...]
 """The way from the top of a document to a value: keys of mappings and indices of lists."""

@@ -42,10 +42,9 @@ from sluice.ledger.runs import live_streams
 from sluice.ledger.table_writers import LONGEST_WRITE
 from sluice.maintenance.maintained_tables import named_pins, named_tags, unreadable_streams
 from sluice.maintenance.needed_files import OtherTable, other_tables, was_set_back
-from sluice.maintenance.observed_retention import outdated_runs
 from sluice.maintenance.pin_plan import Knowledge
 from sluice.maintenance.row_retention import stands_at
-from sluice.maintenance.table_readers import observe_readers, streamed_tables
+from sluice.maintenance.table_readers import observe_readers, outdated_runs, streamed_tables
 from sluice.operations import Refusal
 from sluice.settings import Settings
 from sluice.stored_keys import STAGING_TARGET

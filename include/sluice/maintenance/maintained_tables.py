@@ -46,7 +46,6 @@ from sluice.ledger.refreshes import kept_shadows
 from sluice.ledger.runs import live_streams
 from sluice.maintenance.compaction_plan import small_file_bytes
 from sluice.maintenance.maintenance_plan import MaintenancePlan, expiry_of, plan_maintenance, put_off
-from sluice.maintenance.observed_retention import observe_retention, outdated_runs
 from sluice.maintenance.pin_plan import (
     Pin,
     PinKind,
@@ -68,7 +67,7 @@ from sluice.maintenance.retention_plan import (
 )
 from sluice.maintenance.row_retention import removal_notes
 from sluice.maintenance.step_decision import StepReason
-from sluice.maintenance.table_readers import observe_direct_writers, observe_readers
+from sluice.maintenance.table_readers import observe_direct_writers, observe_readers, observe_retention, outdated_runs
 from sluice.settings import Settings
 from sluice.supervision.progress_watch import writers_that_defer
 from sluice.tables.inspection import observe_table

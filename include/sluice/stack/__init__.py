@@ -6,7 +6,7 @@
 | `starting` | the steps of one `up` |
 | `stack_plan` | what is decided before anything starts: the plan, its ports, and the two kinds of steps |
 | `services/` | the steps of each service |
-| `folder`, `credentials`, `compose_secrets` | the data folder, changed by one command at a time; the secrets in it |
+| `folder`, `compose_secrets` | the data folder, changed by one command at a time; the secrets in it |
 | `tools` | the programs |
 | `environment`, `surroundings` | the settings of everything that runs in the stack; what a person brings to it |
 | `stack_records` | the ports and processes of a stack, and which processes belong to a service |

@@ -39,8 +39,7 @@ from sluice.processes.deadline import wait_until
 from sluice.processes.process_identity import ProcessState
 from sluice.sources.source_heads import SourceHeads
 from sluice.supervision.decide_supervision import decide, with_room
-from sluice.supervision.replacements import BECAUSE_CHANGED
-from sluice.supervision.restart_policy import runs_that_count
+from sluice.supervision.restart_policy import BECAUSE_CHANGED, runs_that_count
 from sluice.supervision.supervision_decision import (
     StreamObservation,
     SupervisionAction,

@@ -9,8 +9,7 @@ from dataclasses import astuple, fields
 import pytest
 
 from sluice.errors import StackError
-from sluice.stack.credentials import Credentials, ensure_credentials, generate_credentials, read_credentials
-from sluice.stack.folder import StackFolder
+from sluice.stack.folder import Credentials, StackFolder, ensure_credentials, generate_credentials, read_credentials
 
 
 def test_no_two_secrets_are_equal_and_none_is_short() -> None:
