@@ -260,18 +260,17 @@ def remove_driver_logs(
     return _remove(_written_before(folder, "*/*", before=before), kept=kept, dry_run=dry_run)
 
 
-def remove_task_logs(folder: Path, *, before: datetime, dags: Collection[str], dry_run: bool = False) -> int:
+def remove_task_logs(folder: Path, *, before: datetime, dags: Collection[str]) -> int:
     """Remove the logs of Airflow's tasks on this host that were last written before a time, and folders left empty.
 
     Parameters
     ----------
     folder: Airflow's `[logging] base_log_folder`, which has a folder `dag_id=…` for each DAG.
     dags: whose logs are meant. A task of a continuous stream may be deferred for months; its log is not.
-    dry_run: only count.
 
     Returns
     -------
-    How many files were removed, or would be.
+    How many files were removed.
     """
     folders = {f"dag_id={dag}" for dag in dags}
     old = [
@@ -279,7 +278,7 @@ def remove_task_logs(folder: Path, *, before: datetime, dags: Collection[str], d
         for file in _written_before(folder, "dag_id=*/**/*", before=before)
         if file.relative_to(folder).parts[0] in folders
     ]
-    removed = _remove(old, kept=(), dry_run=dry_run)
+    removed = _remove(old, kept=(), dry_run=False)
     for place in sorted({parent for file in old for parent in file.parents}, reverse=True):
         if place.is_relative_to(folder) and place != folder:
             with contextlib.suppress(OSError):  # it is not empty

@@ -35,16 +35,11 @@ def request_json(
     url: str,
     *,
     body: object = None,
-    tls: ssl.SSLContext | None = None,
     timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
 ) -> dict[str, Any]:
     """Send a request, and return the JSON object of the response.
 
     Redirects are not followed: a standby ResourceManager redirects to the active one, and the caller knows both.
-
-    Parameters
-    ----------
-    tls: which certificates are trusted; unset: those of the machine.
 
     Raises
     ------
@@ -53,7 +48,7 @@ def request_json(
     import httpx  # takes longer to import than the rest of a command, which mostly has no cluster
 
     place = _place(url)
-    verify = (tls or ssl.create_default_context()) if url.startswith("https:") else False
+    verify = ssl.create_default_context() if url.startswith("https:") else False
     try:
         response = httpx.request(
             method,

@@ -38,10 +38,8 @@ from sluice.ledger.refreshes import RefreshObservation
 from sluice.operations import Refusal, RefusalReason
 from sluice.publication.chain import MarkPosition, refuse_stale_token
 from sluice.publication.checked_commit import (
-    DEFAULT_POLICY,
     HeadTag,
     NothingToCommit,
-    RacePolicy,
     TableChange,
     commit_checked,
     snapshot_of,
@@ -144,9 +142,7 @@ def swap_key(refresh: RefreshObservation) -> str:
     return f"{refresh.stream}/refresh/{refresh.label}"
 
 
-def swap_content(
-    catalog: Catalog, content: NewContent, *, reached: Reached = unnoticed, policy: RacePolicy = DEFAULT_POLICY
-) -> int:
+def swap_content(catalog: Catalog, content: NewContent, *, reached: Reached = unnoticed) -> int:
     """Exchange the content, unless the mark is in the new generation already.
 
     Parameters
@@ -191,7 +187,7 @@ def swap_content(
 
     what = f"{content.key} into {output.target}"
     committer = PyIcebergCommitter(catalog)
-    landed = commit_checked(committer, output.target, plan, what=what, reached=reached, policy=policy)
+    landed = commit_checked(committer, output.target, plan, what=what, reached=reached)
     return snapshot_of(landed, what=what)
 
 

@@ -234,9 +234,7 @@ def _refuse_staged(catalog: Catalog, output: StagedOutput) -> None:
 
 
 @contextmanager
-def stopped_stream(
-    ledger: Ledger, stream: str, *, requested_by: str, what: str, seconds: float = STOPPED_WITHIN_SECONDS
-) -> Iterator[RunObservation]:
+def stopped_stream(ledger: Ledger, stream: str, *, requested_by: str, what: str) -> Iterator[RunObservation]:
     """End the live run of a stream after its batch, and hold its lease while the block runs. Its desired state stays,
     so that whoever supervises it starts it again afterwards, also when this process dies.
 
@@ -253,12 +251,11 @@ def stopped_stream(
     RunAlreadyLiveError: when the live run does not end in time.
     """
     with ExitStack() as held:
-        yield _take_place(ledger, stream, held, requested_by=requested_by, what=what, deadline=Deadline.after(seconds))
+        yield _take_place(ledger, stream, held, requested_by=requested_by, what=what)
 
 
-def _take_place(
-    ledger: Ledger, stream: str, held: ExitStack, *, requested_by: str, what: str, deadline: Deadline
-) -> RunObservation:
+def _take_place(ledger: Ledger, stream: str, held: ExitStack, *, requested_by: str, what: str) -> RunObservation:
+    deadline = Deadline.after(STOPPED_WITHIN_SECONDS)
     while True:
         live = newest_run(ledger, stream)
         if live is not None and live.is_live:
