@@ -1,6 +1,6 @@
 """Observes how far each input of a stream can be read for a backfill, so that it sees exactly what the stream had read.
 
-A table is read at a snapshot, files by the log of the checkpoint, topics by their offsets (`topic_bounds`).
+A table is read at a snapshot, files by the log of the checkpoint, topics by their offsets (`read_bounds`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from sluice.backfill.read_bounds import (
     InputBound,
     TableBound,
     TopicBound,
+    bound_of_topics,
 )
-from sluice.backfill.topic_bounds import bound_of_topics
 from sluice.checkpoints.checkpoint_files import open_checkpoint_files
 from sluice.checkpoints.checkpoint_layout import FileObservation
 from sluice.declarations.loaded_declarations import LoadedStream

@@ -14,7 +14,7 @@ from sluice.launching.job_output import json_value
 from sluice.ledger.connection import open_ledger
 from sluice.ledger.quality_checks import UNSUCCESSFUL_VERDICTS, QualityObservation, QualityVerdict, newest_checks
 from sluice.maintenance.maintained_tables import find_declaration
-from sluice.quality.data_docs import quality_sentence
+from sluice.quality.check_results import quality_sentence
 from sluice.quality.rule_results import (
     RuleHistory,
     TableReport,

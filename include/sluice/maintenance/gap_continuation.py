@@ -65,7 +65,7 @@ from sluice.sources.iceberg_positions import history_of
 from sluice.sources.input_branch import find_branch
 from sluice.sources.input_gap import InputGap, find_gap
 from sluice.sources.source_identities import Replaced, find_replaced, observe_identities
-from sluice.supervision.supervision_events import command_event
+from sluice.supervision.supervision_decision import command_event
 from sluice.tables.declared_tables import require_table
 
 _LAST_STEPS = ("Leave generation", "Open generation", "Copy its state")

@@ -58,7 +58,7 @@ from sluice.publication.command_runs import CommandMode, run_of_command
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.staging_layout import empty_staging_table
 from sluice.settings import Settings
-from sluice.supervision.supervision_events import command_event
+from sluice.supervision.supervision_decision import command_event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

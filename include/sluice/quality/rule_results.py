@@ -20,7 +20,7 @@ from sluice.declarations.table_declaration import TableDeclaration
 from sluice.ledger.batch_rules import RuleCount, RuleResult, rule_results_of_tables
 from sluice.ledger.connection import Ledger
 from sluice.ledger.quality_checks import ExpectationObservation, QualityObservation, newest_checks, recent_quality
-from sluice.quality.expectation_sentences import (
+from sluice.quality.check_results import (
     columns_of,
     expectation_sentence,
     found_words,

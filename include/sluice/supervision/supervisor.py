@@ -45,8 +45,8 @@ from sluice.supervision.supervision_decision import (
     SupervisionAction,
     SupervisionDecision,
     SupervisionReason,
+    decision_event,
 )
-from sluice.supervision.supervision_events import decision_event
 from sluice.supervision.time_limits import (
     AHEAD_AT_MOST,
     EXIT_RECORD_SECONDS,

@@ -8,7 +8,7 @@ import html
 import re
 from pathlib import Path
 
-from sluice.quality.data_docs import escaped, protect_pages, protected
+from sluice.quality.check_results import escaped, protect_pages, protected
 
 OWN = "function showAllValidations() { return 1; }"
 PAGE = (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sluice.ledger.quality_checks import ExpectationObservation
-from sluice.quality.expectation_sentences import (
+from sluice.quality.check_results import (
     SHOWN_SAMPLES,
     expectation_sentence,
     rule_words,

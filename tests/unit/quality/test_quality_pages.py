@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sluice.ledger.quality_checks import ExpectationObservation, QualityObservation, QualityVerdict
-from sluice.quality.data_docs import KEPT_CHECKS, QualityPages, quality_sentence
+from sluice.quality.check_results import KEPT_CHECKS, QualityPages, quality_sentence
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 NOT_NULL = ExpectationObservation(
