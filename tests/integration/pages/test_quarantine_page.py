@@ -17,7 +17,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from tests.fixtures.deployment import deployment_environment
-from tests.unit.pages.test_quarantine_samples import NOON, declared
+from tests.unit.pages.test_quarantine_page import NOON, declared
 
 from sluice.declarations.quarantine_table import quarantine_declaration
 from sluice.errors import LakehouseError

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sluice.declarations.load_declarations import load_declarations
+from sluice.declarations.loaded_declarations import LoadedTable
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.pages.quarantine_page import LONGEST_REASON, LONGEST_VALUE, QuarantineSample, record_masks_of, sample_of
 from sluice.record_values.rejection import Rejection, RejectionKind, lacking, mismatch, rejection_row
@@ -217,3 +220,48 @@ def test_of_several_inputs_the_position_says_which(position: str | None, source:
 def test_a_position_that_is_no_json_is_hidden_where_columns_are_masked() -> None:
     assert sample(declared(), "x", position="row of ann@x.org").position == "row of ann@x.org"
     assert sample(declared("email"), "x", position="row of ann@x.org").position == "hidden"
+
+
+TABLE = """\
+table: bronze.records
+description: records
+owner: shop
+columns:
+  - {name: value, type: binary}
+  - {name: id, type: long}
+"""
+KAFKA: dict[str, Any] = {"connection": "events", "topics": ["orders"]}
+COLUMNS = [{"name": "at", "type": "timestamptz", "unit": "seconds"}, {"name": "id", "type": "long"}]
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> dict[str, LoadedTable]:
+    """A declared table with bytes in it."""
+    (tmp_path / "bronze.records.table.yaml").write_text(TABLE)
+    return dict(load_declarations(tmp_path).tables)
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ({"kafka": KAFKA}, []),
+        ({"kafka": KAFKA | {"value": {"format": "json", "columns": COLUMNS}}}, ["at", "id"]),
+        ({"kinesis": {"connection": "records", "stream": "s"}}, []),
+        ({"iceberg": {"table": "bronze.records"}}, ["value", "id"]),
+        ({"iceberg": {"table": "bronze.unknown"}}, []),
+    ],
+    ids=["records as they come", "decoded", "Kinesis", "a table", "a table without a declaration"],
+)
+def test_the_columns_of_an_input_are_those_that_are_declared(
+    tables: dict[str, LoadedTable], source: dict[str, Any], names: list[str]
+) -> None:
+    masks = record_masks_of(declared("email", rows=source), tables)
+
+    assert masks is not None
+    assert masks.masked == ("email",)
+    assert [name for name, _ in masks.columns_of("rows").fields] == names
+    assert masks.columns_of("another").fields == masks.columns_of("").fields == ()
+
+
+def test_a_stream_that_declares_no_masks_has_none(tables: dict[str, LoadedTable]) -> None:
+    assert record_masks_of(declared(rows={"iceberg": {"table": "bronze.records"}}), tables) is None
