@@ -18,9 +18,8 @@ from sluice.ledger.work_values import WorkState
 from sluice.processes.driver_processes import kill_group
 from sluice.processes.process_identity import ProcessIdentity
 from sluice.settings import Settings
-from sluice.work.await_items import await_item
 from sluice.work.requests import WorkRequest
-from sluice.work.start_application import WorkQueue, profile_for
+from sluice.work.start_application import WorkQueue, await_item, profile_for
 
 GRACE_SECONDS = 60.0
 _LOCAL = SparkConnection(master="local[2]")

@@ -25,8 +25,8 @@ from rich.table import Table
 
 from sluice.processes.living_processes import observe_processes
 from sluice.stack.folder import StackFolder
-from sluice.stack.process_records import stack_members
 from sluice.stack.services import all_services
+from sluice.stack.stack_records import stack_members
 
 GIB = 1024**3
 TEN_GB_IN_GIB = 10e9 / GIB

@@ -51,9 +51,9 @@ from sluice.maintenance.due_tables import due_tables
 from sluice.stack.environment import STACK_MARK
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import create_or_evolve_table
-from sluice.work.await_items import await_item
 from sluice.work.pools import EngineProfile
 from sluice.work.requests import MaintainTable
+from sluice.work.start_application import await_item
 
 MOST_TIMES = 1.3
 """The processor time with the idle tables, as a multiple of that without them."""

@@ -30,7 +30,8 @@ from pyiceberg.types import IntegerType, LongType, NestedField
 from rich.console import Console
 from rich.table import Table
 
-from sluice.tables.inspection import READERS, observe_table
+from sluice.tables.inspection import observe_table
+from sluice.tables.manifest_reading import READERS
 
 NAME = "bench.rows"
 PARTITIONS = 200

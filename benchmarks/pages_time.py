@@ -46,8 +46,7 @@ from sluice.pages.stream_page import load_stream_page
 from sluice.pages.table_lines import TableLine, observe_tables
 from sluice.pages.table_looks import TableLook
 from sluice.pages.table_page import load_table_page
-from sluice.quality.judged_rules import TableRules, judged_rules, writers_of
-from sluice.quality.rule_results import read_report
+from sluice.quality.rule_results import TableRules, judged_rules, read_report, writers_of
 from sluice.supervision.stream_status import observe_rows
 
 MOST_FIRST_MS = 1000.0

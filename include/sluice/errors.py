@@ -55,8 +55,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sluice.failure_reasons import FailureReason
-from sluice.messages.location import Location
-from sluice.messages.plain_text import one_line
+from sluice.messages.plain_text import Location, one_line
 from sluice.messages.redaction import redacted
 
 

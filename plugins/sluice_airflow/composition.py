@@ -12,7 +12,7 @@ from functools import partial
 
 from airflow.configuration import conf
 
-from sluice.launching.cluster.cluster_launcher import ClusterLauncher, cluster_launcher
+from sluice.launching.cluster_launcher import ClusterLauncher, cluster_launcher
 from sluice.launching.launcher_port import LaunchRequest
 from sluice.launching.launchers import LauncherByConnection, LocalLauncher
 from sluice.launching.spark_submit import SparkConnection, driver_request

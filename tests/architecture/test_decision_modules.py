@@ -9,7 +9,6 @@ from tests.architecture.source_modules import Moment, SourceModule, source_modul
 
 DECISION_MODULES = (
     "sluice.checkpoints.checkpoint_layout",
-    "sluice.checkpoints.health_decision",
     "sluice.checkpoints.compatibility",
     "sluice.checkpoints.health_decision",
     "sluice.failure_reasons",
@@ -19,19 +18,19 @@ DECISION_MODULES = (
     "sluice.operations",
     "sluice.publication.chain",
     "sluice.publication.staged_batch",
+    "sluice.supervision.columns_watch",
+    "sluice.supervision.compared_weeks",
     "sluice.supervision.decide_about_pause",
     "sluice.supervision.decide_supervision",
     "sluice.supervision.progress_decision",
     "sluice.supervision.reset_effects",
-    "sluice.supervision.class_policies",
-    "sluice.supervision.columns_watch",
-    "sluice.supervision.compared_weeks",
-    "sluice.supervision.replacements",
     "sluice.supervision.restart_policy",
     "sluice.supervision.stream_verdict",
     "sluice.supervision.supervision_decision",
+    "sluice.supervision.time_limits",
     "sluice.supervision.unusual_columns",
     "sluice.supervision.unusual_rows",
+    "sluice.supervision.verdict_causes",
     "sluice.work.choose_items",
 )
 """Every module that decides. What is not listed here observes, acts or holds values."""

@@ -12,7 +12,7 @@ SWITCHED_OFF = re.compile(
     r"GIT_SSL_NO_VERIFY|enable\.ssl\.certificate\.verification|ssl\.endpoint\.identification\.algorithm\W+\"\"|"
     r"NODE_TLS_REJECT_UNAUTHORIZED|trustServerCertificate=true|insecure-skip-tls"
 )
-IN_PLAIN_HTTP = "include/sluice/launching/cluster/yarn.py"
+IN_PLAIN_HTTP = "include/sluice/launching/yarn.py"
 """It says `verify=False` of addresses that are not `https:`, where there is nothing to verify."""
 
 

@@ -14,9 +14,8 @@ from tests.fakes.cluster import FakeCluster
 from tests.fakes.cluster_apis import YarnApi, served
 
 from sluice.errors import ClusterError
-from sluice.launching.cluster.cluster_application import ApplicationState, DriverTag, WorkTag
-from sluice.launching.cluster.yarn import YarnCluster, yarn_tags
-from sluice.launching.launcher_port import Cluster
+from sluice.launching.launcher_port import ApplicationState, Cluster, DriverTag, WorkTag
+from sluice.launching.yarn import YarnCluster, yarn_tags
 
 TAG = DriverTag(
     stream="bronze_flights",

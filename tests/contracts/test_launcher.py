@@ -13,7 +13,7 @@ from tests.fakes.launcher import FakeLauncher, reborn
 from tests.fixtures.drivers import await_condition, await_end, end_drivers
 
 from sluice.errors import LaunchError
-from sluice.launching.cluster.cluster_launcher import ClusterLauncher
+from sluice.launching.cluster_launcher import ClusterLauncher
 from sluice.launching.launcher_port import Launcher, LaunchRequest
 from sluice.launching.launchers import LocalLauncher
 from sluice.ledger import work_items

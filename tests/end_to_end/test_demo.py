@@ -34,20 +34,18 @@ from tests.fixtures.stack import CommandResult, Stack
 from tests.fixtures.supervised_streams import kill_driver
 from tests.integration.stack.traces import assert_nothing_is_left, processes_of
 
-from sluice.demo.airflow_api import AirflowAccess, open_airflow_api
-from sluice.demo.comparison import require_truth
-from sluice.demo.dag_runs import CHECKPOINT_HEALTH, DagRuns, Standstill
-from sluice.demo.demo_progress import DemoStep
+from sluice.demo.airflow_api import CHECKPOINT_HEALTH, AirflowAccess, DagRuns, Standstill, open_airflow_api
+from sluice.demo.demo_progress import GOLD, SILVER, DemoStep
 from sluice.demo.flights_topic import FlightsTopic
+from sluice.demo.lakehouse_copy import require_truth
 from sluice.demo.proof import prove
-from sluice.demo.stream_watch import GOLD, SILVER
 from sluice.errors import DemonstrationError, VerificationError
 from sluice.ledger.backfill_attempts import BackfillState, recent_attempts
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.driver_uis import find_driver_ui
 from sluice.ledger.runs import newest_run
 from sluice.settings import KafkaConnection
-from sluice.stack.credentials import AIRFLOW_USER, read_credentials
+from sluice.stack.folder import AIRFLOW_USER, read_credentials
 from sluice.tables.catalog import open_catalog
 
 pytestmark = pytest.mark.timeout(

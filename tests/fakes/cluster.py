@@ -10,8 +10,8 @@ from itertools import count
 from pathlib import Path
 
 from sluice.errors import ClusterError, LaunchError
-from sluice.launching.cluster.cluster_application import ApplicationObservation, ApplicationState, ApplicationTag
-from sluice.launching.cluster.submission import Submission
+from sluice.launching.launcher_port import ApplicationObservation, ApplicationState, ApplicationTag
+from sluice.launching.submission import Submission
 from sluice.ledger.applications import find_application
 from sluice.ledger.connection import Ledger
 from sluice.ledger.runs import find_run

@@ -14,8 +14,8 @@ from threading import Thread
 from typing import Any, Protocol
 from urllib.parse import parse_qs, urlsplit
 
-from sluice.launching.cluster.cluster_application import ApplicationState, DriverTag
-from sluice.launching.cluster.yarn import yarn_tags
+from sluice.launching.launcher_port import ApplicationState, DriverTag
+from sluice.launching.yarn import yarn_tags
 
 Answer = tuple[int, dict[str, Any]]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from sluice.errors import LakehouseError
 from sluice.maintenance.file_rewrite import CommitConflictError
-from sluice.maintenance.table_procedures import StoreRefusesError
+from sluice.maintenance.step_decision import StoreRefusesError
 from sluice.tables.table_observation import StatisticsKind
 
 

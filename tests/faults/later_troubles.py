@@ -24,7 +24,7 @@ from sluice.ledger.leases import Lease
 from sluice.ledger.migrations import LOCK_SECONDS, observe_version
 from sluice.ledger.progress_samples import SourceSample
 from sluice.ledger.runs import find_run, newest_run, recent_runs
-from sluice.supervision.replacements import BECAUSE_CHANGED
+from sluice.supervision.restart_policy import BECAUSE_CHANGED
 
 SLOW_SECONDS = 2.0
 """Until Airflow's API answers, each time."""

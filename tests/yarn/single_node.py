@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 
 from sluice.errors import ClusterError
-from sluice.launching.cluster.yarn import YarnCluster, request_json
+from sluice.launching.yarn import YarnCluster, request_json
 from sluice.settings import project_root
 from sluice.setup.jars import ivy_jar, proxy_options
 

@@ -24,9 +24,9 @@ from tests.fixtures.drivers import await_condition
 from tests.yarn.single_node import SingleNodeYarn
 
 from sluice.errors import LaunchError
-from sluice.launching.cluster.cluster_launcher import ClusterLauncher, cluster_launcher
-from sluice.launching.cluster.submission import Submission
+from sluice.launching.cluster_launcher import ClusterLauncher, cluster_launcher
 from sluice.launching.launcher_port import LaunchRequest
+from sluice.launching.submission import Submission
 from sluice.ledger.connection import Ledger
 from sluice.ledger.run_values import RunObservation
 from sluice.ledger.runs import find_run

@@ -19,10 +19,10 @@ from sluice.backfill.backfill_plan import (
     BackfillPlan,
     PublishedBatch,
     TargetReader,
+    inputs_behind,
     plan_backfill,
 )
 from sluice.backfill.followers import Follower, followers_of
-from sluice.backfill.generation_progress import inputs_behind
 from sluice.backfill.intervals import Interval, divide
 from sluice.backfill.observe_inputs import ObservedInputs
 from sluice.backfill.old_input_rows import shortened_lookups

@@ -1,6 +1,6 @@
 """Observes how far each input of a stream can be read for a backfill, so that it sees exactly what the stream had read.
 
-A table is read at a snapshot, files by the log of the checkpoint, topics by their offsets (`topic_bounds`).
+A table is read at a snapshot, files by the log of the checkpoint, topics by their offsets (`read_bounds`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,14 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from sluice.backfill.backfill_plan import PublishedBatch
 from sluice.backfill.intervals import Interval
-from sluice.backfill.old_input_rows import without_old_rows
-from sluice.backfill.read_bounds import FilesBound, InputBound, TableBound, TopicBound
-from sluice.backfill.rejected_input import without_rejected
-from sluice.backfill.topic_bounds import bound_of_topics
+from sluice.backfill.old_input_rows import without_old_rows, without_rejected
+from sluice.backfill.read_bounds import (
+    FilesBound,
+    InputBound,
+    TableBound,
+    TopicBound,
+    bound_of_topics,
+)
 from sluice.checkpoints.checkpoint_files import open_checkpoint_files
 from sluice.checkpoints.checkpoint_layout import FileObservation
 from sluice.declarations.loaded_declarations import LoadedStream

@@ -1,17 +1,25 @@
-"""Says which rows are missing in a table that removes its old rows, where a stream reads it or looks rows up in it."""
+"""What a backfill does not read of its inputs: old rows that their tables have removed, and what a person rejected.
+
+A rejected batch is a range of offsets of each input. Records of topics in such a range are left out wherever a topic is
+read again between offsets. Nothing distinguishes the rows of tables and files once files were rewritten or put back:
+plans name the batches that come back.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from sluice.backfill.intervals import Interval
-from sluice.backfill.read_bounds import ShortenedLookup, TableBound
+from sluice.backfill.read_bounds import InputBound, OffsetRange, ShortenedLookup, TableBound, TopicBound
 from sluice.declarations.source_declarations import IcebergSource
 from sluice.declarations.stream_declaration import StreamDeclaration
+from sluice.ledger.batches import BatchObservation
+from sluice.publication.batch_rejection import name_of
 from sluice.tables.declared_tables import load_table
 from sluice.tables.removed_rows import RemovedRows, removed_from
 
@@ -63,3 +71,50 @@ def _of_another_time(bound: TableBound, removed: RemovedRows) -> TableBound:
         way_out=f"Declare `backfill: {{reads: {{{bound.input}: {removed.column}}}}}`, if that time says to which "
         "interval a row belongs; without such a time the interval cannot be computed again.",
     )
+
+
+def without_rejected(
+    bound: InputBound,
+    rejections: Sequence[BatchObservation],
+    *,
+    is_of: Callable[[BatchObservation, str], bool] = lambda batch, topic: True,
+) -> InputBound:
+    """What is read of an input, without what a person rejected; or with the rejected batches that come back.
+
+    Parameters
+    ----------
+    rejections: those of the generation whose offsets the bound has, and of those that it continues.
+    is_of: whether the offsets of a batch are those of a topic as it is now, and not of an earlier one of its name.
+    """
+    reading = [one for one in rejections if one.start_offsets.get(bound.input) != one.end_offsets.get(bound.input)]
+    if not reading:
+        return bound
+    if isinstance(bound, TopicBound):
+        whole = bound.everything
+        everything = None if whole is None else replace(whole, left_out=_parts(whole, reading, is_of))
+        return replace(bound, left_out=_parts(bound, reading, is_of), everything=everything)
+    return replace(bound, returning=tuple(name_of(one) for one in reading))
+
+
+def _parts(
+    bound: TopicBound, rejections: Sequence[BatchObservation], is_of: Callable[[BatchObservation, str], bool]
+) -> Mapping[str, Mapping[int, Any]]:
+    found: dict[str, dict[int, tuple[OffsetRange, ...]]] = {}
+    for batch in rejections:
+        starts, ends = (_offsets(offsets, bound.input) for offsets in (batch.start_offsets, batch.end_offsets))
+        for topic, partitions in bound.ranges.items():
+            if not is_of(batch, topic):
+                continue
+            for number, whole in partitions.items():
+                end = int(ends.get(topic, {}).get(str(number), 0))
+                first = int(starts.get(topic, {}).get(str(number), 0))
+                part = OffsetRange(first=max(first, whole.first), end=min(end, whole.end))
+                if part.first < part.end:
+                    of_topic = found.setdefault(topic, {})
+                    of_topic[number] = (*of_topic.get(number, ()), part)
+    return found
+
+
+def _offsets(offsets: Mapping[str, Any], name: str) -> Mapping[str, Mapping[str, int]]:
+    found = offsets.get(name)
+    return found if isinstance(found, Mapping) else {}

@@ -15,8 +15,7 @@ from sluice.backfill.interval_gaps import GapReport, joined
 from sluice.backfill.intervals import Interval, divide, parse_interval
 from sluice.backfill.observe_backfill import backfill_of, plan_with_followers
 from sluice.backfill.run_results import sentences_of
-from sluice.cli.cli_context import CliContext, open_cli_context
-from sluice.cli.operation import may_act
+from sluice.cli.cli_context import CliContext, have_done, open_cli_context, result_of, show_line
 from sluice.cli.terminal import (
     FEWER_ALLOWED,
     UNHEALTHY_EXIT_CODE,
@@ -26,16 +25,15 @@ from sluice.cli.terminal import (
     StreamName,
     Yes,
     console,
+    may_act,
     print_json,
 )
-from sluice.cli.work_requests import have_done, result_of, show_line
 from sluice.errors import UsageError
 from sluice.launching.job_output import json_value
 from sluice.ledger.work_items import ask
 from sluice.tables.catalog import open_catalog
-from sluice.work.await_items import asked_for, await_item
 from sluice.work.requests import NO, YES, FindGaps, ReplaceInterval
-from sluice.work.start_application import profile_for
+from sluice.work.start_application import asked_for, await_item, profile_for
 
 app = typer.Typer(add_completion=False)
 

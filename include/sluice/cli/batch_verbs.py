@@ -9,8 +9,7 @@ import typer
 from rich.table import Table
 
 from sluice.cli.cli_context import open_cli_context, person
-from sluice.cli.operation import may_act, print_done
-from sluice.cli.terminal import AsJson, DryRun, StreamName, Yes, console, print_json
+from sluice.cli.terminal import AsJson, DryRun, StreamName, Yes, console, may_act, print_done, print_json
 from sluice.errors import UsageError
 from sluice.launching.job_output import json_value
 from sluice.operations import OperationVerb

@@ -7,9 +7,8 @@ from typing import Annotated
 import typer
 
 from sluice.checkpoints.checkpoint_copies import Rehearsal
-from sluice.cli.cli_context import open_cli_context
+from sluice.cli.cli_context import have_done, open_cli_context
 from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, AsJson, StreamName, print_json
-from sluice.cli.work_requests import have_done
 from sluice.declarations.load_declarations import load_declarations
 from sluice.launching.job_output import json_value
 from sluice.ledger.checkpoint_checks import CheckpointObservation

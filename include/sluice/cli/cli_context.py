@@ -1,4 +1,4 @@
-"""What commands work with, composed from the settings."""
+"""What commands work with, composed from the settings, and how they have a piece of work done by the queue."""
 
 from __future__ import annotations
 
@@ -9,19 +9,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
+import typer
+
+from sluice.cli.terminal import UNHEALTHY_EXIT_CODE
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.loaded_declarations import Declarations
-from sluice.launching.cluster.cluster_launcher import ClusterLauncher, cluster_launcher
-from sluice.launching.cluster.submission import submit_by_program
+from sluice.errors import ERROR_CLASSES, SluiceError, UnhealthyError
+from sluice.launching.cluster_launcher import ClusterLauncher, cluster_launcher
+from sluice.launching.job_output import FAILURE_MARK, last_after
 from sluice.launching.launchers import LauncherByConnection, LocalLauncher
 from sluice.launching.spark_submit import DEFAULT_CONNECTION, connection_in, driver_request
+from sluice.launching.submission import submit_by_program
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.runs import newest_run
+from sluice.ledger.work_items import ask
+from sluice.ledger.work_values import WorkObservation, WorkState
 from sluice.settings import Settings, load_settings
 from sluice.sources.source_heads import SourceHeads
 from sluice.supervision.supervisor import Supervisor
-from sluice.work.start_application import WorkQueue
+from sluice.work.requests import WorkRequest
+from sluice.work.start_application import WorkQueue, asked_for, await_item, profile_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,3 +111,57 @@ def person() -> str:
     except (KeyError, OSError):  # a user id without a name, as containers have
         user = str(os.getuid())
     return f"command line: {user}@{socket.gethostname()}"
+
+
+def have_done(ctx: CliContext, request: WorkRequest) -> Any:
+    """Ask for a piece of work and wait for its end.
+
+    Returns
+    -------
+    Its result as JSON.
+
+    Raises
+    ------
+    Exit: when it failed, with the exit code of its error; its last lines are shown.
+    UnhealthyError: when it was withdrawn meanwhile.
+    LaunchError, SettingsError, LedgerError: when it cannot be asked for.
+    """
+    queue, profile = ctx.work_queue(), profile_for(request, ctx.settings.pipelines)
+    (item,) = ask(ctx.ledger, queue.item(request, profile))
+    with asked_for(queue, [item]):
+        seen = await_item(queue, item, profile, on_line=show_line)
+    return result_of(seen, f"{request.kind} of {request.subject}")
+
+
+def result_of(seen: WorkObservation, what: str) -> Any:
+    """The result of an item that has ended.
+
+    Parameters
+    ----------
+    what: the item, for a message.
+
+    Raises
+    ------
+    Exit, UnhealthyError: as `have_done` raises them.
+    """
+    if seen.state is WorkState.WITHDRAWN:
+        raise UnhealthyError(
+            f"{what} was withdrawn: the same user has asked for the same meanwhile, or a person has withdrawn it.",
+            next_step="Wait for the other command; if there is none, run this one again.",
+        )
+    if seen.state is WorkState.FAILED:
+        typer.echo(seen.failure or f"{what} failed.", err=True)
+        raise typer.Exit(_exit_code_of(seen.failure or ""))
+    return seen.result
+
+
+def show_line(line: str) -> None:
+    """Show a line of a log."""
+    typer.echo(line, err=True)
+
+
+def _exit_code_of(failure: str) -> int:
+    """The exit code of the error that the last line of an item names."""
+    name = (last_after(FAILURE_MARK, failure.splitlines()) or "").partition(":")[0]
+    error = ERROR_CLASSES.get(name, SluiceError)
+    return error.exit_code or UNHEALTHY_EXIT_CODE

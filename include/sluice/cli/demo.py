@@ -12,7 +12,7 @@ from rich.console import Console
 from sluice.cli.stream_rendering import rows_table
 from sluice.cli.terminal import DryRun, print_dry_run_note
 from sluice.demo.demonstration import DemoOptions, demonstrate
-from sluice.demo.preparation import plan_demo
+from sluice.demo.local_platform import plan_demo
 from sluice.demo.report import print_report
 
 app = typer.Typer(add_completion=False)

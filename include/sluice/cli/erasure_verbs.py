@@ -11,8 +11,7 @@ from typing import Annotated
 import typer
 
 from sluice.cli.cli_context import CliContext, open_cli_context, person
-from sluice.cli.operation import may_act, print_done
-from sluice.cli.terminal import AsJson, DryRun, TableName, Yes
+from sluice.cli.terminal import AsJson, DryRun, TableName, Yes, may_act, print_done
 from sluice.erasure.erase_table import Erased, ErasurePlan, TableErasure
 from sluice.erasure.observe_erasure import ErasureObserver
 from sluice.erasure.row_test import RowTest, condition_of, texts_of

@@ -10,7 +10,7 @@ from sqlalchemy import make_url
 
 from sluice.cli.cli_context import person
 from sluice.cli.terminal import AsJson, DryRun, print_dry_run_note, print_json
-from sluice.launching.driver_logs import remove_driver_logs
+from sluice.launching.driver_records import remove_driver_logs
 from sluice.launching.job_output import json_value
 from sluice.ledger import airflow_owner, migrations, retention
 from sluice.ledger.connection import open_ledger

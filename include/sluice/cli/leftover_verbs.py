@@ -10,8 +10,7 @@ import typer
 from rich.table import Table
 
 from sluice.cli.cli_context import CliContext, open_cli_context, person
-from sluice.cli.operation import may_act, print_done
-from sluice.cli.terminal import AsJson, DryRun, Yes, console, print_json
+from sluice.cli.terminal import AsJson, DryRun, Yes, console, may_act, print_done, print_json
 from sluice.launching.job_output import json_value
 from sluice.ledger.connection import database_time
 from sluice.ledger.events import Actor

@@ -1,8 +1,9 @@
-"""`sluice table status | history | plan | maintain`: the state of a table's files, and its maintenance."""
+"""The files of a table and their maintenance: `sluice table status | history | plan | maintain | layout`, orphans."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Annotated
 
@@ -10,24 +11,37 @@ import typer
 from pydantic import TypeAdapter
 from rich.table import Table
 
-from sluice.cli.cli_context import open_cli_context, person
+from sluice.cli.cli_context import have_done, open_cli_context, person
 from sluice.cli.event_verbs import table_command
-from sluice.cli.operation import may_act
-from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, AsJson, DryRun, TableName, Yes, console, print_json
-from sluice.cli.work_requests import have_done
+from sluice.cli.terminal import (
+    UNHEALTHY_EXIT_CODE,
+    AsJson,
+    DryRun,
+    TableName,
+    Yes,
+    console,
+    may_act,
+    print_done,
+    print_json,
+)
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.loaded_declarations import Declarations, all_tables
 from sluice.declarations.maintenance_declaration import RetentionDeclaration
+from sluice.errors import UsageError
 from sluice.launching.job_output import json_value
+from sluice.layout.layout_advice import advice_document, advice_sentences, advise_layout
+from sluice.layout.pruning import known_filters, read_data_files, table_filter
 from sluice.ledger.connection import database_time, open_ledger
-from sluice.ledger.events import EventAction, record_event
+from sluice.ledger.events import Actor, EventAction, record_event
 from sluice.ledger.maintenance_runs import MaintenanceObservation, newest_maintenance, recent_maintenance
+from sluice.maintenance.compaction_plan import ORDERED_GROUP_FILES, small_file_bytes
 from sluice.maintenance.due_tables import plan_tables
 from sluice.maintenance.maintained_tables import find_declaration, plan_table_maintenance
 from sluice.maintenance.maintenance_plan import MaintenancePlan
 from sluice.maintenance.maintenance_records import maintenance_operation, plan_sentences, run_sentences, table_sentences
+from sluice.maintenance.orphan_removal import FoundOrphans, OrphanRemoval
 from sluice.maintenance.run_maintenance import open_maintenance, require_no_problems
-from sluice.operations import OperationPlan, Stake
+from sluice.operations import OperationPlan, OperationVerb, Stake
 from sluice.settings import Settings, load_settings
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import require_table
@@ -169,3 +183,83 @@ def _print_runs(runs: Sequence[MaintenanceObservation]) -> None:
             done or "nothing to do",
         )
     console().print(shown)
+
+
+def layout(
+    name: TableName,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            help='A condition by which queries read the table, in Iceberg\'s expression language, such as "id = 5"; '
+            "repeat it for several."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how many files conditions read now and by other orders of the rows, and the declaration that would help.
+
+    The conditions are those given, those that the table declares, and those of declared backfills. Orders are estimated
+    from a sample of rows. Nothing is changed.
+    """
+    settings = load_settings()
+    declarations = load_declarations(settings.pipelines)
+    declaration = find_declaration(declarations, name)
+    table = require_table(open_catalog(settings), name)
+    files, schema = read_data_files(table), table.schema()
+    given = [table_filter(schema, text, origin="--where") for text in dict.fromkeys(where or ())]
+    filters = [*given, *known_filters(declarations, declaration, schema, files)]
+    if not filters:
+        raise UsageError(
+            f"No condition is known by which {name} is read: it declares no `filters`, and no backfill reads or "
+            "replaces intervals of it.",
+            next_step="Declare the conditions of its queries, or give them with --where.",
+        )
+    advice = advise_layout(
+        table,
+        declaration,
+        filters,
+        files=files,
+        group_files=ORDERED_GROUP_FILES,
+        small_bytes=small_file_bytes(declaration.maintenance),
+    )
+    if as_json:
+        print_json(advice_document(advice))
+        return
+    for sentence in advice_sentences(advice):
+        typer.echo(sentence)
+
+
+def remove_orphans(name: TableName, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False) -> None:
+    """Move files that dead writers of Sluice left behind to a trash, and empty what is there for seven days."""
+    with _removal() as removal:
+        shown: list[str] = []
+
+        def planned() -> tuple[OperationPlan[FoundOrphans]]:
+            plan = removal.plan(name)
+            shown.append(plan.digest)
+            return (plan,)
+
+        if may_act(planned, dry_run=dry_run, yes=yes, as_json=as_json):
+            done = removal.remove(name, planned=shown[0] if shown else None).evidence
+            sentence = f"{name}: {done['files']} files ({done['bytes']} bytes) are in the trash."
+            print_done(OperationVerb.REMOVE_ORPHANS, done, sentence, as_json=as_json)
+
+
+def restore_orphans(name: TableName, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False) -> None:
+    """Bring everything in the trash of a table back to where it lay. No later removal takes these files."""
+    with _removal() as removal:
+        if may_act(lambda: (removal.plan_restore(name),), dry_run=dry_run, yes=yes, as_json=as_json):
+            count = removal.restore(name)
+            sentence = f"{name}: {count} files are back."
+            print_done(OperationVerb.RESTORE_ORPHANS, {"files": count}, sentence, as_json=as_json)
+
+
+@contextmanager
+def _removal() -> Iterator[OrphanRemoval]:
+    with open_cli_context() as ctx:
+        yield OrphanRemoval(
+            catalog=open_catalog(ctx.settings),
+            ledger=ctx.ledger,
+            declarations=ctx.declarations,
+            actor=Actor.person(person()),
+        )

@@ -9,9 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from sluice.cli.cli_context import open_cli_context, person
-from sluice.cli.operation import may_act, print_done
 from sluice.cli.stream_verbs import lines_of_start
-from sluice.cli.terminal import AsJson, DryRun, StreamName, TableName, Yes
+from sluice.cli.terminal import AsJson, DryRun, StreamName, TableName, Yes, may_act, print_done
 from sluice.errors import UsageError
 from sluice.launching.job_output import json_value
 from sluice.maintenance.gap_continuation import continue_stream, plan_continuation
@@ -20,8 +19,7 @@ from sluice.positions.adoption import AdoptionWay
 from sluice.positions.adoption_plan import plan_adoption
 from sluice.positions.repair_stream import plan_repair, repair_stream
 from sluice.positions.rewind_plan import batch_of_time, plan_rewind
-from sluice.positions.rewind_readers import RewindWithReaders
-from sluice.positions.rewind_stream import rewind_stream
+from sluice.positions.rewind_stream import RewindWithReaders, rewind_stream
 from sluice.supervision import control_plans, stream_commands
 from sluice.tables.catalog import open_catalog
 

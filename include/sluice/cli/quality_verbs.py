@@ -14,9 +14,15 @@ from sluice.launching.job_output import json_value
 from sluice.ledger.connection import open_ledger
 from sluice.ledger.quality_checks import UNSUCCESSFUL_VERDICTS, QualityObservation, QualityVerdict, newest_checks
 from sluice.maintenance.maintained_tables import find_declaration
-from sluice.quality.judged_rules import TableRules, judged_rules
-from sluice.quality.quality_pages import quality_sentence
-from sluice.quality.rule_results import RuleHistory, TableReport, read_newest_reports, read_report
+from sluice.quality.check_results import quality_sentence
+from sluice.quality.rule_results import (
+    RuleHistory,
+    TableReport,
+    TableRules,
+    judged_rules,
+    read_newest_reports,
+    read_report,
+)
 from sluice.quality.suggested_rules import FEWEST_ROWS, as_patch, suggest_rules
 from sluice.settings import load_settings
 from sluice.supervision.platform_troubles import unusual_rows

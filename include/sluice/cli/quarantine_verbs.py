@@ -25,10 +25,8 @@ from sluice.backfill.replayable_rows import (
     replayed_output,
     shown_position,
 )
-from sluice.cli.cli_context import CliContext, open_cli_context, person
-from sluice.cli.operation import may_act, print_done
-from sluice.cli.terminal import AsJson, DryRun, StreamName, Yes, console, print_json
-from sluice.cli.work_requests import have_done
+from sluice.cli.cli_context import CliContext, have_done, open_cli_context, person
+from sluice.cli.terminal import AsJson, DryRun, StreamName, Yes, console, may_act, print_done, print_json
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import UsageError
@@ -36,7 +34,7 @@ from sluice.ledger.connection import database_time
 from sluice.ledger.events import EventAction, record_event
 from sluice.operations import OperationPlan, OperationVerb, Stake, steps_of
 from sluice.publication.resolved_rejections import Resolution, ResolvedRows, mark_resolved
-from sluice.supervision.supervision_events import command_event
+from sluice.supervision.supervision_decision import command_event
 from sluice.tables.catalog import open_catalog
 from sluice.work.requests import NO, YES, ReplayRecords
 

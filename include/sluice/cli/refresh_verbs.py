@@ -9,10 +9,18 @@ from typing import Annotated, Any
 
 import typer
 
-from sluice.cli.cli_context import CliContext, open_cli_context, person
-from sluice.cli.operation import may_act, print_done
-from sluice.cli.terminal import FEWER_ALLOWED, AllowFewer, AllowRepeated, AsJson, DryRun, StreamName, Yes
-from sluice.cli.work_requests import have_done
+from sluice.cli.cli_context import CliContext, have_done, open_cli_context, person
+from sluice.cli.terminal import (
+    FEWER_ALLOWED,
+    AllowFewer,
+    AllowRepeated,
+    AsJson,
+    DryRun,
+    StreamName,
+    Yes,
+    may_act,
+    print_done,
+)
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import UsageError
 from sluice.launching.job_output import json_value

@@ -9,8 +9,17 @@ import typer
 from rich.console import Console
 
 from sluice.cli.cli_context import CliContext, open_cli_context, person
-from sluice.cli.operation import may_act, print_done, show_plans
-from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, AsJson, DryRun, StreamName, Yes, print_json
+from sluice.cli.terminal import (
+    UNHEALTHY_EXIT_CODE,
+    AsJson,
+    DryRun,
+    StreamName,
+    Yes,
+    may_act,
+    print_done,
+    print_json,
+    show_plans,
+)
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import UsageError
 from sluice.launching.job_output import json_value

@@ -26,7 +26,7 @@ from sluice.declarations.table_declaration import TableDeclaration
 from sluice.errors import DeclarationError, LakehouseError, SettingsError, UsageError
 from sluice.launching.job_output import json_value
 from sluice.launching.spark_submit import ValidateStreams, run_in_foreground
-from sluice.messages.location import Location
+from sluice.messages.plain_text import Location
 from sluice.settings import load_settings, pipelines_folder
 
 app = typer.Typer(add_completion=False)
@@ -84,7 +84,7 @@ def _table_changes(
     ------
     SettingsError: when no deployment is configured. LakehouseError: when its catalog does not answer.
     """
-    from sluice.layout.known_filters import declared_filters  # slow to import, for every other check
+    from sluice.layout.pruning import declared_filters  # slow to import, for every other check
     from sluice.tables.catalog import open_catalog
     from sluice.tables.change_plan import plan_table_changes
     from sluice.tables.declared_tables import load_table

@@ -5,8 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from sluice.declarations.load_declarations import load_declarations
-from sluice.demo.airflow_api import DagRunObservation
-from sluice.demo.dag_runs import (
+from sluice.demo.airflow_api import (
     BRONZE_WEATHER,
     CHECKED_TABLES,
     CHECKPOINT_HEALTH,
@@ -14,11 +13,11 @@ from sluice.demo.dag_runs import (
     MAINTAINED_TABLES,
     MAINTENANCE,
     QUALITY,
+    DagRunObservation,
 )
-from sluice.demo.demo_progress import DemoStep, StepLog
+from sluice.demo.demo_progress import STREAMS, DemoStep, StepLog
+from sluice.demo.flights_data import drop_weather, open_landing_folder
 from sluice.demo.local_platform import LocalPlatform
-from sluice.demo.stream_watch import STREAMS
-from sluice.demo.weather_files import drop_weather, open_landing_folder
 from sluice.errors import DemonstrationError
 from sluice.ledger.batches import PublicationKey
 from sluice.ledger.held_batches import HeldBatch, HeldDecision, find_held

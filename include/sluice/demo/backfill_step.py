@@ -23,15 +23,13 @@ from pyiceberg.table import Table
 
 from sluice.backfill.intervals import Interval, divide
 from sluice.demo import verification
-from sluice.demo.comparison import CheckResult, compare, require_truth
-from sluice.demo.dag_runs import BACKFILL, DagRuns
-from sluice.demo.demo_progress import DemoStep, JobProgress, LiveTable, StepLog
+from sluice.demo.airflow_api import BACKFILL, DagRuns
+from sluice.demo.demo_progress import GOLD, SILVER, DemoStep, JobProgress, LiveTable, StepLog, has_passed
 from sluice.demo.flights_data import FIRST_DAY, Span
-from sluice.demo.lakehouse_copy import SEEN, copy_lakehouse
+from sluice.demo.flights_topic import make_plan, plans_in
+from sluice.demo.lakehouse_copy import SEEN, CheckResult, compare, copy_lakehouse, require_truth
 from sluice.demo.local_platform import LocalPlatform, watch_streams
 from sluice.demo.proof import expect_recovered, load_oracle
-from sluice.demo.replay_position import make_plan, plans_in
-from sluice.demo.stream_watch import GOLD, SILVER, has_passed
 from sluice.errors import DemonstrationError
 from sluice.tables.catalog import open_catalog
 

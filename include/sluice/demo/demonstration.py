@@ -25,17 +25,22 @@ from rich.console import Console
 
 from sluice.demo.airflow_jobs import run_checks, run_maintenance, run_weather, unpause_streams
 from sluice.demo.backfill_step import BackfillStep
-from sluice.demo.comparison import CheckResult, compare, require_truth
-from sluice.demo.demo_progress import DemoStep, LiveTable, Render, StepLog
+from sluice.demo.demo_progress import BRONZE, DemoStep, LiveTable, Render, StepLog
 from sluice.demo.flight_streaming import FlightStreaming, watermark_to_pass
 from sluice.demo.flights_data import DAYS_OF_DATA, FIRST_DAY, Span
-from sluice.demo.lakehouse_copy import copy_lakehouse
-from sluice.demo.local_platform import LocalPlatform, open_platform, start_stack, watch_streams, where_to_look
-from sluice.demo.preparation import prepare_replay, prepare_tables
+from sluice.demo.flights_topic import NextReplay
+from sluice.demo.lakehouse_copy import CheckResult, compare, copy_lakehouse, require_truth
+from sluice.demo.local_platform import (
+    LocalPlatform,
+    open_platform,
+    prepare_replay,
+    prepare_tables,
+    start_stack,
+    watch_streams,
+    where_to_look,
+)
 from sluice.demo.proof import load_sent, prove
-from sluice.demo.replay_position import NextReplay
 from sluice.demo.report import DemoReport
-from sluice.demo.stream_watch import BRONZE
 from sluice.ledger.batches import totals
 from sluice.ledger.connection import database_time
 

@@ -17,11 +17,18 @@ from typing import Any
 from confluent_kafka import KafkaError, Message, Producer
 from rich.markup import escape
 
-from sluice.demo.demo_progress import LiveTable, StepLog
+from sluice.demo.demo_progress import (
+    STREAMS,
+    LiveTable,
+    StepLog,
+    StreamWatch,
+    are_under_way,
+    has_passed,
+    have_read_everything,
+)
 from sluice.demo.flights_topic import PLAN_HEADER, FlightsTopic
 from sluice.demo.local_platform import LocalPlatform
 from sluice.demo.replay_plan import PlannedRecord
-from sluice.demo.stream_watch import STREAMS, StreamWatch, are_under_way, has_passed, have_read_everything
 from sluice.errors import DemonstrationError
 from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import recent_runs

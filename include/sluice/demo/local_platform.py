@@ -1,22 +1,35 @@
-"""The local platform of the demo: starts the stack, then opens its ledger, its topic and Airflow."""
+"""The local platform of the demo: started, opened, and prepared with tables, reference data, topic and plan."""
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
 from rich.console import Console
 
 from sluice.declarations.load_declarations import load_declarations
-from sluice.demo.airflow_api import AirflowAccess, AirflowApi, open_airflow_api
-from sluice.demo.dag_runs import CHECKED_TABLES, DAGS, MAINTAINED_TABLES, DagRuns, Standstill
-from sluice.demo.flights_topic import FlightsTopic
-from sluice.demo.report import WhereToLook
-from sluice.demo.stream_watch import GOLD, SILVER, STREAMS, StreamWatch
+from sluice.declarations.loaded_declarations import all_tables
+from sluice.demo.airflow_api import (
+    CHECKED_TABLES,
+    DAGS,
+    MAINTAINED_TABLES,
+    AirflowAccess,
+    AirflowApi,
+    DagRuns,
+    Standstill,
+    open_airflow_api,
+)
+from sluice.demo.demo_progress import GOLD, SILVER, STREAMS, DemoStep, StreamWatch
+from sluice.demo.flights_data import read_airlines, read_planes
+from sluice.demo.flights_topic import FlightsTopic, NextReplay, next_replay
+from sluice.demo.report import YEAR_IS_OVER, WhereToLook
 from sluice.errors import SettingsError
 from sluice.launching.launchers import LocalLauncher
 from sluice.ledger.backfill_attempts import recent_attempts
@@ -28,18 +41,56 @@ from sluice.ledger.runs import newest_runs
 from sluice.ledger.work_items import find_items
 from sluice.settings import KafkaConnection, Settings, load_settings
 from sluice.sources.source_heads import SourceHeads
-from sluice.stack.credentials import AIRFLOW_USER, read_credentials
 from sluice.stack.environment import load_environment
-from sluice.stack.folder import stack_folder
+from sluice.stack.folder import AIRFLOW_USER, read_credentials, stack_folder
 from sluice.stack.orchestration import stack_home, up
 from sluice.stack.stack_status import Display, LiveDisplay, PlainDisplay, SilentDisplay, observe_stack
 from sluice.stack.surroundings import demo_pipelines, surroundings_of
+from sluice.tables.catalog import open_catalog
+from sluice.tables.declared_tables import create_or_evolve_table
 
 _ATTEMPTS = 50
 """More than a demo makes for one stream."""
 
 _ITEMS = 100
 """More work items than a demo asks for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoPlan:
+    """What a demo would do now.
+
+    is_stack_running: whether the stack runs; if not, the position of the replay is unknown.
+    upcoming: what would be sent; None when the year is over or the position is unknown.
+    """
+
+    is_stack_running: bool
+    upcoming: NextReplay | None
+
+    def as_json(self) -> dict[str, object]:
+        """The plan for a program."""
+        upcoming = self.upcoming
+        return {
+            "dry_run": True,
+            "stack_is_running": self.is_stack_running,
+            "steps": list(DemoStep),
+            "days": str(upcoming.plan.span) if upcoming else None,
+            "year_is_over": self.is_stack_running and upcoming is None,
+            "records": Counter(record.kind for record in upcoming.missing) if upcoming else None,
+        }
+
+    def sentences(self) -> list[str]:
+        """The plan for a person."""
+        return [*(f"{number}. {step}" for number, step in enumerate(DemoStep, start=1)), "", self._replay_sentence()]
+
+    def _replay_sentence(self) -> str:
+        if not self.is_stack_running:
+            return "The stack does not run. The next days of the replay are read from Kafka once it runs."
+        if self.upcoming is None:
+            return YEAR_IS_OVER
+        counted = Counter(record.kind for record in self.upcoming.missing)
+        kinds = ", ".join(f"{count:,} {kind.value}" for kind, count in counted.items())
+        return f"{len(self.upcoming.missing):,} records of {self.upcoming.plan.span} would be sent: {kinds}."
 
 
 def observe_moves(ledger: Ledger, airflow: AirflowApi) -> object:
@@ -183,3 +234,85 @@ def _display(console: Console | None) -> AbstractContextManager[Display]:
     if console is None:
         return nullcontext(SilentDisplay())
     return LiveDisplay(console) if console.is_terminal else nullcontext(PlainDisplay(console))
+
+
+def prepare_tables(platform: LocalPlatform) -> None:
+    """Create or evolve every declared table, and write the reference data.
+
+    Raises
+    ------
+    DeclarationError: when a declaration is wrong.
+    LakehouseError: when a table cannot be created or evolved.
+    """
+    declarations = load_declarations(platform.settings.pipelines)
+    declarations.require_valid()
+    catalog = open_catalog(platform.settings)
+    for declaration in all_tables(declarations).values():
+        create_or_evolve_table(catalog, declaration)
+    write_reference_data(catalog)
+
+
+def plan_demo(*, days: int, seed: int) -> DemoPlan:
+    """Determine what a demo would do now. Nothing is changed.
+
+    Parameters
+    ----------
+    days: how many days a new plan spans.
+    seed: the seed of a new plan.
+    """
+    if not is_stack_running():
+        return DemoPlan(is_stack_running=False, upcoming=None)
+    topic = flights_topic(load_settings())
+    return DemoPlan(is_stack_running=True, upcoming=next_replay(topic.read(), days=days, seed=seed))
+
+
+def prepare_replay(topic: FlightsTopic, *, days: int, seed: int) -> NextReplay | None:
+    """Create the topic, read what it holds, and plan the next records.
+
+    Parameters
+    ----------
+    topic: created when it does not exist.
+    days: how many days a new plan spans.
+    seed: the seed of a new plan.
+
+    Returns
+    -------
+    None when the whole year has been sent.
+    """
+    topic.create()
+    return next_replay(topic.read(), days=days, seed=seed)
+
+
+def write_reference_data(catalog: Catalog) -> list[str]:
+    """Write the package's airlines and planes to the reference tables with pyiceberg; such small tables need no Spark.
+
+    A table that holds them already is not changed.
+
+    Parameters
+    ----------
+    catalog: holds `reference.airlines` and `reference.planes`.
+
+    Returns
+    -------
+    The tables that were written.
+    """
+    contents = {"reference.airlines": read_airlines(), "reference.planes": read_planes()}
+    return [table for table, content in contents.items() if _write(catalog, table, content)]
+
+
+def _write(catalog: Catalog, name: str, content: pa.Table) -> bool:
+    table = catalog.load_table(name)
+    schema = table.schema().as_arrow()
+    expected = content.select(schema.names).cast(schema)
+    present = table.scan().to_arrow().cast(schema)
+    if _sorted(present).equals(_sorted(expected)):
+        return False
+    if present.num_rows == 0:
+        table.append(expected)
+    else:
+        table.overwrite(expected)
+    return True
+
+
+def _sorted(content: pa.Table) -> pa.Table:
+    return content.sort_by([(content.schema.names[0], "ascending")]).combine_chunks()

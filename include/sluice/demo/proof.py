@@ -13,16 +13,22 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from sluice.backfill.intervals import Interval
-from sluice.demo.comparison import CheckResult
-from sluice.demo.flights_data import read_airlines, read_flights, read_planes, read_weather
-from sluice.demo.flights_topic import FlightsTopic
-from sluice.demo.lakehouse_copy import copy_lakehouse
+from sluice.demo.demo_progress import SILVER
+from sluice.demo.flights_data import (
+    UNKNOWN_AIRPORT,
+    bad_readings,
+    open_landing_folder,
+    read_airlines,
+    read_flights,
+    read_planes,
+    read_weather,
+    readings_by_day,
+)
+from sluice.demo.flights_topic import FlightsTopic, make_plan, plans_in
+from sluice.demo.lakehouse_copy import CheckResult, copy_lakehouse
 from sluice.demo.replay_plan import ReplayPlan
-from sluice.demo.replay_position import make_plan, plans_in
 from sluice.demo.report import RowBalance, TableReport
-from sluice.demo.stream_watch import SILVER
 from sluice.demo.verification import TABLES, recovered_rows, rows_by_table, verify
-from sluice.demo.weather_files import UNKNOWN_AIRPORT, bad_readings, open_landing_folder, readings_by_day
 from sluice.ledger.backfill_attempts import BackfillState, recent_attempts
 from sluice.ledger.batches import totals
 from sluice.ledger.connection import Ledger

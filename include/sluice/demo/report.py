@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from sluice.demo.comparison import CheckResult
 from sluice.demo.demo_progress import StepDuration
+from sluice.demo.lakehouse_copy import CheckResult
 from sluice.ledger.maintenance_runs import MaintenanceObservation
 from sluice.ledger.quality_checks import QualityObservation
 

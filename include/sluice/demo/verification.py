@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from sluice.demo.comparison import CheckResult, compare, compare_number
+from sluice.demo.lakehouse_copy import CheckResult, compare, compare_number
 from sluice.demo.replay_plan import RecordKind
 from sluice.ledger.batches import StreamTotals
 

@@ -18,7 +18,7 @@ from sluice.ledger.leases import LEASE_SECONDS
 from sluice.ledger.next_generation import require_at_rest
 from sluice.ledger.refreshes import OPEN_STATES, newest_refresh
 from sluice.ledger.runs import live_streams
-from sluice.maintenance.direct_writers import observe_direct_writers
+from sluice.maintenance.table_readers import observe_direct_writers
 from sluice.operations import Refusal, RefusalReason
 from sluice.publication.command_runs import find_left_driver
 from sluice.publication.direct_history import is_rolled_back, recorded_snapshot

@@ -19,13 +19,11 @@ from pyiceberg.table import Table
 
 from sluice.erasure.cut_history import HistoryLook, commit_cut, erase_rows, expire_before_cut, is_cut, live_files
 from sluice.erasure.erasure_plan import ErasureSeen, backfill_refusal, is_behind, plan_erasure
-from sluice.erasure.expired_data import unneeded_data
-from sluice.erasure.judged_metadata import judge_metadata, listed_in, unsearched_files
+from sluice.erasure.judged_metadata import judge_metadata, listed_in, unneeded_data, unsearched_files
 from sluice.erasure.listed_files import listed_keys
 from sluice.erasure.observe_erasure import ErasureLook, ErasureObserver
-from sluice.erasure.searched_files import FileSearch, Found, PlacedFile, spoken
+from sluice.erasure.searched_files import FileSearch, Found, PlacedFile, forget_trashed, names_of, spoken, with_origins
 from sluice.erasure.stale_metadata import needed_elsewhere, stale_metadata
-from sluice.erasure.trashed_files import forget_trashed, names_of, with_origins
 from sluice.errors import LakehouseError, UnhealthyError
 from sluice.ledger.connection import database_time
 from sluice.ledger.events import REQUESTED, WRITE, Actor, Event, EventAction, EventSubject, record_event

@@ -13,13 +13,27 @@ from sluice.declarations.loaded_declarations import Declarations, LoadedStream, 
 from sluice.declarations.source_declarations import IcebergSource, SnapshotStart
 from sluice.erasure.blocking_writers import is_refreshed, refusals_of_writers, require_no_driver
 from sluice.erasure.cut_history import live_files, staged_snapshots
-from sluice.erasure.dropped_staging import DroppedStaging, dropped_staging
 from sluice.erasure.erasure_plan import ErasedReader, ErasureSeen, MeantFile, Place
 from sluice.erasure.file_columns import key_of
-from sluice.erasure.judged_metadata import JudgedMetadata, judge_metadata, listed_in, unsearched_files
+from sluice.erasure.judged_metadata import (
+    DroppedStaging,
+    JudgedMetadata,
+    dropped_staging,
+    judge_metadata,
+    needed_of_unread,
+    referring_tables,
+    unsearched_files,
+    unwritable_files,
+)
 from sluice.erasure.listed_files import keys_of_ended_commits, keys_of_ended_runs, listed_keys
-from sluice.erasure.searched_files import FileSearch, Found, PlacedFile, folders_of, lies_within, spoken
-from sluice.erasure.trashed_files import names_of, with_origins
+from sluice.erasure.searched_files import (
+    FileSearch,
+    Found,
+    PlacedFile,
+    names_of,
+    spoken,
+    with_origins,
+)
 from sluice.ledger.backfill_attempts import running_attempts
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.refreshes import all_refreshes, kept_shadows
@@ -27,10 +41,9 @@ from sluice.ledger.runs import live_streams
 from sluice.ledger.table_writers import LONGEST_WRITE
 from sluice.maintenance.maintained_tables import named_pins, named_tags, unreadable_streams
 from sluice.maintenance.needed_files import OtherTable, other_tables, was_set_back
-from sluice.maintenance.observed_retention import outdated_runs
 from sluice.maintenance.pin_plan import Knowledge
 from sluice.maintenance.row_retention import stands_at
-from sluice.maintenance.table_readers import observe_readers, streamed_tables
+from sluice.maintenance.table_readers import observe_readers, outdated_runs, streamed_tables
 from sluice.operations import Refusal
 from sluice.settings import Settings
 from sluice.stored_keys import STAGING_TARGET
@@ -94,7 +107,7 @@ class ErasureObserver:
         writers, readers = tuple(self._writers(name)), self.readers_of(name, before)
         around, table = self._around(name, before, found), require_table(self.catalog, name)
         states = (before, table, *staging, *(staged := _staging_among(around, name)))  # these as after the search
-        listed, needed = self._listed(name, found, states), _needed_of_unread(found, states, around)
+        listed, needed = self._listed(name, found, states), needed_of_unread(found, states, around)
         now = observe_table(table, name=name, small_file_bytes=1, now=database_time(self.ledger))
         judged = judge_metadata(before, staging, found, after=table)
         dropped = self.dropped(before, found)
@@ -108,7 +121,7 @@ class ErasureObserver:
             unread_listed=tuple((one.spoken, why) for one, why in found.unread if one.key in needed),
             unsearched=tuple(map(spoken, unsearched_files(before, found))),
             outside=tuple(map(spoken, judged.outside)),
-            unwritable=tuple(_unwritable(table, found)),
+            unwritable=tuple(unwritable_files(table, found)),
             delete_files=now.delete_files,
             limits=_limits(table),
             kept=judged.kept,
@@ -124,7 +137,7 @@ class ErasureObserver:
             backfilled=tuple(self._backfilled(one.reader.stream for one in readers)),
             waiting=tuple(self._waiting(now, readers)),
             shadows=tuple(self._shadows(now)),
-            others=tuple(_others(name, before, staging, found, around)),
+            others=tuple(referring_tables(name, before, staging, found, around)),
             lost=tuple(".".join(one.name()) for one in (table, *staging) if was_set_back(self.catalog, one.name())),
             takes_every_row=every_row,
             **self._named_along(name, writers, readers, searched_quarantines),
@@ -324,20 +337,6 @@ class ErasureObserver:
         return self.declarations.streams[stream].declaration.tables_written
 
 
-def _others(
-    name: str, table: Table, staging: Collection[Table], found: Found, around: Iterable[OtherTable]
-) -> Iterator[str]:
-    """The tables that list a file with such rows in a newest state that stays, or lie in a folder of this one or of its
-    staging tables, maybe with metadata alone."""
-    folders, keys = [one.location for one in folders_of(table, staging)], with_origins(table, found)
-    for one in around:
-        if one.table.properties.get(STAGING_TARGET) == name:
-            continue
-        refers = one.listed and listed_in(one.table, keys)  # other files may have these names
-        if refers or lies_within(one.table, folders):
-            yield ".".join(one.table.name())
-
-
 def _doomed(now: TableObservation, kept: Collection[int]) -> list[ReferenceObservation]:
     """The tags and branches that go with snapshots."""
     return [one for one in now.references if one.snapshot_id not in kept and one.name != "main"]
@@ -345,12 +344,6 @@ def _doomed(now: TableObservation, kept: Collection[int]) -> list[ReferenceObser
 
 def _staging_among(tables: Iterable[OtherTable], name: str) -> tuple[Table, ...]:
     return tuple(one.table for one in tables if one.table.properties.get(STAGING_TARGET) == name)
-
-
-def _needed_of_unread(found: Found, states: Iterable[Table], around: Iterable[OtherTable]) -> frozenset[str]:
-    """The keys of the files that could not be searched and to which a snapshot refers, also one of another table."""
-    keys, every = {one.key for one, _ in found.unread}, (*states, *(one.table for one in around if one.listed))
-    return frozenset[str]().union(*(listed_in(one, keys) for one in every)) if keys else frozenset[str]()
 
 
 def _limits(table: Table) -> tuple[str, ...]:
@@ -377,14 +370,6 @@ def _placed(table: Table, found: Found) -> Iterator[MeantFile]:
 
     for one, rows in found.meant:
         yield MeantFile(path=one.path, place=place_of(one), rows=rows)
-
-
-def _unwritable(table: Table, found: Found) -> Iterator[tuple[str, str]]:
-    """The live files with such rows that cannot be written again, each with the reason."""
-    live = {key_of(one.file_path) for one in live_files(table)}
-    for one, why in found.unwritable:
-        if one.key in live and one.key in found.keys:
-            yield one.spoken, why
 
 
 def _sources_of(stream: LoadedStream) -> Iterator[str]:

@@ -5,7 +5,7 @@ The driver itself sets the others, and every secret, from its environment (`slui
 Every Spark process of this host gets the deployment's environment, and nothing of Airflow's: its variables hold its own
 secrets: the key of its tokens, its Fernet key, the address of its database. User code runs inside Spark's processes,
 and no job needs them. Nor does one get the role that owns the ledger. A driver on another machine gets only what
-`sluice.launching.cluster.submission.driver_environment` lists.
+`sluice.launching.submission.driver_environment` lists.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 
 from sluice.declarations.engine_declaration import EngineDeclaration
 from sluice.errors import LaunchError
-from sluice.setup.class_archive import ARCHIVE_NAME
 from sluice.setup.jars import is_complete, parse_lock
+from sluice.setup.java_runtime import ARCHIVE_NAME
 
 _WITHHELD = re.compile(r"_*AIRFLOW|SLUICE_LEDGER_(OWNER|DRIVER)_URL$", re.IGNORECASE)
 

@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 
 from sluice.errors import LaunchError, SettingsError
-from sluice.launching.driver_logs import open_log
+from sluice.launching.driver_records import open_log
 from sluice.launching.launch_settings import job_environment
 from sluice.launching.launcher_port import Launcher, LaunchRequest
 from sluice.ledger.run_values import DriverExit

@@ -319,18 +319,17 @@ class JobEnd:
     log: Path
 
 
-def run_in_foreground(command: JobCommand, settings: Settings, *, engine: EngineDeclaration | None = None) -> JobEnd:
+def run_in_foreground(command: JobCommand, settings: Settings) -> JobEnd:
     """Submit a job to the default Spark and wait for its end. Its log goes to a file, which `JobEnd` names.
-
-    Parameters
-    ----------
-    engine: the resources of the driver, as a stream declares them; the defaults if unset.
 
     Raises
     ------
     LaunchError: when `spark-submit` is not found.
     """
-    argv = _submission(command, settings, engine)
+    conf = launch_conf(home=settings.home, jars=settings.jars, engine=EngineDeclaration(), is_bounded=True)
+    argv = spark_submit_command(
+        SparkConnection(), command, home=settings.home, conf=conf, name=f"sluice {command.application}"
+    )
     settings.logs.mkdir(parents=True, exist_ok=True)
     log = settings.logs / f"{Path(command.application).stem}.log"
     with log.open("w", encoding="utf-8") as errors:
@@ -341,10 +340,3 @@ def run_in_foreground(command: JobCommand, settings: Settings, *, engine: Engine
         both.write(ended.stdout)
     failure = last_after(FAILURE_MARK, log.read_text(encoding="utf-8", errors="replace").splitlines())
     return JobEnd(exit_code=ended.returncode, output=ended.stdout, failure=failure, log=log)
-
-
-def _submission(command: JobCommand, settings: Settings, engine: EngineDeclaration | None) -> tuple[str, ...]:
-    conf = launch_conf(home=settings.home, jars=settings.jars, engine=engine or EngineDeclaration(), is_bounded=True)
-    return spark_submit_command(
-        SparkConnection(), command, home=settings.home, conf=conf, name=f"sluice {command.application}"
-    )

@@ -15,9 +15,8 @@ from pyiceberg.transforms import IdentityTransform
 
 from sluice.declarations.maintenance_declaration import CompactionDeclaration
 from sluice.declarations.table_declaration import TableDeclaration
-from sluice.layout.order_estimate import OrderEstimate, OrderEstimator
 from sluice.layout.pruning import FilesRead, TableFilter, files_read, total_of
-from sluice.layout.row_orders import RowOrder, possible_orders
+from sluice.layout.row_orders import OrderEstimate, OrderEstimator, RowOrder, possible_orders
 from sluice.layout.row_sample import RowSample, choose_groups, groups_of, read_sample
 
 CLEAR_SHARE = 0.7

@@ -34,9 +34,9 @@ from sluice.leftovers.closed_checkpoints import (
     ClosedCheckpoint,
     KnownCheckpoints,
     closed_checkpoints,
+    doubt_of,
     newest_generations,
 )
-from sluice.leftovers.where_it_stands import doubt_of
 from sluice.publication.staged_batch import STAGING_NAMESPACE
 from sluice.publication.staging_layout import BACKFILL_NAMESPACE, REFRESH_NAMESPACE
 from sluice.settings import Settings

@@ -15,8 +15,7 @@ from pyiceberg.table import Table
 from sluice.declarations.loaded_declarations import Declarations
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.errors import SluiceError
-from sluice.layout.known_filters import known_filters
-from sluice.layout.pruning import FilesRead, TableFilter, each_data_file, measure_filters
+from sluice.layout.pruning import FilesRead, TableFilter, each_data_file, known_filters, measure_filters
 from sluice.ledger.maintenance_runs import MaintenanceStep, StepObservation, StepOutcome
 from sluice.maintenance.maintenance_plan import MaintenancePlan
 from sluice.tables.table_observation import TableObservation

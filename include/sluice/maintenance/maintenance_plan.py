@@ -19,9 +19,8 @@ from sluice.declarations.scalar_types import duration_words
 from sluice.ledger.maintenance_runs import MaintenanceStep, StepObservation
 from sluice.maintenance import row_retention
 from sluice.maintenance.compaction_plan import decide_compaction
-from sluice.maintenance.pin_plan import PinPlan
-from sluice.maintenance.reader_costs import ReaderCost
-from sluice.maintenance.reference_plan import old_references, without
+from sluice.maintenance.pin_plan import PinPlan, ReaderCost
+from sluice.maintenance.retention_plan import old_references, without
 from sluice.maintenance.row_retention import NO_RETENTION, RowRetention, decide_row_retention, left_after
 from sluice.maintenance.statistics_plan import decide_statistics
 from sluice.maintenance.step_decision import (

@@ -23,13 +23,18 @@ from sluice.ledger.maintenance_runs import MaintenanceStep, StepObservation, Ste
 from sluice.maintenance.file_rewrite import CommitConflictError, rewrite_small_files
 from sluice.maintenance.maintenance_plan import MaintenancePlan
 from sluice.maintenance.old_files import remove_old_files
-from sluice.maintenance.pin_commit import commit_pins, remove_references
+from sluice.maintenance.position_pins import commit_pins, remove_references
 from sluice.maintenance.rewrite_calls import after_conflict
 from sluice.maintenance.row_retention import AGREED, ARRIVED_BEFORE, BEFORE, COLUMN, READ_UP_TO
 from sluice.maintenance.statistics_plan import NewRefusalsError, compute_statistics
-from sluice.maintenance.step_decision import RewriteCall, StepAction, StepDecision, StepReason
-from sluice.maintenance.step_progress import StepProgress
-from sluice.maintenance.table_procedures import TableProcedures
+from sluice.maintenance.step_decision import (
+    RewriteCall,
+    StepAction,
+    StepDecision,
+    StepProgress,
+    StepReason,
+    TableProcedures,
+)
 from sluice.publication.crash_points import Reached, unnoticed
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.tables.catalog import catalog_refusals

@@ -1,4 +1,4 @@
-"""Plans how many snapshots a table asks every expiry to keep, from where its readers are.
+"""Plans how many snapshots a table asks every expiry to keep, and which old tags and branches keep none.
 
 Purpose: a pin keeps one snapshot and none after it. An expiry that Sluice does not run can remove snapshots between the
 position of a reader and the newest one, and the reader cannot continue then.
@@ -14,23 +14,31 @@ set here; another value was set by a person, and is raised when it is too low an
 What it does not do: pyiceberg's expiry, and callers that give both values, do not read the properties.
 
 Source: https://iceberg.apache.org/docs/latest/configuration/#table-behavior-properties
+
+Iceberg knows no time at which a tag was set: the age of a tag is that of its snapshot, here as in Iceberg's own
+`max-ref-age-ms`, which a reference may have beside this and which expiry obeys by itself.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from math import ceil
 
+from pyiceberg.table.refs import MAIN_BRANCH
+
 from sluice.declarations.maintenance_declaration import ExpiryDeclaration
-from sluice.stored_keys import KEPT_FOR_READERS
+from sluice.stored_keys import ADOPTION_TAG_PREFIX, KEPT_FOR_READERS, PIN_PREFIX, REFRESH_TAG_PREFIX
+from sluice.tables.table_observation import ReferenceKind, ReferenceObservation, TableObservation
 
 MIN_SNAPSHOTS = "history.expire.min-snapshots-to-keep"
 MAX_AGE_MS = "history.expire.max-snapshot-age-ms"
 _ICEBERG_DEFAULTS = {MIN_SNAPSHOTS: 1, MAX_AGE_MS: 5 * 24 * 3600 * 1000}
 _HOUR_MS = 3600 * 1000
+
+_OURS = (PIN_PREFIX, REFRESH_TAG_PREFIX, ADOPTION_TAG_PREFIX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,3 +154,45 @@ def _values_in(text: str) -> dict[str, int]:
 
 def _number(text: str | None, otherwise: int) -> int:
     return int(text) if text is not None and text.isdecimal() else otherwise
+
+
+def old_references(
+    policy: ExpiryDeclaration, seen: TableObservation, *, named: Collection[str] | None, now: datetime
+) -> tuple[ReferenceObservation, ...]:
+    """The references that are removed, in the order of their names.
+
+    Parameters
+    ----------
+    named: the tags that inputs name; unset while a stream may read any. All references stay then.
+    """
+    if named is None:
+        return ()
+    committed = {snapshot.snapshot_id: snapshot.committed_at for snapshot in seen.snapshots}
+    ages = {ReferenceKind.TAG: policy.tags, ReferenceKind.BRANCH: policy.branches}
+
+    def is_old(reference: ReferenceObservation) -> bool:
+        age, at = ages[reference.kind], committed.get(reference.snapshot_id)
+        is_free = reference.name != MAIN_BRANCH and reference.name not in named and not reference.name.startswith(_OURS)
+        return is_free and age is not None and at is not None and now - at > age
+
+    return tuple(reference for reference in seen.references if is_old(reference))
+
+
+def kept_references(
+    policy: ExpiryDeclaration | None, seen: TableObservation, *, unknown: Sequence[str], now: datetime
+) -> Iterator[str]:
+    """Why old references stay, for a person.
+
+    Parameters
+    ----------
+    unknown: the streams that may read any tag.
+    """
+    old = () if policy is None or not unknown else old_references(policy, seen, named=(), now=now)
+    if old:
+        why = f"{' and '.join(unknown)} may read any tag: the declaration cannot be read, or is not the one that runs"
+        yield f"{', '.join(one.name for one in old)}: old enough to go, but kept, because {why}"
+
+
+def without(seen: TableObservation, references: Collection[ReferenceObservation]) -> TableObservation:
+    """The table as it is once some references are gone."""
+    return replace(seen, references=tuple(one for one in seen.references if one not in references))

@@ -28,9 +28,10 @@ from sluice.maintenance.step_decision import (
     StepAction,
     StepDecision,
     StepReason,
+    StoreRefusesError,
+    TableProcedures,
     skipped,
 )
-from sluice.maintenance.table_procedures import StoreRefusesError, TableProcedures
 from sluice.tables.table_observation import StatisticsKind, TableObservation
 
 KINDS, COLUMNS, REFUSED, BASIS = "kinds", "columns", "refused", "basis"

@@ -1,20 +1,108 @@
-"""What is decided about one step of a table's maintenance. Pure."""
+"""One step of a table's maintenance: what is decided, the port by which an engine does it, and what its attempts have
+done."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
+from sluice.errors import LakehouseError
 from sluice.ledger.maintenance_runs import MaintenanceStep
 from sluice.maintenance.pin_plan import Hold, HoldReason
-from sluice.tables.table_observation import ReferenceObservation
+from sluice.tables.table_observation import ReferenceObservation, StatisticsKind
 
 SECONDS_OF_A_FILE, SECONDS_OF_A_MEBIBYTE = 0.01, 0.1
 SPARK_SECONDS, SPARK_SECONDS_OF_A_MEBIBYTE = 15.0, 0.05
 """What a rewrite costs, roughly, for the order among tables alone; measured by `benchmarks.binpack_time`. Spark's first
 seconds are those of a step in an application that may have to start."""
+
+
+class StoreRefusesError(LakehouseError):
+    """The object store or the catalog takes a kind of file or of change from no one. Trying again does not help."""
+
+
+class TableProcedures(Protocol):
+    """Iceberg's procedures on one table. Each returns its result by the procedure's own column names.
+
+    Each raises CommitConflictError when another writer committed first, and LakehouseError when it fails otherwise.
+    """
+
+    def rewrite_data_files(
+        self, options: Mapping[str, str], *, where: str, is_sorted: bool, z_order: Sequence[str]
+    ) -> Mapping[str, Any]:
+        """Write small files together into larger ones, with one commit.
+
+        Parameters
+        ----------
+        options: of the procedure, by their names.
+        where: the filter of the files, as Iceberg's JSON; empty for all.
+        is_sorted: whether all their rows are sorted by the order of the table.
+        z_order: the columns by which all their rows are z-ordered; empty for none.
+        """
+
+    def remove_dangling_deletes(self) -> int:
+        """Remove the delete files that hide nothing any more, and return their number."""
+
+    def rewrite_manifests(self) -> Mapping[str, Any]:
+        """Write the manifests together into fewer ones."""
+
+    def expire_snapshots(self, *, older_than: datetime, retain_last: int) -> Mapping[str, Any]:
+        """Remove the snapshots that are older than a time, except so many of the newest ones of each branch."""
+
+    def compute_statistics(self, kind: StatisticsKind, *, columns: Sequence[str] | None) -> str:
+        """Compute statistics of the newest snapshot, and return the path of their file; empty where it has no rows.
+
+        Parameters
+        ----------
+        kind: of columns, or of partitions.
+        columns: of which distinct values are counted; unset: of every one.
+
+        Raises
+        ------
+        StoreRefusesError: when the store or the catalog takes no such file.
+        """
+
+    def changed_content(self, rewrites: Sequence[tuple[int, int]], *, is_hashed: bool) -> str:
+        """Describe the first difference between the rows of a rewrite and of its parent; empty when there is none.
+
+        Parameters
+        ----------
+        rewrites: the snapshots, each as (parent, rewrite).
+        is_hashed: whether rows are compared by their hashes; if not, they are counted.
+        """
+
+
+@dataclass(slots=True, kw_only=True)
+class StepProgress:
+    """What the attempts of a step have done. Each call of Spark is a commit by itself: one that was made stays, and so
+    does the removal of references before an expiry.
+
+    left: the calls of a compaction that no attempt has made yet. made: how many were made, with their `figures`.
+    kept_deletes: why delete files that hide nothing stay, for a sentence.
+    references: the tags and branches that are gone.
+    """
+
+    left: list[RewriteCall]
+    figures: Counter[str] = field(default_factory=Counter)
+    made: int = 0
+    kept_deletes: str = ""
+    references: tuple[str, ...] = ()
+
+    @property
+    def share(self) -> str:
+        """How much of a compaction was made, for a sentence; empty for a single call. One that finds nothing commits
+        nothing."""
+        calls = self.made + len(self.left)
+        return f"; {self.made} of {calls} parts were made" if calls > 1 else ""
+
+    @property
+    def result(self) -> Mapping[str, Any]:
+        """What was committed, for the record."""
+        return {**self.figures, **({"removed_references": list(self.references)} if self.references else {})}
 
 
 class StepAction(StrEnum):

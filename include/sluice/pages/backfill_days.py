@@ -20,7 +20,7 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import LakehouseError
 from sluice.ledger.batches import newest_batch
 from sluice.ledger.connection import Ledger, database_time
-from sluice.pages.bounded_looks import BoundedLooks
+from sluice.pages.table_looks import BoundedLooks
 from sluice.settings import Settings
 from sluice.tables.catalog import catalog_refusals, open_catalog
 from sluice.tables.declared_tables import load_table

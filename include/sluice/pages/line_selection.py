@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
-from sluice.pages.page_words import ShownTone
+from sluice.pages.page_figures import ShownTone
 from sluice.pages.stream_lines import StreamLine
 from sluice.pages.table_lines import TableLine
 

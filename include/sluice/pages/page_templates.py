@@ -13,20 +13,23 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from sluice.pages.page_words import (
+from sluice.pages.page_figures import (
     NOTHING,
     ShownTone,
     age_words,
+    bars_of,
+    bars_path,
     count_text,
     duration_text,
+    line_path,
     moment_text,
     rate_text,
     short_name,
     size_text,
+    top_of,
     without_long_ids,
 )
 from sluice.pages.quality_report import history_tones, tone_of
-from sluice.pages.svg_charts import bars_of, bars_path, line_path, top_of
 
 STATIC = Path(__file__).parent / "static"
 """The style sheet and the scripts of the pages: three files, served as they are."""

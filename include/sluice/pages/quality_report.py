@@ -8,11 +8,10 @@ from datetime import datetime, timedelta
 
 from sluice.ledger.batch_findings import RuleCount, RuleResult
 from sluice.ledger.quality_checks import QualityObservation
-from sluice.pages.page_words import ShownTone, count_text, duration_text
-from sluice.pages.svg_charts import Chart, coloured_lines, newest_of, top_of
+from sluice.pages.page_figures import Chart, ShownTone, coloured_lines, count_text, duration_text, newest_of, top_of
 from sluice.pages.table_lines import TableLine
-from sluice.quality.judged_rules import JudgedRule
 from sluice.quality.rule_results import (
+    JudgedRule,
     RuleFinding,
     RuleHistory,
     TableReport,

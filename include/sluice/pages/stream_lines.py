@@ -19,12 +19,12 @@ from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.run_values import DriverExit
 from sluice.ledger.runs import newest_runs
 from sluice.ledger.stream_figures import StreamFigures, lag_history, read_figures
-from sluice.pages.page_words import ShownTone
+from sluice.pages.page_figures import ShownTone
 from sluice.processes.driver_processes import observe_process
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
-from sluice.supervision.orphaned_runs import find_orphaned_runs
-from sluice.supervision.stream_states import SETTLED_BY_START, StreamState, StreamVerdict
 from sluice.supervision.stream_status import JudgedStream, judge_streams
+from sluice.supervision.supervision_decision import SETTLED_BY_START, StreamState, StreamVerdict
+from sluice.supervision.verdict_causes import find_orphaned_runs
 
 HISTORY_HOURS, HISTORY_POINTS = 6, 24
 

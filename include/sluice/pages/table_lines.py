@@ -15,9 +15,9 @@ from sluice.ledger.batch_findings import RuleResult, rule_results_of_tables
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.maintenance_runs import newest_runs
 from sluice.ledger.quality_checks import UNSUCCESSFUL_VERDICTS, QualityVerdict, newest_results
-from sluice.pages.page_words import ShownTone
+from sluice.pages.page_figures import ShownTone
 from sluice.pages.table_looks import TableLook
-from sluice.quality.judged_rules import TableRules, judged_rules, writers_of
+from sluice.quality.rule_results import TableRules, judged_rules, writers_of
 
 QUARANTINE_NAMESPACE = "quarantine."
 """How the names of the tables of rejected rows begin."""

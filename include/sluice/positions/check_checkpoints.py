@@ -28,7 +28,7 @@ from sluice.ledger.checkpoint_checks import (
 from sluice.ledger.connection import Ledger, database_time
 from sluice.positions.judge_position import disagreeing, judge_position
 from sluice.positions.observe_position import observe_position
-from sluice.positions.state_copies import observe_state_copies
+from sluice.positions.restore_copy import observe_state_copies
 from sluice.positions.stream_position import Agreement, StreamPosition, Witness
 from sluice.publication.marks import batch_of
 from sluice.publication.present_files import absent_files, named

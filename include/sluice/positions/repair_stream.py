@@ -9,7 +9,7 @@ generation, query and marks stay, so that nothing becomes visible twice. No run 
 `metadata`, so a repair that is interrupted is completed by another one.
 
 State that is lost comes from a copy that a stop has made (`restore_copy`). Where that is older than the tables, the
-next run takes it through the batches between (`replay_decision`).
+next run takes it through the batches between (`decide_replay`).
 
 What it does not do: it computes no lost state again, nor what a source keeps in the checkpoint alone.
 Where the checkpoint cannot be written back, a generation that the ledger forgot is all the same: without it no reset is
@@ -38,16 +38,16 @@ from sluice.ledger.refreshes import RefreshState, unsettled_refresh
 from sluice.ledger.run_values import RunObservation
 from sluice.ledger.runs import recent_runs
 from sluice.operations import OperationPlan, OperationVerb, Refusal, RefusalReason, Stake, steps_of
-from sluice.positions.checkpoint_writes import write_repair
-from sluice.positions.judge_position import disagreeing, is_written_back, judge_position
-from sluice.positions.observe_position import REPLAYED_BATCHES, observe_position
-from sluice.positions.repair_decision import CheckpointRepair, refusal_of_unmarked
-from sluice.positions.repair_sentences import (
+from sluice.positions.checkpoint_writes import (
     sentence_of_forgotten,
     sentence_of_rows,
     sentences_of_files,
     sentences_of_repetition,
+    write_repair,
 )
+from sluice.positions.judge_position import disagreeing, is_written_back, judge_position
+from sluice.positions.observe_position import REPLAYED_BATCHES, observe_position
+from sluice.positions.repair_decision import CheckpointRepair, refusal_of_unmarked
 from sluice.positions.restore_copy import decide_write
 from sluice.positions.source_reach import SourceReach, refuse_gone_input
 from sluice.positions.stream_position import Agreement, PositionFinding, StreamPosition, Witness
@@ -56,7 +56,7 @@ from sluice.publication.command_runs import CommandMode, find_left_driver, run_o
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.staging_layout import empty_staging_table
 from sluice.settings import Settings
-from sluice.supervision.supervision_events import command_event
+from sluice.supervision.supervision_decision import command_event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,12 +19,19 @@ from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.next_generation import count_batches_behind
 from sluice.operations import OperationPlan, OperationVerb, Refusal, RefusalReason, Stake, steps_of
 from sluice.positions.observe_position import observe_position
-from sluice.positions.passed_readers import PassedReader, UnknownReader, passed_reader, readers_of, reads
 from sluice.positions.repair_decision import CheckpointRepair, decide_repair
 from sluice.positions.restore_copy import decide_restore
-from sluice.positions.rewind import Rewind, sentences_of
-from sluice.positions.rewind_refusals import refusal_of_reader, refusals_of_rewind
-from sluice.positions.rewind_target import RewoundTable, batch_at, rewound
+from sluice.positions.rewind import Rewind, refusal_of_reader, refusals_of_rewind, sentences_of
+from sluice.positions.rewind_target import (
+    PassedReader,
+    RewoundTable,
+    UnknownReader,
+    batch_at,
+    passed_reader,
+    readers_of,
+    reads,
+    rewound,
+)
 from sluice.positions.source_reach import NO_BEGINNING, InputLoss, LossKind, SourceReach
 from sluice.positions.stream_position import StreamPosition
 from sluice.publication.chain import MarkPosition

@@ -3,9 +3,8 @@
 | module | purpose |
 |---|---|
 | `process_identity` | the recorded identity of a process, and whether it lives |
-| `process_judgement` | decide from both whether a recorded process lives |
 | `living_processes` | the processes of this host, their environment and descendants |
 | `driver_processes` | identify, observe and end the process of a driver |
-| `deadline` | wait until something is true or a deadline has passed |
+| `deadline` | wait until something is true or a deadline has passed; run several steps up to one |
 | `log_rotation` | limit the size of a driver's log |
 """

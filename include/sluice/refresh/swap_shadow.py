@@ -1,14 +1,17 @@
-"""The swap of a refresh: the content of the shadow becomes that of the table, and its generation that of the stream.
+"""The swap of a refresh: a stream stops, and the content and generation of its shadow become its own.
 
-Before it, pins are set where the stream reads, so that it continues from there when the refresh is taken back. They
-have the name of the shadow. Maintenance respects them as long as that is possible, and removes them afterwards
+Before the swap, pins are set where the stream reads, so that it continues from there when the refresh is taken back.
+They have the name of the shadow. Maintenance respects them as long as that is possible, and removes them afterwards
 (`sluice.ledger.refreshes.kept_shadows`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFile
@@ -17,14 +20,19 @@ from pyiceberg.table.refs import SnapshotRefType
 
 from sluice.backfill.replay_lane import ReplayLane
 from sluice.declarations.loaded_declarations import LoadedStream
-from sluice.errors import UnpublishableError, UsageError
+from sluice.errors import RunAlreadyLiveError, UnpublishableError, UsageError
 from sluice.ledger.connection import Ledger, database_time
+from sluice.ledger.events import Actor, Event, EventAction
 from sluice.ledger.refreshes import OPEN_STATES, RefreshObservation, begin_swap, newest_refresh, record_swap
-from sluice.maintenance.pin_commit import commit_pins
+from sluice.ledger.run_values import RunObservation
+from sluice.ledger.runs import ask_to_end, find_run, newest_run
 from sluice.maintenance.pin_plan import plan_own_pins
+from sluice.maintenance.position_pins import commit_pins
 from sluice.maintenance.table_readers import observe_stream_inputs, streamed_tables
 from sluice.operations import require_no_fewer
+from sluice.processes.deadline import Deadline, wait_until
 from sluice.publication.chain import MarkPosition
+from sluice.publication.command_runs import CommandMode, is_vacated, run_of_command
 from sluice.publication.crash_points import CrashPoint, Reached
 from sluice.publication.mark_moves import plan_output, take_over
 from sluice.publication.marks import TargetState, load_target_state
@@ -37,6 +45,13 @@ from sluice.settings import ObjectStoreSettings
 from sluice.sources.iceberg_positions import history_of
 from sluice.tables.declared_tables import require_table
 from sluice.tables.removed_rows import removed_from
+
+STOPPED_WITHIN_SECONDS = 300.0
+"""How long a driver may take to end: twenty seconds for a pause between two batches, ninety for a batch, and once more
+for a driver that another supervisor has started in between."""
+
+_POLL_SECONDS = 0.05
+"""A supervisor that sees the end of the run starts the next one within seconds; the place is taken before that."""
 
 
 def keep_positions(
@@ -215,3 +230,57 @@ def _refuse_staged(catalog: Catalog, output: StagedOutput) -> None:
             next_step=f"Let {output.stream} run until it has published them, and repeat the command. What they wait "
             f"for is in `sluice batch list {output.stream}`.",
         )
+
+
+@contextmanager
+def stopped_stream(ledger: Ledger, stream: str, *, requested_by: str, what: str) -> Iterator[RunObservation]:
+    """End the live run of a stream after its batch, and hold its lease while the block runs. Its desired state stays,
+    so that whoever supervises it starts it again afterwards, also when this process dies.
+
+    Parameters
+    ----------
+    what: what the block does, for example `refresh 7`.
+
+    Yields
+    ------
+    The run that holds the lease, with a higher token than every run before it.
+
+    Raises
+    ------
+    RunAlreadyLiveError: when the live run does not end in time.
+    """
+    with ExitStack() as held:
+        yield _take_place(ledger, stream, held, requested_by=requested_by, what=what)
+
+
+def _take_place(ledger: Ledger, stream: str, held: ExitStack, *, requested_by: str, what: str) -> RunObservation:
+    deadline = Deadline.after(STOPPED_WITHIN_SECONDS)
+    while True:
+        live = newest_run(ledger, stream)
+        if live is not None and live.is_live:
+            because = f"{what} takes its place"
+            event = Event(
+                name=stream,
+                actor=Actor.person(requested_by),
+                action=EventAction.END_RUN,
+                reason="refresh",
+                explanation=f"The run ends after its batch: {because}.",
+                run_id=live.run_id,
+            )
+            ask_to_end(ledger, live.run_id, because=because, event=event)
+            _await_end(ledger, live.run_id, deadline)
+        try:
+            run = run_of_command(ledger, stream, CommandMode.REFRESH, requested_by=requested_by, what=what)
+            return held.enter_context(run)
+        except RunAlreadyLiveError:
+            if deadline.is_over():
+                raise
+
+
+def _await_end(ledger: Ledger, run_id: str, deadline: Deadline) -> None:
+    wait_until(
+        partial(find_run, ledger, run_id),
+        lambda run: not run.is_live or is_vacated(run),
+        seconds=max(0.0, deadline.at - time.monotonic()),
+        poll_seconds=_POLL_SECONDS,
+    )

@@ -26,7 +26,7 @@ from sluice.ledger.refreshes import (
     newest_refresh,
     record_taken_back,
 )
-from sluice.maintenance.pin_commit import commit_pins
+from sluice.maintenance.position_pins import commit_pins
 from sluice.operations import OperationPlan, OperationVerb, Stake, steps_of
 from sluice.publication.chain import MarkPosition
 from sluice.publication.command_runs import CommandMode, run_of_command
@@ -35,12 +35,11 @@ from sluice.publication.mark_moves import take_over
 from sluice.publication.repair import with_raised_token
 from sluice.publication.staged_batch import StagedOutput
 from sluice.refresh.observe_refresh import refreshed_output
-from sluice.refresh.old_content import CopyOfFile, copy_files, plan_copies
-from sluice.refresh.repeated_rows import repeated_rows
 from sluice.refresh.settle_refresh import content_before, exchange_all, settle_refresh
 from sluice.refresh.shadow_stream import drop_shadow, exchanged_outputs
-from sluice.refresh.stopped_stream import stopped_stream
-from sluice.supervision.supervision_events import command_event
+from sluice.refresh.swap_content import CopyOfFile, copy_files, plan_copies, repeated_rows
+from sluice.refresh.swap_shadow import stopped_stream
+from sluice.supervision.supervision_decision import command_event
 from sluice.tables.declared_tables import require_table
 
 _GIVEN_UP = (RefreshState.BUILDING, RefreshState.SWAPPING)

@@ -4,10 +4,9 @@
 |---|---|
 | `installation` | all of it in order, and the record of where it lies |
 | `python_environment` | uv, and `.venv` from `uv.lock` |
-| `java_runtime`, `java_installation` | find a Java; install one with the system's package manager |
-| `jar_lock`, `jars`, `lock_jars` | `ivy.lock`; fetch the jars that it lists; write it from `ivy.xml` |
-| `class_archive` | the archive that makes Spark start faster |
-| `command_runner`, `setup_progress` | run programs that never outlive the bootstrap; print the progress |
+| `java_runtime` | find a Java; keep the archive of classes that makes Spark start faster |
+| `jars`, `lock_jars` | fetch the jars that `ivy.lock` lists; write it from `ivy.xml` |
+| `command_runner` | run programs that never outlive the bootstrap; print the progress |
 
 The system's own Python runs these modules before any package is installed, so they import the standard library,
 `sluice.errors` and each other only (kept by a test in `tests/architecture`).

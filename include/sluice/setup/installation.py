@@ -17,17 +17,15 @@ from pathlib import Path
 from typing import cast
 
 from sluice.errors import PrerequisiteError
-from sluice.setup.class_archive import provide_class_archive
-from sluice.setup.command_runner import CommandRunner
+from sluice.setup.command_runner import CommandRunner, Progress
 from sluice.setup.jars import JarLock, is_complete, ivy_jar, jars_folder, provide_jars, read_lock
-from sluice.setup.java_runtime import JAVA_FOLDERS, JavaRuntime, JavaSearch, search_java
+from sluice.setup.java_runtime import JAVA_FOLDERS, JavaRuntime, JavaSearch, provide_class_archive, search_java
 from sluice.setup.python_environment import (
     compile_packages,
     install_packages,
     is_environment_ready,
     provide_uv,
 )
-from sluice.setup.setup_progress import Progress
 
 OPT_OUT_VARIABLE = "SLUICE_NO_INSTALL"
 """0: system packages are installed without a question. Another value: none is. Unset: a person at a terminal is asked,

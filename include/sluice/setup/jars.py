@@ -19,9 +19,8 @@ from urllib.parse import urlsplit
 from xml.sax.saxutils import quoteattr
 
 from sluice.errors import PrerequisiteError
-from sluice.setup.command_runner import CommandRunner
+from sluice.setup.command_runner import CommandRunner, Progress
 from sluice.setup.java_runtime import JavaRuntime
-from sluice.setup.setup_progress import Progress
 
 _HEADER = """\
 # Every jar of every class path of ivy.xml, with all that the listed artifacts need themselves.

@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from sluice.errors import PrerequisiteError
-from sluice.setup.command_runner import CommandRunner
-from sluice.setup.setup_progress import Progress
+from sluice.setup.command_runner import CommandRunner, Progress
 
 _DOWNLOAD_SECONDS = 60.0
 """How long one read from the network may take while uv (20 MB) is fetched; the whole download may take longer."""

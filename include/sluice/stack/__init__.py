@@ -2,16 +2,13 @@
 
 | module | purpose |
 |---|---|
-| `orchestration`, `stopping`, `stack_status` | `up`, `down`, `status` |
+| `orchestration`, `stopping`, `stack_status` | `up`, `down` and its processes, `status` with progress and logs |
 | `starting` | the steps of one `up` |
-| `stack_plan` | what is decided before anything starts: the plan, and the two kinds of steps |
+| `stack_plan` | what is decided before anything starts: the plan, its ports, and the two kinds of steps |
 | `services/` | the steps of each service |
-| `folder`, `credentials`, `compose_secrets` | the data folder, and the secrets in it |
-| `tcp_ports`, `port_choice` | which ports are free, and which the stack takes |
-| `tools`, `unprivileged` | the programs, and how one that refuses root is run |
-| `environment`, `airflow_settings` | the settings of everything that runs in the stack |
-| `service_processes`, `process_records`, `membership` | start, record and end processes; which belong to a service |
-| `exclusive_change` | one command at a time, interrupted in order |
-| `display`, `logs` | the progress on the screen, the services' log files |
+| `folder`, `compose_secrets` | the data folder, changed by one command at a time; the secrets in it |
+| `tools` | the programs |
+| `environment`, `surroundings` | the settings of everything that runs in the stack; what a person brings to it |
+| `stack_records` | the ports and processes of a stack, and which processes belong to a service |
 | `bootstrap` | the script behind `make setup` |
 """

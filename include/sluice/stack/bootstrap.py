@@ -25,9 +25,8 @@ def main() -> int:
     import signal
 
     from sluice.errors import SluiceError
-    from sluice.setup.command_runner import CommandRunner
+    from sluice.setup.command_runner import CommandRunner, Progress
     from sluice.setup.installation import Installation, cache_folder
-    from sluice.setup.setup_progress import Progress
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     installation = Installation(

@@ -20,14 +20,27 @@ from pathlib import Path
 from sluice.errors import StackError
 from sluice.processes.living_processes import observe_processes
 from sluice.settings import project_root
-from sluice.stack.credentials import ensure_credentials
 from sluice.stack.environment import build_environment, load_environment, write_environment
-from sluice.stack.exclusive_change import exclusive, interruptible, uninterruptible
-from sluice.stack.folder import StackFolder, check_disk, stack_folder, write_private
-from sluice.stack.port_choice import choose_stack_ports, port_requests, read_ports, write_ports
-from sluice.stack.process_records import read_records, write_selection
+from sluice.stack.folder import (
+    StackFolder,
+    check_disk,
+    ensure_credentials,
+    exclusive,
+    interruptible,
+    stack_folder,
+    uninterruptible,
+    write_private,
+)
 from sluice.stack.services import all_services, select_steps
-from sluice.stack.stack_plan import Service, StackPlan, Step
+from sluice.stack.stack_plan import HeldPorts, Service, StackPlan, Step, holder_of
+from sluice.stack.stack_records import (
+    choose_stack_ports,
+    port_requests,
+    read_ports,
+    read_records,
+    write_ports,
+    write_selection,
+)
 from sluice.stack.stack_status import Display
 from sluice.stack.starting import PortTakenError, ServiceStart, StepRunner
 from sluice.stack.stopping import end_stack, forget_service, users_of_declarations
@@ -39,7 +52,6 @@ from sluice.stack.surroundings import (
     remembered_in,
     surroundings_of,
 )
-from sluice.stack.tcp_ports import HeldPorts, holder_of
 from sluice.stack.tools import Tools, find_tools
 
 _PORT_CHOICES = 3

@@ -16,14 +16,11 @@ from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElaps
 
 from sluice.processes.deadline import wait_until
 from sluice.processes.living_processes import LivingProcess, observe_processes
-from sluice.stack.credentials import read_credentials
 from sluice.stack.environment import load_environment
-from sluice.stack.folder import stack_folder
-from sluice.stack.membership import stack_members
-from sluice.stack.port_choice import read_ports
-from sluice.stack.process_records import ProcessRecord, read_records, read_selection
+from sluice.stack.folder import read_credentials, stack_folder
 from sluice.stack.services import all_services
 from sluice.stack.stack_plan import Health, Service, StackPlan
+from sluice.stack.stack_records import ProcessRecord, read_ports, read_records, read_selection, stack_members
 from sluice.stack.tools import tools_of
 
 _TAIL_BYTES = 64 * 1024

@@ -12,13 +12,11 @@ from sluice.errors import StackError
 from sluice.processes.deadline import wait_until
 from sluice.processes.living_processes import find_process
 from sluice.stack.environment import process_environment
-from sluice.stack.process_records import ProcessRecord, fingerprint, read_records, write_record
-from sluice.stack.service_processes import exit_code, start_process
 from sluice.stack.services import needs_of
-from sluice.stack.stack_plan import Command, Health, Service, StackPlan, Step
+from sluice.stack.stack_plan import Command, Health, HeldPorts, Service, StackPlan, Step, holder_of, is_free
+from sluice.stack.stack_records import ProcessRecord, fingerprint, read_records, write_record
 from sluice.stack.stack_status import Display, last_line
-from sluice.stack.stopping import end_service, forget_service
-from sluice.stack.tcp_ports import HeldPorts, holder_of, is_free
+from sluice.stack.stopping import end_service, exit_code, forget_service, start_process
 
 _TOOL_SECONDS = 300.0
 """How long a preparation's command may take. The longest, Airflow's first migration, takes 10 seconds on two cores."""

@@ -35,12 +35,14 @@ from datetime import timedelta
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.ledger.airflow_owner import DagObservation
 from sluice.ledger.announcements import record_increment
-from sluice.ledger.connection import Ledger
+from sluice.ledger.clock_jumps import follow_clock
+from sluice.ledger.connection import Ledger, connection_use
 from sluice.ledger.stream_records import read_stream
 from sluice.ledger.stream_troubles import StreamTrouble, clear_trouble, record_report, record_trouble
-from sluice.supervision.row_verdicts import with_rows
-from sluice.supervision.stream_states import StreamState, StreamVerdict
-from sluice.supervision.supervisor import read_to_judge
+from sluice.messages.plain_text import in_words
+from sluice.supervision.supervision_decision import StreamState, StreamVerdict
+from sluice.supervision.supervisor import Supervisor, read_to_judge
+from sluice.supervision.verdict_causes import with_rows
 
 _AT_ONCE, _SOON, _LATER = timedelta(0), timedelta(minutes=1), timedelta(minutes=10)
 
@@ -56,6 +58,17 @@ _PATIENCE = {
     StreamState.QUEUED: _LATER,
     StreamState.FAILED: _LATER,
 }
+
+CONNECTIONS_SHARE = 0.8
+"""Of the connections that the ledger's server allows; beyond it a person is alerted."""
+
+THE_LEDGER = "the ledger"
+"""The subject of troubles of the ledger itself; no stream can have this name."""
+
+FEW_CONNECTIONS = "few connections"
+
+THE_CLOCK = "the ledger's clock"
+SET_BACK = "clock set back"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,3 +166,37 @@ def report_good_increment(ledger: Ledger, stream: str, *, by: str, wanted: Loade
 def is_of_increment(trouble: StreamTrouble) -> bool:
     """Whether the task of an increment has reported it."""
     return trouble.reason == StreamState.FAILED
+
+
+def connection_alerts(supervisor: Supervisor) -> list[Alert]:
+    """An alert while the server of the ledger has hardly a connection left: each driver holds two."""
+    use = connection_use(supervisor.ledger)
+    if use.used < use.allowed * CONNECTIONS_SHARE:
+        clear_trouble(supervisor.ledger, THE_LEDGER, by=supervisor.launched_by)
+        return []
+    sentence = (
+        f"{use.used} of {use.allowed} connections of the ledger's PostgreSQL are in use; when none is left, drivers "
+        "stop after two minutes. Raise its max_connections, or put a connection pooler in front of it."
+    )
+    return [report_at_once(supervisor, THE_LEDGER, reason=FEW_CONNECTIONS, sentence=sentence)]
+
+
+def clock_alerts(supervisor: Supervisor) -> list[Alert]:
+    """An alert when the clock of the ledger's server was set back since the pass before."""
+    ahead = follow_clock(supervisor.ledger)
+    if not ahead:
+        clear_trouble(supervisor.ledger, THE_CLOCK, by=supervisor.launched_by)
+        return []
+    sentence = (
+        f"The clock of the ledger's PostgreSQL was set back by {in_words(ahead)}, as by a standby that took over. What "
+        "was recorded in its future counts as of now; drivers that are lost are noticed within five minutes. See that "
+        "the clocks of its servers are synchronised."
+    )
+    return [report_at_once(supervisor, THE_CLOCK, reason=SET_BACK, sentence=sentence)]
+
+
+def report_at_once(supervisor: Supervisor, subject: str, *, reason: str, sentence: str) -> Alert:
+    """Record a trouble of which a person is alerted at once."""
+    ledger, by = supervisor.ledger, supervisor.launched_by
+    trouble = record_trouble(ledger, subject, reason=reason, explanation=sentence, by=by)
+    return Alert(stream=subject, sentence=sentence, reason=reason, is_new=record_report(ledger, trouble, by=by))

@@ -37,8 +37,7 @@ from sluice.ledger.desired_states import (
 )
 from sluice.ledger.events import Actor, Event, EventAction, record_event
 from sluice.ledger.run_values import DesiredState
-from sluice.processes.deadline import Deadline
-from sluice.processes.worker_threads import run_each
+from sluice.processes.deadline import Deadline, run_each
 from sluice.supervision.decide_about_pause import (
     PauseEffect,
     decide_about_pause,

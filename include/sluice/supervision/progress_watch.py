@@ -1,4 +1,4 @@
-"""Watches the progress of running streams: observes their sources, records a sample, and ends runs to be restarted.
+"""Looks at the sources of streams: whether running ones make progress, and whether an increment would find nothing.
 
 The reconciler calls `watch_progress` each minute. It works for a hung driver as well: it queries the sources, not the
 driver.
@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.declarations.stream_declaration import StreamDeclaration
-from sluice.ledger.batches import newest_batch
+from sluice.ledger.batches import BatchObservation, newest_batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import Actor, Event, EventAction
-from sluice.ledger.progress_samples import ProgressSample, record_progress_sample
-from sluice.ledger.runs import ask_to_end
+from sluice.ledger.generations import find_generation
+from sluice.ledger.held_batches import find_held
+from sluice.ledger.progress_samples import LagObservation, ProgressSample, record_progress_sample
+from sluice.ledger.run_values import RunObservation, RunState
+from sluice.ledger.runs import ask_to_end, newest_run
 from sluice.ledger.stream_records import StreamRecords
-from sluice.processes.deadline import Deadline
-from sluice.processes.worker_threads import run_each
+from sluice.processes.deadline import Deadline, run_each
 from sluice.sources.source_heads import SourceHeads
+from sluice.sources.source_identities import NONE_KNOWN
 from sluice.supervision.progress_decision import (
     BECAUSE_LATE,
     BECAUSE_STALLED,
@@ -32,6 +36,25 @@ from sluice.supervision.progress_decision import (
 from sluice.supervision.supervisor import Supervisor, read_to_judge
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncrementObservation:
+    """What was seen before an increment.
+
+    generation: the open one; none before the first run. digest: of the declaration and the transformation as they are.
+    lag: how far the newest batch is behind the heads of the sources.
+    must_report: whether it would have something to report though no row is unread; see `SourceHeads.must_report`.
+    has_decision: whether a person has decided about a held batch, which the next run carries out.
+    """
+
+    generation: int | None
+    newest_run: RunObservation | None
+    newest_batch: BatchObservation | None
+    digest: str
+    lag: LagObservation
+    must_report: bool = False
+    has_decision: bool = False
 
 
 def watch_progress(
@@ -127,3 +150,42 @@ def writers_that_defer(ledger: Ledger, declarations: Declarations, table: str) -
 def _defers(wanted: StreamDeclaration) -> bool:
     allowed = wanted.supervision.max_lag
     return allowed is not None and allowed.action == "defer_maintenance"
+
+
+def observe_increment(ledger: Ledger, heads: SourceHeads, stream: LoadedStream) -> IncrementObservation:
+    """Observe an incremental stream and its sources, without Spark.
+
+    Raises
+    ------
+    LedgerError, LakehouseError: when the ledger or a table cannot be reached. Another source that cannot be reached
+        makes the lag unknown.
+    """
+    generation = find_generation(ledger, stream.name)
+    batch, held = newest_batch(ledger, stream.name), find_held(ledger, stream.name)
+    return IncrementObservation(
+        generation=generation.generation if generation is not None else None,
+        newest_run=newest_run(ledger, stream.name),
+        newest_batch=batch,
+        digest=stream.digest,
+        lag=heads.observe_lag(
+            stream.declaration, batch, known=generation.identities if generation is not None else NONE_KNOWN
+        ),
+        must_report=heads.must_report(stream.declaration, batch),
+        has_decision=held is not None and held.decision is not None,
+    )
+
+
+def has_nothing_to_do(seen: IncrementObservation) -> bool:
+    """Whether an increment would read no row and repair nothing; unknown is never taken for nothing.
+
+    A run that did not finish may have left a batch behind, a changed declaration has to be checked against the
+    checkpoint, a new generation reads its input from where the reset says, and what a person has decided about a held
+    batch is carried out by a run: Spark has committed that batch, so a folder has no unread file of it.
+    """
+    run, batch = seen.newest_run, seen.newest_batch
+    if run is None or batch is None:
+        return False
+    goes_on = run.state is RunState.FINISHED and run.declaration_digest == seen.digest
+    is_same_generation = run.generation == batch.key.generation == seen.generation
+    is_read = not seen.lag.problem and seen.lag.undone == 0 and not seen.must_report
+    return goes_on and is_same_generation and is_read and not seen.has_decision

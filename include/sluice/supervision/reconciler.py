@@ -37,20 +37,20 @@ from sluice.ledger.run_values import DesiredState
 from sluice.ledger.runs import newest_runs
 from sluice.ledger.stream_records import StreamRecords
 from sluice.ledger.stream_troubles import all_troubles, clear_trouble, record_report, record_trouble
-from sluice.processes.deadline import Deadline
-from sluice.processes.worker_threads import NotDone, run_each
-from sluice.supervision.alerts import Alert, is_alert_due, is_of_increment
+from sluice.processes.deadline import Deadline, NotDone, run_each
+from sluice.supervision.alerts import (
+    Alert,
+    clock_alerts,
+    connection_alerts,
+    is_alert_due,
+    is_of_increment,
+    report_at_once,
+)
 from sluice.supervision.followed_pauses import DagLooks, ObserveDag, follow_pauses, newest_look
-from sluice.supervision.increment_due import waiting_from
-from sluice.supervision.ledger_alerts import clock_alerts, connection_alerts, report_at_once
-from sluice.supervision.orphaned_runs import OrphanedRun, find_orphaned_runs
-from sluice.supervision.platform_troubles import note_paused_dags, subjects_beside_streams
+from sluice.supervision.platform_troubles import note_paused_dags, subjects_beside_streams, watch_schemas
 from sluice.supervision.progress_decision import ProgressJudgement, judge_known
 from sluice.supervision.progress_watch import sample_increments, watch_progress
-from sluice.supervision.rejection_limit import stop_beyond_limit
-from sluice.supervision.row_verdicts import with_rows
 from sluice.supervision.rows_watch import watch_rows
-from sluice.supervision.schema_watch import watch_schemas
 from sluice.supervision.stream_verdict import (
     StreamState,
     StreamVerdict,
@@ -69,7 +69,8 @@ from sluice.supervision.supervisor import (
     supervise,
 )
 from sluice.supervision.time_limits import LEFT_TO_ITS_TASK
-from sluice.supervision.undeclared_streams import look_after_orphan
+from sluice.supervision.undeclared_streams import look_after_orphan, stop_beyond_limit
+from sluice.supervision.verdict_causes import OrphanedRun, find_orphaned_runs, waiting_from, with_rows
 
 _log = logging.getLogger(__name__)
 

@@ -20,13 +20,16 @@ from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.stream_troubles import StreamTrouble
 from sluice.processes.process_identity import ProcessState
 from sluice.supervision.decide_supervision import decide
-from sluice.supervision.increment_due import OverdueIncrement, find_overdue
-from sluice.supervision.orphaned_runs import OrphanedRun
 from sluice.supervision.progress_decision import ProgressJudgement, ProgressState, judge_known
-from sluice.supervision.row_verdicts import with_rows
-from sluice.supervision.stream_states import StreamState, StreamVerdict
-from sluice.supervision.supervision_decision import StreamObservation, SupervisionDecision, SupervisionReason
+from sluice.supervision.supervision_decision import (
+    StreamObservation,
+    StreamState,
+    StreamVerdict,
+    SupervisionDecision,
+    SupervisionReason,
+)
 from sluice.supervision.time_limits import AHEAD_AT_MOST, HEARD_WITHIN
+from sluice.supervision.verdict_causes import OrphanedRun, OverdueIncrement, find_overdue, with_rows
 
 __all__ = [
     "StreamState",
@@ -237,7 +240,7 @@ def judge_increment(
 
     Parameters
     ----------
-    schedule, rows_since: by which one may be overdue (`increment_due`).
+    schedule, rows_since: by which one may be overdue (`find_overdue`).
     """
     run = seen.newest_run
     if run is not None and run.is_live:

@@ -39,15 +39,14 @@ from sluice.processes.deadline import wait_until
 from sluice.processes.process_identity import ProcessState
 from sluice.sources.source_heads import SourceHeads
 from sluice.supervision.decide_supervision import decide, with_room
-from sluice.supervision.replacements import BECAUSE_CHANGED
-from sluice.supervision.restart_policy import runs_that_count
+from sluice.supervision.restart_policy import BECAUSE_CHANGED, runs_that_count
 from sluice.supervision.supervision_decision import (
     StreamObservation,
     SupervisionAction,
     SupervisionDecision,
     SupervisionReason,
+    decision_event,
 )
-from sluice.supervision.supervision_events import decision_event
 from sluice.supervision.time_limits import (
     AHEAD_AT_MOST,
     EXIT_RECORD_SECONDS,

@@ -1,4 +1,4 @@
-"""Runs whose stream is not declared any more, is broken, or has another mode are ended where that is due.
+"""Ends a run whose stream is not declared any more, is broken, has another mode, or has rejected too many rows.
 
 A driver reads its declaration once. When the file is deleted, renamed or given another mode, the old driver would run
 for ever beside its successor, and no task looks after it. The ledger knows it all the same.
@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.events import Actor, Event, EventAction
 from sluice.ledger.run_values import DesiredState, RunObservation
 from sluice.ledger.runs import ask_to_end, find_run, newest_run
-from sluice.ledger.stream_records import read_stream
+from sluice.ledger.stream_records import StreamRecords, read_stream
 from sluice.supervision.decide_supervision import decide_about_live_run
-from sluice.supervision.orphaned_runs import OrphanedRun, OrphanReason
-from sluice.supervision.supervision_events import command_event
+from sluice.supervision.supervision_decision import StreamState, StreamVerdict, command_event
 from sluice.supervision.supervisor import SupervisionResult, Supervisor, act_on, has_ended_within, observe
 from sluice.supervision.time_limits import STOP_GRACE_SECONDS, STOPPED_WITHIN
+from sluice.supervision.verdict_causes import STOPPED_BY_LIMIT, OrphanedRun, OrphanReason, is_stopped_by_limit
 
 ENDED_AFTER = timedelta(seconds=60)
 """How long a declaration must be missing before its run is asked to end: a folder that is being replaced, as by a git
@@ -95,3 +96,31 @@ def _turn(supervisor: Supervisor, stream: str) -> None:
         decided = decide_about_live_run(seen, seen.newest_run, seen.observed_at)
         if not act_on(supervisor, SupervisionResult(decision=decided, seen=seen, run=seen.newest_run)):
             return
+
+
+def stop_beyond_limit(
+    supervisor: Supervisor, wanted: LoadedStream, verdict: StreamVerdict, seen: StreamRecords
+) -> None:
+    """Ask that a stream stops which has rejected too many rows. What a person has asked since it was seen stays.
+
+    The stream stays stopped, and unhealthy, until a person starts it.
+    """
+    limit = wanted.declaration.supervision.max_rejected
+    is_beyond = verdict.state is StreamState.MANY_REJECTED and limit is not None and limit.action == "stop"
+    if not is_beyond or is_stopped_by_limit(seen.desired):
+        return
+    event = Event(
+        name=wanted.name,
+        actor=Actor.component(supervisor.launched_by),
+        action=EventAction.STOP,
+        reason=str(StreamState.MANY_REJECTED).replace(" ", "_"),
+        explanation=verdict.explanation,
+    )
+    set_desired_state(
+        supervisor.ledger,
+        wanted.name,
+        DesiredState.STOPPED,
+        requested_by=STOPPED_BY_LIMIT,
+        decided_on=seen.desired,
+        event=event,
+    )

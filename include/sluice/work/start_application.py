@@ -1,10 +1,12 @@
-"""Starts an application for waiting items: a driver of its own, which outlives the task or command that starts it."""
+"""Starts an application for waiting items, a driver that outlives its starter, and waits for items as commands do."""
 
 from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,9 +19,13 @@ from sluice.launching.launcher_port import Launcher, LaunchRequest
 from sluice.launching.spark_submit import RunWork, SparkConnection, spark_submit_command
 from sluice.ledger.applications import begin_application, end_application
 from sluice.ledger.connection import Ledger
-from sluice.ledger.work_values import NewItem, Pool
+from sluice.ledger.work_items import find_pool, observe_items, withdraw_items
+from sluice.ledger.work_tables import WorkListener
+from sluice.ledger.work_values import NewItem, Pool, WorkObservation
+from sluice.processes.deadline import Deadline
 from sluice.settings import Settings
 from sluice.work.pools import EngineProfile, conf_of, pool_of, profile_of
+from sluice.work.read_item_log import FollowedLog
 from sluice.work.requests import (
     FindGaps,
     Increment,
@@ -29,6 +35,13 @@ from sluice.work.requests import (
     ReplayRecords,
     WorkRequest,
 )
+
+LOG_SECONDS = 0.3
+"""Between two looks at the log of an item, which announces nothing."""
+
+_LOOK_SECONDS = 5.0
+"""Between two looks at an item that the ledger announces nothing about: its application may have died, and an
+announcement may have been missed."""
 
 
 def profile_for(request: WorkRequest, pipelines: Path) -> EngineProfile:
@@ -158,3 +171,56 @@ class WorkQueue:
         name = f"sluice work {pool.name}"
         command = spark_submit_command(connection, job, home=settings.home, conf=conf, name=name)
         return replace(request, command=command)
+
+
+@contextmanager
+def asked_for(queue: WorkQueue, items: Sequence[str]) -> Iterator[None]:
+    """Withdraw the items when the block ends by an interruption or an error."""
+    try:
+        yield
+    except BaseException:  # also Ctrl-C: what is withdrawn stops, or is not begun
+        withdraw_items(queue.ledger, items)
+        raise
+
+
+def await_item(
+    queue: WorkQueue, item: str, profile: EngineProfile, *, on_line: Callable[[str], object], beside: Sequence[str] = ()
+) -> WorkObservation:
+    """Wait until an item has ended.
+
+    Parameters
+    ----------
+    profile: the engine settings of the item, if an application has to be started.
+    on_line: is called with each line that an application of this host logs about the item.
+    beside: further items that are waited for afterwards, and looked at meanwhile so that they stay asked for.
+
+    Raises
+    ------
+    LaunchError: when no application can be started, or none could do the item any more, because the files of the
+        deployment have changed since it was asked for.
+    SettingsError: when the Spark connection is missing or wrong.
+    """
+    log = FollowedLog(item=item, on_line=on_line)
+    with WorkListener(queue.settings.ledger_url, [item]) as listener:
+        while True:
+            seen = observe_items(queue.ledger, [item, *beside])[item]
+            if seen.needs_application and (pool := find_pool(queue.ledger, item)) is not None:
+                _require_same_deployment(queue.pool(profile), pool)
+                queue.start_application(item, pool, profile)
+            log.read(seen)
+            if not seen.state.is_open:
+                time.sleep(LOG_SECONDS)  # the last lines: nothing says when the log has them all
+                log.read(seen)
+                return seen
+            look_again = Deadline.after(_LOOK_SECONDS)
+            while not listener.wait(LOG_SECONDS) and not look_again.is_over():
+                log.read(seen)
+
+
+def _require_same_deployment(now: Pool, asked_for: Pool) -> None:
+    if now != asked_for:
+        raise LaunchError(
+            "The files or settings of the deployment have changed since the work was asked for, so no application that "
+            "starts now would do it.",
+            next_step="Run the command again.",
+        )

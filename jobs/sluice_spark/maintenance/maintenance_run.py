@@ -20,7 +20,7 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.maintenance_runs import MaintenanceObservation
 from sluice.maintenance.file_rewrite import CommitConflictError
 from sluice.maintenance.run_maintenance import open_maintenance
-from sluice.maintenance.table_procedures import StoreRefusesError
+from sluice.maintenance.step_decision import StoreRefusesError
 from sluice.settings import Settings
 from sluice.tables.table_observation import StatisticsKind
 from sluice_spark.session.columns import quoted, quoted_table

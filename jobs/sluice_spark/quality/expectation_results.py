@@ -21,8 +21,7 @@ from pyspark.sql import DataFrame
 
 from sluice.declarations.table_declaration import ExpectationDeclaration
 from sluice.ledger.quality_checks import ExpectationObservation
-from sluice.quality.data_docs import escaped, protect_pages
-from sluice.quality.expectation_sentences import columns_of, without_masked_values
+from sluice.quality.check_results import columns_of, escaped, protect_pages, without_masked_values
 
 SAMPLES = 10
 """The number of unexpected values of an expectation on its page and in the ledger: enough to recognise a pattern."""

@@ -17,7 +17,7 @@ from sluice.errors import UsageError
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.quality_checks import ExpectationObservation, QualityObservation, QualityVerdict, record_quality
 from sluice.maintenance.maintained_tables import find_declaration
-from sluice.quality.quality_pages import QualityPages, quality_sentence
+from sluice.quality.check_results import QualityPages, quality_sentence
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import require_table

@@ -35,11 +35,10 @@ from sluice.refresh.refresh_plan import plan_refresh
 from sluice.refresh.settle_refresh import settle_refresh
 from sluice.refresh.shadow_bound import observe_bound
 from sluice.refresh.shadow_stream import Exchanged, drop_shadow, ensure_shadow, exchanged_outputs, shadow_of
-from sluice.refresh.stopped_stream import stopped_stream
-from sluice.refresh.swap_shadow import keep_positions, swap_shadow
+from sluice.refresh.swap_shadow import keep_positions, stopped_stream, swap_shadow
 from sluice.settings import Settings
 from sluice.supervision.held_lease import HeldLease
-from sluice.supervision.supervision_events import command_event
+from sluice.supervision.supervision_decision import command_event
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import load_table, require_table
 from sluice_spark.delivery.batch_recording import LedgerWriter

@@ -31,8 +31,7 @@ from pyspark.logger import PySparkLogger
 from sluice.errors import JvmKilledError, JvmLostError, LedgerError, MemoryKillError, SluiceError
 from sluice.failure_reasons import Failure, FailureReason
 from sluice.failures.classification import classify
-from sluice.failures.error_chains import chain_of, text_of, with_causes
-from sluice.failures.row_values import without_row_values
+from sluice.failures.error_chains import chain_of, text_of, with_causes, without_row_values
 from sluice.launching.job_output import FAILURE_MARK, REASON_MARK
 from sluice.ledger.connection import Ledger
 from sluice.ledger.run_values import RunState

@@ -29,8 +29,8 @@ from sluice.declarations.source_declarations import DeltaSource, IcebergSource, 
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import DeclarationError, LakehouseError
 from sluice.ledger.connection import Ledger, database_time
-from sluice.maintenance.pin_commit import commit_pins
 from sluice.maintenance.pin_plan import Pin, PinKind
+from sluice.maintenance.position_pins import commit_pins
 from sluice.maintenance.table_readers import streamed_tables
 from sluice.settings import FilesConnection, KafkaConnection, Settings
 from sluice.sources.iceberg_positions import StreamOffset, TableStep, history_of, history_read_by

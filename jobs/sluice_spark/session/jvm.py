@@ -13,7 +13,7 @@ from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
 from sluice.errors import SluiceError
-from sluice.failures.row_values import without_row_values
+from sluice.failures.error_chains import without_row_values
 
 _CLOSED = "This Spark session has no JVM: it is closed."
 _CALLBACKS = "py4j.CallbackClient"
@@ -137,7 +137,7 @@ def first_line(error: PySparkException | Py4JJavaError) -> str:
 
 def said_by(error: str, message: str | None) -> str:
     """The message of an error of Java; the whole error where only its class shows that the message quotes a row: what
-    is recorded of it later is without such values (`sluice.failures.row_values`).
+    is recorded of it later is without such values (`sluice.failures.error_chains`).
 
     Parameters
     ----------

@@ -33,7 +33,7 @@ from sluice.maintenance.maintenance_records import run_sentences
 from sluice.maintenance.run_maintenance import require_no_problems
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.held_decisions import held_of_table
-from sluice.quality.quality_pages import quality_sentence
+from sluice.quality.check_results import quality_sentence
 from sluice.settings import Settings
 from sluice.work.choose_items import IntervalLane, interval_of
 from sluice.work.requests import (

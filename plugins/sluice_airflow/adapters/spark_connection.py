@@ -20,7 +20,7 @@ from sluice.launching.spark_submit import DEFAULT_CONNECTION, SparkConnection, r
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
-    from sluice.launching.cluster.submission import Submission
+    from sluice.launching.submission import Submission
 
 
 _BINARIES = ("spark-submit", "spark2-submit", "spark3-submit")

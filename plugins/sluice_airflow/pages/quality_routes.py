@@ -30,9 +30,8 @@ from sluice.pages.quality_report import (
 )
 from sluice.pages.table_lines import TableLine
 from sluice.publication.held_decisions import broken_samples, held_of_table
-from sluice.quality.judged_rules import TableRules, judged_rules, writers_of
-from sluice.quality.quality_pages import QualityPages
-from sluice.quality.rule_results import SHOWN_RESULTS, read_report
+from sluice.quality.check_results import QualityPages
+from sluice.quality.rule_results import SHOWN_RESULTS, TableRules, judged_rules, read_report, writers_of
 from sluice.supervision.platform_dags import MAINTENANCE_DAG, QUALITY_DAG
 from sluice_airflow.pages.dag_outlooks import find_outlooks
 from sluice_airflow.pages.page_access import Reader, ReaderDep

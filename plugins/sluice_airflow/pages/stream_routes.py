@@ -19,8 +19,8 @@ from sluice.pages.line_selection import LineCounts, LineSelection
 from sluice.pages.lineage_edges import NodeKind
 from sluice.pages.lineage_page import MOST_NAMED, LineageSelection, known_lineage, lineage_page
 from sluice.pages.page_actions import MEANINGS, PageVerb, batches_to_go_back_to, verbs_for
+from sluice.pages.page_figures import DONE_SENTENCES, DoneWord
 from sluice.pages.page_templates import render
-from sluice.pages.page_words import DONE_SENTENCES, DoneWord
 from sluice.pages.stream_lines import HISTORY_HOURS, StreamLine
 from sluice.pages.stream_page import WINDOWS_HOURS, StreamPage, load_stream_page
 from sluice.publication.held_decisions import BATCH_VERBS

@@ -14,12 +14,11 @@ from fastapi.responses import HTMLResponse
 
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.pages.line_selection import TableSelection, counts_of
+from sluice.pages.page_figures import DONE_SENTENCES, DoneWord
 from sluice.pages.page_templates import render
-from sluice.pages.page_words import DONE_SENTENCES, DoneWord
-from sluice.pages.table_facts import columns_shown, queries_of
 from sluice.pages.table_lines import TableLine, observe_tables, visible_tables
 from sluice.pages.table_looks import TableLook
-from sluice.pages.table_page import load_table_page
+from sluice.pages.table_page import columns_shown, load_table_page, queries_of
 from sluice.quality.rule_results import read_report
 from sluice.supervision.platform_dags import MAINTENANCE_DAG, QUALITY_DAG
 from sluice.supervision.platform_troubles import unusual_rows

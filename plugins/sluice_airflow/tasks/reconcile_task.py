@@ -18,7 +18,7 @@ from sluice.ledger.airflow_owner import begin_pass, counted_dags, end_pass, forg
 from sluice.ledger.connection import Ledger
 from sluice.ledger.held_batches import decided_batches
 from sluice.ledger.stream_troubles import clear_trouble, record_report, record_trouble
-from sluice.messages.durations import in_words
+from sluice.messages.plain_text import in_words
 from sluice.processes.deadline import wait_until
 from sluice.supervision.alerts import Alert
 from sluice.supervision.reconciler import reconcile_all

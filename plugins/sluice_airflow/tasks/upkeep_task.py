@@ -9,7 +9,7 @@ from pathlib import Path
 
 from airflow.configuration import conf
 
-from sluice.launching.driver_logs import remove_driver_logs, remove_task_logs
+from sluice.launching.driver_records import remove_driver_logs, remove_task_logs
 from sluice.ledger.connection import database_time
 from sluice.ledger.events import Actor
 from sluice.ledger.retention import apply_retention, retention_of

@@ -27,8 +27,8 @@ from tests.integration.stack.traces import (
     umask_of,
 )
 
-from sluice.stack.port_choice import read_ports
-from sluice.stack.tcp_ports import GRPC_OFFSET
+from sluice.stack.stack_plan import GRPC_OFFSET
+from sluice.stack.stack_records import read_ports
 
 AIRFLOW = ("airflow-api-server", "airflow-scheduler", "airflow-dag-processor", "airflow-triggerer")
 FOUNDATION = ("postgres", "seaweedfs", "kafka")

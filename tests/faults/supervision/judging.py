@@ -17,9 +17,8 @@ from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.table import Table
 
 from sluice.demo import verification
-from sluice.demo.comparison import CheckResult
 from sluice.demo.flights_topic import FlightsTopic
-from sluice.demo.lakehouse_copy import SEEN, create_schema_of, open_database
+from sluice.demo.lakehouse_copy import SEEN, CheckResult, create_schema_of, open_database
 from sluice.demo.proof import load_oracle
 from sluice.demo.replay_plan import ReplayPlan
 

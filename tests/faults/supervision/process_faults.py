@@ -14,7 +14,7 @@ from tests.faults.supervision.orders import await_deferred, clear, task_instance
 from tests.faults.supervision.report import Recovery
 from tests.faults.supervision.scene import NotRecoveredError, Scene
 
-from sluice.demo.stream_watch import STREAMS
+from sluice.demo.demo_progress import STREAMS
 from sluice.ledger.batches import recent_batches
 from sluice.ledger.leases import Lease
 from sluice.ledger.run_table import Run
@@ -23,7 +23,7 @@ from sluice.processes.driver_processes import observe_process
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 from sluice.stack.folder import stack_folder
 from sluice.stack.orchestration import up
-from sluice.stack.process_records import read_records
+from sluice.stack.stack_records import read_records
 from sluice.stack.stack_status import SilentDisplay, observe_stack
 
 LONGEST_MOMENT_SECONDS = 8.0

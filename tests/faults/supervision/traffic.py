@@ -11,9 +11,8 @@ from typing import Self
 
 from sluice.demo.flight_streaming import replay
 from sluice.demo.flights_data import FIRST_DAY
-from sluice.demo.flights_topic import FlightsTopic
+from sluice.demo.flights_topic import FlightsTopic, make_plan, next_span
 from sluice.demo.replay_plan import ReplayPlan
-from sluice.demo.replay_position import make_plan, next_span
 from sluice.errors import DemonstrationError
 
 DAYS_OF_A_PLAN = 7

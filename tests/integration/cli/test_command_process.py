@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.fixtures.readme import PROJECT
 
-from sluice.cli.families import FAMILIES
+from sluice.cli.app import FAMILIES
 
 HEAVY = {"airflow", "boto3", "great_expectations", "pandas", "psycopg", "pyarrow", "pyiceberg", "pyspark", "sqlalchemy"}
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from sluice.demo.comparison import compare, compare_number
-from sluice.demo.lakehouse_copy import open_database
+from sluice.demo.lakehouse_copy import compare, compare_number, open_database
 
 
 def test_rows_are_compared_as_often_as_they_occur_and_null_equals_null() -> None:

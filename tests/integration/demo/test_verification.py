@@ -14,10 +14,9 @@ import pytest
 from sluice.backfill.intervals import Interval
 from sluice.demo import verification
 from sluice.demo.backfill_step import check_repair, check_repetition, restrict, restrict_expected
-from sluice.demo.comparison import CheckResult, require_truth
 from sluice.demo.demonstration import check_arrived
 from sluice.demo.flights_data import Span, flights_of
-from sluice.demo.lakehouse_copy import create_schema_of, open_database
+from sluice.demo.lakehouse_copy import CheckResult, create_schema_of, open_database, require_truth
 from sluice.demo.proof import expect_recovered, load_oracle
 from sluice.demo.replay_plan import RecordKind, ReplayPlan, plan_replay
 from sluice.errors import VerificationError

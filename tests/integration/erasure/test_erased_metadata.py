@@ -19,7 +19,7 @@ from tests.fixtures.drill import sampled
 from tests.fixtures.erasing import ANN, Died, Dying, Household, home
 from tests.integration.erasure.test_erasure_refusals import refused
 
-from sluice.erasure import dropped_staging
+from sluice.erasure import judged_metadata
 from sluice.errors import LakehouseError, UnhealthyError
 from sluice.ledger.table_writers import LONGEST_WRITE
 from sluice.operations import RefusalReason
@@ -248,7 +248,7 @@ def test_metadata_of_a_dropped_staging_table(home: Household, monkeypatch: pytes
         assert refused(home) == []
         return
     assert refused(home) == [RefusalReason.NOT_AT_REST]
-    monkeypatch.setattr(dropped_staging, "_BEING_CREATED", timedelta(0))
+    monkeypatch.setattr(judged_metadata, "_BEING_CREATED", timedelta(0))
     assert places_with_ann(home, place)
     home.erasure().erase()
     assert places_with_ann(home, place) == set()
@@ -259,7 +259,7 @@ def test_metadata_of_a_dropped_staging_table(home: Household, monkeypatch: pytes
 def test_metadata_of_a_staging_table_that_is_there_again_stays(
     home: Household, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dropped_staging, "_BEING_CREATED", timedelta(0))
+    monkeypatch.setattr(judged_metadata, "_BEING_CREATED", timedelta(0))
     home.declare()
     home.append(("Bob", 2))
     dropped(home)

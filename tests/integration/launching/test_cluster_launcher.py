@@ -14,11 +14,10 @@ from tests.fixtures.streams import continuous_stream
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import LaunchError
 from sluice.failure_reasons import FailureReason
-from sluice.launching.cluster import cluster_launcher as launcher_room
-from sluice.launching.cluster.cluster_application import ApplicationState, DriverTag, WorkTag, tag_in
-from sluice.launching.cluster.cluster_launcher import ClusterLauncher
-from sluice.launching.cluster.submission import Submission
-from sluice.launching.launcher_port import LaunchRequest
+from sluice.launching import cluster_launcher as launcher_room
+from sluice.launching.cluster_launcher import ClusterLauncher
+from sluice.launching.launcher_port import ApplicationState, DriverTag, LaunchRequest, WorkTag, tag_in
+from sluice.launching.submission import Submission
 from sluice.ledger import work_items
 from sluice.ledger.applications import beat, begin_application, find_application
 from sluice.ledger.connection import Ledger

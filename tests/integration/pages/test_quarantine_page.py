@@ -17,13 +17,12 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from tests.fixtures.deployment import deployment_environment
-from tests.unit.pages.test_quarantine_samples import NOON, declared
+from tests.unit.pages.test_quarantine_page import NOON, declared
 
 from sluice.declarations.loaded_declarations import quarantine_declaration
 from sluice.errors import LakehouseError
-from sluice.pages.bounded_looks import MOST_LOOKS, BoundedLooks
-from sluice.pages.quarantine_page import QuarantinePage, QuarantineReading
-from sluice.pages.quarantine_samples import SHOWN_SAMPLES
+from sluice.pages.quarantine_page import SHOWN_SAMPLES, QuarantinePage, QuarantineReading
+from sluice.pages.table_looks import MOST_LOOKS, BoundedLooks
 from sluice.settings import Settings, load_settings
 from sluice.tables.declared_tables import create_or_evolve_table
 from sluice.tables.newest_rows import MOST_FILES, MOST_MANIFESTS

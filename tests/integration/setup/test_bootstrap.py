@@ -15,11 +15,10 @@ from pathlib import Path
 import pytest
 
 from sluice.errors import PrerequisiteError
-from sluice.setup.class_archive import ARCHIVE_NAME
-from sluice.setup.command_runner import CommandRunner
+from sluice.setup.command_runner import CommandRunner, Progress
 from sluice.setup.installation import PACKAGE_MANAGERS, Installation, cache_folder
+from sluice.setup.java_runtime import ARCHIVE_NAME
 from sluice.setup.python_environment import environment_stamp
-from sluice.setup.setup_progress import Progress
 
 ROOT = Path(__file__).resolve().parents[3]
 BOOTSTRAP = Path("include") / "sluice" / "stack" / "bootstrap.py"

@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sluice.setup.class_archive import ARCHIVE_NAME, provide_class_archive
-from sluice.setup.command_runner import CommandRunner
-from sluice.setup.java_runtime import JavaRuntime
-from sluice.setup.setup_progress import Progress
+from sluice.setup.command_runner import CommandRunner, Progress
+from sluice.setup.java_runtime import ARCHIVE_NAME, JavaRuntime, provide_class_archive
 
 JAVA = JavaRuntime(home=Path("/java"), version="17.0.15")
 JARS = Path("/jars")

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from sluice.errors import PrerequisiteError
-from sluice.setup.command_runner import CommandRunner
+from sluice.setup.command_runner import CommandRunner, Progress
 from sluice.setup.installation import JavaInstallation, install_java, plan_java_installation
-from sluice.setup.setup_progress import Progress
 
 
 def plan(

@@ -16,7 +16,7 @@ from tests.integration.stack.traces import processes_of
 
 from sluice.ledger.connection import open_ledger
 from sluice.processes.deadline import wait_until
-from sluice.stack.port_choice import read_ports
+from sluice.stack.stack_records import read_ports
 
 
 def assert_refused(result: CommandResult, stack: Stack, *words: str, after: int = 0) -> None:

@@ -14,7 +14,7 @@ from tests.fixtures.drivers import await_condition
 
 from sluice.processes.living_processes import LivingProcess, find_process, observe_processes, with_descendants
 from sluice.stack.environment import STACK_MARK
-from sluice.stack.service_processes import (
+from sluice.stack.stopping import (
     TREE_SECONDS,
     StopRule,
     decide_signal,

@@ -33,7 +33,7 @@ from tests.integration.stack.traces import (
 from sluice.ledger.connection import open_ledger
 from sluice.ledger.runs import newest_runs
 from sluice.stack.environment import STACK_MARK
-from sluice.stack.port_choice import read_ports
+from sluice.stack.stack_records import read_ports
 
 PAIR = ("postgres", "seaweedfs")
 

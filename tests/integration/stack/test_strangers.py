@@ -22,8 +22,8 @@ from tests.fixtures.strangers import (
 )
 from tests.integration.stack.traces import asked_of_processes, listening_ports, pid_of, umask_of
 
-from sluice.stack.port_choice import read_ports
-from sluice.stack.tcp_ports import GRPC_OFFSET
+from sluice.stack.stack_plan import GRPC_OFFSET
+from sluice.stack.stack_records import read_ports
 
 pytestmark = ONLY_ROOT
 

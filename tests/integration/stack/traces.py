@@ -11,8 +11,8 @@ import psutil
 from tests.fixtures.stack import Stack
 
 from sluice.stack.environment import STACK_MARK
-from sluice.stack.port_choice import read_ports
-from sluice.stack.tcp_ports import is_free
+from sluice.stack.stack_plan import is_free
+from sluice.stack.stack_records import read_ports
 
 Answer = TypeVar("Answer")
 

@@ -24,9 +24,9 @@ from sluice.ledger.events import EventSubject, recent_events
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import admit_run, beat, find_run, record_end
 from sluice.ledger.stream_troubles import record_report, record_trouble
-from sluice.messages.location import Location
+from sluice.messages.plain_text import Location
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
-from sluice.supervision import ledger_alerts
+from sluice.supervision import alerts as alerts_module
 from sluice.supervision.alerts import Alert, report_given_up, report_good_increment, report_red_increment
 from sluice.supervision.platform_dags import MISSED_WHILE_PAUSED
 from sluice.supervision.reconciler import reconcile_all
@@ -357,7 +357,7 @@ def test_what_could_not_be_reconciled_is_new_once_and_ends_once(supervisor: Supe
 def test_few_free_connections_are_new_once_and_end_once(
     supervisor: Supervisor, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger_alerts, "CONNECTIONS_SHARE", 0.0)
+    monkeypatch.setattr(alerts_module, "CONNECTIONS_SHARE", 0.0)
     alerts = [passed(supervisor, declared()) for _ in range(2)]
     assert [each["the ledger"].is_new for each in alerts] == [True, False]
     monkeypatch.undo()

@@ -12,9 +12,8 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.events import EventAction, EventSubject, recent_events
 from sluice.ledger.source_schemas import SeenSchema, record_seen_schema
 from sluice.ledger.stream_troubles import StreamTrouble, all_troubles
-from sluice.supervision.platform_troubles import subjects_beside_streams, troubles_beside_streams
+from sluice.supervision.platform_troubles import LOOKED_EVERY_MINUTES, subjects_beside_streams, troubles_beside_streams
 from sluice.supervision.reconciler import reconcile_all
-from sluice.supervision.schema_watch import LOOKED_EVERY_MINUTES
 from sluice.supervision.supervisor import Supervisor
 
 SUBJECT = "schema of records in flights"

@@ -22,10 +22,9 @@ from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.work_items import ask, end_item, withdraw_items
 from sluice.ledger.work_tables import WorkRow
 from sluice.ledger.work_values import WorkItem, WorkState
-from sluice.work.await_items import LOG_SECONDS, await_item
 from sluice.work.pools import EngineProfile
 from sluice.work.requests import MaintainTable
-from sluice.work.start_application import WorkQueue
+from sluice.work.start_application import LOG_SECONDS, WorkQueue, await_item
 
 
 def url_of(ledger: Ledger) -> str:

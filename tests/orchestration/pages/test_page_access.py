@@ -14,7 +14,7 @@ from sluice.ledger.desired_states import find_desired_state
 from sluice.ledger.events import ActorKind, EventSubject, recent_events
 from sluice.ledger.quality_checks import QualityObservation, QualityVerdict, record_quality
 from sluice.ledger.run_values import DesiredState
-from sluice.quality.quality_pages import QualityPages
+from sluice.quality.check_results import QualityPages
 
 READ = (
     "/sluice/",

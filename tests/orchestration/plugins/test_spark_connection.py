@@ -12,8 +12,8 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk import Connection
 
 from sluice.errors import LaunchError, SettingsError
-from sluice.launching.cluster.submission import Submission
 from sluice.launching.spark_submit import SparkConnection, connection_in
+from sluice.launching.submission import Submission
 from sluice_airflow.adapters.spark_connection import read_spark_connection, spark_connection_of, submit_by_provider
 
 

@@ -16,7 +16,7 @@ from sluice.ledger.maintenance_runs import MaintenanceStep, StepOutcome
 from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import live_run, live_streams, record_end
 from sluice.maintenance import maintenance_steps
-from sluice.maintenance.pin_commit import remove_references
+from sluice.maintenance.position_pins import remove_references
 
 EXPIRES: Mapping[str, Any] = {
     "expiry": {"older_than": "1 millisecond", "retain_last": 1, "tags": "1 millisecond", "branches": "1 millisecond"}

@@ -23,11 +23,10 @@ from tests.fixtures.workshop import Workshop
 from sluice.declarations.load_declarations import Declarations, load_declarations
 from sluice.declarations.loaded_declarations import all_tables
 from sluice.demo.flight_streaming import replay
-from sluice.demo.flights_data import FIRST_DAY, Span, flights_of, read_weather
+from sluice.demo.flights_data import FIRST_DAY, Span, drop_weather, flights_of, open_landing_folder, read_weather
 from sluice.demo.flights_topic import FlightsTopic
-from sluice.demo.preparation import write_reference_data
+from sluice.demo.local_platform import write_reference_data
 from sluice.demo.replay_plan import MALFORMED_KINDS, PlannedRecord, RecordKind, ReplayPlan, plan_replay
-from sluice.demo.weather_files import drop_weather, open_landing_folder
 from sluice.ledger.batches import recent_batches, totals
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.desired_states import set_desired_state

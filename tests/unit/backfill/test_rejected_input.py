@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from sluice.backfill.old_input_rows import without_rejected
 from sluice.backfill.read_bounds import FilesBound, InputBound, OffsetRange, TableBound, TopicBound
-from sluice.backfill.rejected_input import without_rejected
 from sluice.checkpoints.checkpoint_layout import FileObservation
 from sluice.ledger.batches import BatchObservation, PublicationKey
 

@@ -14,7 +14,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
-from tests.unit.pages.test_quarantine_samples import declared
+from tests.unit.pages.test_quarantine_page import declared
 
 from sluice.backfill import replay_lane
 from sluice.backfill.replay_lane import ReplayLane, replay_key

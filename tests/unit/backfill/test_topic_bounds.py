@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from sluice.backfill.read_bounds import OffsetRange, TopicBound
-from sluice.backfill.topic_bounds import PartitionObservation, plan_topic_bound
+from sluice.backfill.read_bounds import OffsetRange, PartitionObservation, TopicBound, plan_topic_bound
 from sluice.declarations.source_declarations import KafkaSource
 
 DAY_3, DAY_4, DAY_5 = (datetime(2013, 1, day, tzinfo=UTC) for day in (3, 4, 5))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.cli.app import main
-from sluice.cli.families import FAMILIES, Family
+from sluice.cli.app import FAMILIES, Family, main
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)

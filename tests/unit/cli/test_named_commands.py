@@ -14,7 +14,7 @@ from tests.architecture.source_modules import ROOT, source_modules
 from typer import Context
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
-from sluice.cli.families import FAMILIES
+from sluice.cli.app import FAMILIES
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 

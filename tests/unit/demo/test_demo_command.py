@@ -9,8 +9,8 @@ import pytest
 
 from sluice.cli.app import main
 from sluice.demo.demo_progress import DemoStep
-from sluice.demo.preparation import DemoPlan
-from sluice.demo.replay_position import NextReplay, make_plan
+from sluice.demo.flights_topic import NextReplay, make_plan
+from sluice.demo.local_platform import DemoPlan
 
 
 def test_a_dry_run_without_a_stack_lists_the_steps_and_makes_nothing(

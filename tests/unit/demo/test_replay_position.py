@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.demo.flights_data import DAYS_OF_DATA, FIRST_DAY, Span
+from sluice.demo.flights_topic import SHORTEST_SPAN_DAYS, make_plan, next_replay, next_span, plans_in
 from sluice.demo.replay_plan import PlannedRecord, ReplayPlan
-from sluice.demo.replay_position import SHORTEST_SPAN_DAYS, make_plan, next_replay, next_span, plans_in
 
 SEED = 7
 

@@ -6,7 +6,7 @@ from threading import Event
 
 import pytest
 
-from sluice.demo.dag_runs import STANDSTILL_SECONDS, Standstill
+from sluice.demo.airflow_api import STANDSTILL_SECONDS, Standstill
 from sluice.errors import DemonstrationError
 
 

@@ -10,8 +10,17 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from sluice.demo.demo_progress import JobProgress, LiveTable, stream_line
-from sluice.demo.stream_watch import BRONZE, GOLD, SILVER, are_under_way, has_passed, have_read_everything
+from sluice.demo.demo_progress import (
+    BRONZE,
+    GOLD,
+    SILVER,
+    JobProgress,
+    LiveTable,
+    are_under_way,
+    has_passed,
+    have_read_everything,
+    stream_line,
+)
 from sluice.ledger.batches import BatchObservation, PublicationKey, StreamTotals
 from sluice.ledger.desired_states import DesiredStateObservation
 from sluice.ledger.progress_samples import LagObservation

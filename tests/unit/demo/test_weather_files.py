@@ -8,15 +8,19 @@ from typing import Any, cast
 
 import pyarrow.compute as pc
 
-from sluice.demo.flights_data import DAYS_OF_DATA, FIRST_DAY, LONGEST_DELAY, Span, read_weather
-from sluice.demo.proof import bad_weather_table
-from sluice.demo.weather_files import (
+from sluice.demo.flights_data import (
+    DAYS_OF_DATA,
+    FIRST_DAY,
     IMPOSSIBLE_TEMPERATURE,
+    LONGEST_DELAY,
     UNKNOWN_AIRPORT,
     LandingFolder,
+    Span,
     days_complete_at,
     drop_weather,
+    read_weather,
 )
+from sluice.demo.proof import bad_weather_table
 
 
 def test_the_first_days_weather_arrives_with_the_second_day() -> None:

@@ -11,7 +11,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from sluice.erasure.dropped_staging import DroppedStaging, dropped_staging, is_denied
+from sluice.erasure.judged_metadata import DroppedStaging, dropped_staging, is_denied
 from sluice.errors import LakehouseError
 from sluice.stored_keys import STAGING_TARGET, STAGING_TARGET_UUID
 from sluice.tables.stored_files import StoredFolder

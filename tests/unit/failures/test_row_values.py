@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.failures.row_values import IN_THE_LOG, without_row_values
+from sluice.failures.error_chains import IN_THE_LOG, without_row_values
 
 CAST = (
     '[CAST_INVALID_INPUT] The value \'{}\' of the type "STRING" cannot be cast to "INT" because it is malformed. '

@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 
 from sluice.errors import LaunchError, SettingsError
-from sluice.launching.cluster.cluster_application import DriverTag
-from sluice.launching.cluster.cluster_launcher import ClusterLauncher, cluster_launcher
-from sluice.launching.cluster.submission import Submission, driver_environment, private_properties, submit_by_program
-from sluice.launching.cluster.yarn import yarn_conf
-from sluice.launching.launcher_port import LaunchRequest
+from sluice.launching.cluster_launcher import ClusterLauncher, cluster_launcher
+from sluice.launching.launcher_port import DriverTag, LaunchRequest
 from sluice.launching.launchers import LauncherByConnection
 from sluice.launching.spark_submit import SparkConnection, connection_in
+from sluice.launching.submission import Submission, driver_environment, private_properties, submit_by_program
+from sluice.launching.yarn import yarn_conf
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.run_values import DriverExit
 from sluice.processes.process_identity import ProcessIdentity, ProcessState

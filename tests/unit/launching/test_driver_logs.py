@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.unit.supervision.supervision_cases import NOW, a_run
 
-from sluice.launching.driver_logs import open_log, remove_driver_logs, remove_task_logs
+from sluice.launching.driver_records import open_log, remove_driver_logs, remove_task_logs
 from sluice.processes.log_rotation import rotate_if_full
 
 BEFORE = NOW - timedelta(days=30)

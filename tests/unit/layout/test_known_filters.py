@@ -13,8 +13,7 @@ import yaml
 from pyiceberg.catalog.sql import SqlCatalog
 
 from sluice.declarations.load_declarations import load_declarations
-from sluice.layout.known_filters import known_filters
-from sluice.layout.pruning import read_data_files
+from sluice.layout.pruning import known_filters, read_data_files
 from sluice.tables.declared_tables import create_or_evolve_table
 
 NEWEST = datetime(2026, 11, 20, 13, 30, tzinfo=UTC)

@@ -19,9 +19,8 @@ from sluice.declarations.table_declaration import TableDeclaration
 from sluice.errors import UsageError
 from sluice.layout import row_sample
 from sluice.layout.layout_advice import LayoutAdvice, advice_document, advice_sentences, advise_layout, choose_order
-from sluice.layout.order_estimate import OrderEstimate
 from sluice.layout.pruning import FilesRead, TableFilter, files_read, measure_filters, read_data_files, table_filter
-from sluice.layout.row_orders import RowOrder
+from sluice.layout.row_orders import OrderEstimate, RowOrder
 from sluice.tables.declared_tables import create_or_evolve_table
 
 NAME = "silver.rows"

@@ -12,9 +12,8 @@ from pyiceberg.typedef import Record
 from tests.unit.layout.test_layout_advice import MIB, Place, place_of, rows_of
 
 from sluice.errors import LakehouseError
-from sluice.layout.order_estimate import OrderEstimator
 from sluice.layout.pruning import read_data_files
-from sluice.layout.row_orders import RowOrder
+from sluice.layout.row_orders import OrderEstimator, RowOrder
 from sluice.layout.row_sample import FileGroup, choose_groups, groups_of, read_sample
 
 

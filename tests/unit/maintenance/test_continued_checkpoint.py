@@ -11,7 +11,7 @@ from tests.fakes.checkpoint_files import FakeCheckpointFiles
 
 from sluice.checkpoints.checkpoint_layout import BEGUN, EMPTY_COMMIT
 from sluice.errors import CheckpointError
-from sluice.maintenance.continued_checkpoint import plan_checkpoint, write_checkpoint
+from sluice.maintenance.continuation import plan_checkpoint, write_checkpoint
 from sluice.maintenance.reading_position import ReadingPosition, SourcePosition
 from sluice.sources.iceberg_positions import StreamOffset
 

@@ -10,8 +10,8 @@ from tests.unit.maintenance.test_maintenance_plan import NO_PINS, NOON, POLICY, 
 
 from sluice.declarations.maintenance_declaration import CompactionDeclaration, MaintenanceDeclaration
 from sluice.ledger.maintenance_runs import MaintenanceObservation, MaintenanceStep, StepObservation, StepOutcome
-from sluice.maintenance import counted_files as module
-from sluice.maintenance.counted_files import basis_of, counted_files, with_basis
+from sluice.maintenance import maintained_tables as module
+from sluice.maintenance.maintained_tables import basis_of, counted_files, with_basis
 from sluice.maintenance.maintenance_plan import MaintenancePlan, plan_maintenance
 from sluice.maintenance.maintenance_records import maintenance_record
 from sluice.tables.table_observation import TableObservation

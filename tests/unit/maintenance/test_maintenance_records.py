@@ -17,8 +17,7 @@ from sluice.ledger.maintenance_runs import (
 )
 from sluice.maintenance.maintenance_plan import MaintenancePlan
 from sluice.maintenance.maintenance_records import maintenance_record, run_sentences, table_sentences
-from sluice.maintenance.pin_plan import Pin, PinKind, PinPlan
-from sluice.maintenance.reader_costs import ReaderCost
+from sluice.maintenance.pin_plan import Pin, PinKind, PinPlan, ReaderCost
 from sluice.tables.table_observation import PartitionObservation, SnapshotObservation, TableObservation
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from sluice.maintenance.pin_plan import Pin, PinKind
-from sluice.maintenance.reader_costs import reader_costs
+from sluice.maintenance.pin_plan import Pin, PinKind, reader_costs
 from sluice.tables.table_observation import SnapshotObservation, TableObservation
 
 NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)

@@ -13,8 +13,8 @@ from tests.unit.maintenance.test_maintenance_plan import table as seen_table
 
 from sluice.declarations.maintenance_declaration import CompactionDeclaration, MaintenanceDeclaration
 from sluice.ledger.maintenance_runs import MaintenanceStep, StepObservation, StepOutcome
-from sluice.maintenance.counted_files import with_basis
 from sluice.maintenance.file_rewrite import rewrite_small_files
+from sluice.maintenance.maintained_tables import with_basis
 from sluice.maintenance.maintenance_plan import MaintenancePlan, plan_maintenance
 from sluice.maintenance.maintenance_records import maintenance_record
 from sluice.maintenance.step_decision import StepAction, StepReason

@@ -13,7 +13,7 @@ from sluice.declarations.maintenance_declaration import ExpiryDeclaration, Maint
 from sluice.ledger.maintenance_runs import MaintenanceStep
 from sluice.maintenance.maintenance_plan import plan_maintenance
 from sluice.maintenance.pin_plan import Hold, HoldReason, PinPlan
-from sluice.maintenance.reference_plan import kept_references
+from sluice.maintenance.retention_plan import kept_references
 from sluice.maintenance.step_decision import StepAction, StepDecision
 from sluice.tables.table_observation import ReferenceKind, ReferenceObservation, SnapshotObservation, TableObservation
 

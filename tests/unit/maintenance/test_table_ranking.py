@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from tests.unit.maintenance.test_maintenance_plan import MIB, NO_PINS, NOON, POLICY, partition, table
 
+from sluice.maintenance.due_tables import Effort, rank_tables
 from sluice.maintenance.maintenance_plan import MaintenancePlan, plan_maintenance
-from sluice.maintenance.table_ranking import Effort, rank_tables
 
 
 def planned(name: str, *, files: int, size: int = MIB, readers: int = 0) -> MaintenancePlan:

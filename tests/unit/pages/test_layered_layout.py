@@ -7,8 +7,8 @@ from itertools import combinations, pairwise
 
 import pytest
 
-from sluice.pages.layered_layout import LONGEST_BENT_EDGE, Layout, lay_out, layers_of
 from sluice.pages.lineage_edges import Edge, LineageNode, stream_node, table_node
+from sluice.pages.lineage_graph import LONGEST_BENT_EDGE, Layout, lay_out, layers_of
 
 A, B, C, D, E = (stream_node(name) for name in "abcde")
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from sluice.pages.line_selection import LineCounts, LineSelection
-from sluice.pages.page_words import ShownTone
+from sluice.pages.page_figures import ShownTone
 from sluice.pages.stream_lines import StreamLine
 from sluice.supervision.stream_verdict import StreamState
 

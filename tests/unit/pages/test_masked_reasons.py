@@ -9,8 +9,7 @@ import pytest
 
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.declarations.value_declaration import Column
-from sluice.pages.quarantine_samples import QuarantineSample, sample_of
-from sluice.pages.record_masks import record_masks_of
+from sluice.pages.quarantine_page import QuarantineSample, record_masks_of, sample_of
 from sluice.record_values.block_decoding import BinaryBlockDecoder
 from sluice.record_values.rejection import rejection_row
 from sluice.record_values.schemas import RegisteredSchema, SchemaText, ValueSchema

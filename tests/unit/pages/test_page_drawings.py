@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sluice.pages.svg_charts import line_path, stacked_paths, top_of
+from sluice.pages.page_figures import line_path, stacked_paths, top_of
 
 
 def test_a_line_runs_from_edge_to_edge_and_leaves_gaps() -> None:

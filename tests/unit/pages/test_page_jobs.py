@@ -27,7 +27,7 @@ from sluice.pages.job_plans import (
     maintenance_request,
 )
 from sluice.pages.page_actions import MEANINGS, PageVerb, verbs_for
-from sluice.pages.page_words import DONE_SENTENCES, DoneWord
+from sluice.pages.page_figures import DONE_SENTENCES, DoneWord
 from sluice.publication.held_decisions import BATCH_VERBS
 from sluice.supervision.stream_verdict import StreamState
 

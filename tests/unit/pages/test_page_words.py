@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sluice.pages.page_words import (
+from sluice.pages.page_figures import (
     NOTHING,
     age_words,
     count_text,

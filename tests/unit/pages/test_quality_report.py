@@ -26,8 +26,7 @@ from sluice.pages.quality_report import (
     summary_figures,
 )
 from sluice.pages.table_lines import TableLine
-from sluice.quality.judged_rules import JudgedRule
-from sluice.quality.rule_results import RuleFinding, TableReport, report_of
+from sluice.quality.rule_results import JudgedRule, RuleFinding, TableReport, report_of
 
 assert DECLARED.quality is not None
 NOT_NULL, BETWEEN = DECLARED.quality.expectations

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from tests.unit.pages.test_page_templates import HOSTILE
-from tests.unit.pages.test_quarantine_samples import NOON, declared, sample
+from tests.unit.pages.test_quarantine_page import NOON, declared, sample
 
 from sluice.pages.page_templates import render
 from sluice.pages.quarantine_page import QuarantinePage

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from sluice.ledger.stream_troubles import StreamTrouble
-from sluice.pages.page_words import ShownTone
+from sluice.pages.page_figures import ShownTone
 from sluice.pages.stream_lines import tone_of
 from sluice.supervision.stream_verdict import StreamState, StreamVerdict, with_trouble
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from sluice.ledger.stream_figures import HistoryStep, StreamHistory
-from sluice.pages.stream_charts import charts_of
+from sluice.pages.stream_page import charts_of
 
 NOON = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
 HISTORY = StreamHistory(

@@ -13,8 +13,8 @@ from sluice.ledger.source_schemas import FieldChange, SourceSchema
 from sluice.operations import OperationVerb
 from sluice.pages.job_plans import BATCH_WORDS
 from sluice.pages.page_actions import MEANINGS, PageVerb, batches_to_go_back_to, verbs_for
+from sluice.pages.page_figures import DONE_SENTENCES, DoneWord, without_long_ids
 from sluice.pages.page_templates import render
-from sluice.pages.page_words import DONE_SENTENCES, DoneWord, without_long_ids
 from sluice.pages.stream_page import LogTail, StreamPage
 from sluice.publication.held_decisions import BATCH_VERBS
 from sluice.supervision.stream_verdict import StreamState

@@ -17,12 +17,11 @@ from sluice.ledger.maintenance_runs import KeptSnapshot, MaintenanceStep, StepOu
 from sluice.ledger.quality_checks import QualityVerdict
 from sluice.ledger.stream_troubles import StreamTrouble
 from sluice.pages.line_selection import TableSelection, counts_of
+from sluice.pages.page_figures import BAR_HEIGHT, bars_of, bars_path
 from sluice.pages.page_templates import render
-from sluice.pages.svg_charts import BAR_HEIGHT, bars_of, bars_path
-from sluice.pages.table_facts import columns_shown, queries_of
 from sluice.pages.table_lines import TableLine, debt_of
 from sluice.pages.table_looks import LookedColumn, TableLook
-from sluice.pages.table_page import TablePage, charts_of_runs, outlooks_of
+from sluice.pages.table_page import TablePage, charts_of_runs, columns_shown, outlooks_of, queries_of
 from sluice.quality.rule_results import report_of
 from sluice.settings import CatalogSettings
 

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 from tests.unit.positions.test_repair_decision import WHOLE, ends, files, found, position
 
-from sluice.positions.judge_position import disagreeing, judge_position
-from sluice.positions.remedies import REMEDIES
+from sluice.positions.judge_position import REMEDIES, disagreeing, judge_position
 from sluice.positions.stream_position import Agreement, KnownBatch, MovedSource, StreamPosition, Witness
 from sluice.sources.source_identities import Replaced, output_table_name, topic_name
 

@@ -9,7 +9,7 @@ from tests.unit.positions.test_repair_decision import WHOLE, ends, files, found,
 
 from sluice.operations import Refusal
 from sluice.positions.repair_decision import decide_repair
-from sluice.positions.replay_decision import decide_replay
+from sluice.positions.restore_copy import decide_replay
 from sluice.positions.stream_position import StreamPosition
 from sluice.publication.staged_batch import StagedOutput
 

@@ -15,7 +15,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 from tests.fixtures.delete_files import add_delete_file
-from tests.unit.pages.test_quarantine_samples import declared
+from tests.unit.pages.test_quarantine_page import declared
 
 from sluice.declarations.loaded_declarations import quarantine_declaration
 from sluice.errors import UnpublishableError

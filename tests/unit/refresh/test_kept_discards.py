@@ -17,7 +17,7 @@ from tests.unit.publication.test_resolved_rejections import LATER, NAME, STREAM,
 from sluice.declarations.loaded_declarations import quarantine_declaration
 from sluice.publication.publish_batches import live_files
 from sluice.publication.resolved_rejections import RejectedAt, Resolution, mark_resolved
-from sluice.refresh.kept_discards import keep_discards
+from sluice.refresh.settle_refresh import keep_discards
 from sluice.tables.declared_tables import create_or_evolve_table
 
 _MARK = (LATER, "discarded", "somebody")

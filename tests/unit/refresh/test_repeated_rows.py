@@ -19,8 +19,7 @@ from tests.unit.supervision.test_judgement import declared
 from sluice.backfill.backfill_plan import TargetReader
 from sluice.declarations.loaded_declarations import Declarations
 from sluice.declarations.stream_declaration import StreamDeclaration
-from sluice.refresh.repeated_rows import RepeatedRows, repeated_rows
-from sluice.refresh.swap_content import swap_key
+from sluice.refresh.swap_content import RepeatedRows, repeated_rows, swap_key
 from sluice.stored_keys import PUBLICATION_KEY
 
 NAME = "silver.flights"

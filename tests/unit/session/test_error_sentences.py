@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sluice.errors import DeliveryError
-from sluice.failures.row_values import IN_THE_LOG
+from sluice.failures.error_chains import IN_THE_LOG
 from sluice_spark.run.job import reason_of
 from sluice_spark.session.jvm import said_by, sentence_of
 

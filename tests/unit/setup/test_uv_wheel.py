@@ -15,8 +15,8 @@ import pytest
 
 from sluice.errors import PrerequisiteError
 from sluice.setup import python_environment
+from sluice.setup.command_runner import Progress
 from sluice.setup.python_environment import UvWheel, provide_uv
-from sluice.setup.setup_progress import Progress
 
 
 def wheel_of(program: bytes) -> bytes:

@@ -12,8 +12,7 @@ from tests.unit.supervision.supervision_cases import ALIVE, NOW, SECOND, a_run, 
 from sluice.ledger.run_values import RunObservation, RunState
 from sluice.ledger.stream_troubles import StreamTrouble
 from sluice.supervision.decide_supervision import decide
-from sluice.supervision.replacements import BECAUSE_CHANGED, REPLACED_WITHIN, is_back_and_forth
-from sluice.supervision.restart_policy import runs_that_count
+from sluice.supervision.restart_policy import BECAUSE_CHANGED, REPLACED_WITHIN, is_back_and_forth, runs_that_count
 from sluice.supervision.stream_verdict import StreamState, judge_stream
 from sluice.supervision.supervision_decision import StreamObservation, SupervisionAction, SupervisionReason
 

@@ -16,10 +16,18 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from sluice.stack.credentials import KAFKA_USER
-from sluice.stack.folder import write_private
-from sluice.stack.stack_plan import HEALTHY, Command, Health, Preparation, RunTool, Service, StackPlan
-from sluice.stack.tcp_ports import LOOPBACK, PortRequest
+from sluice.stack.folder import KAFKA_USER, write_private
+from sluice.stack.stack_plan import (
+    HEALTHY,
+    LOOPBACK,
+    Command,
+    Health,
+    PortRequest,
+    Preparation,
+    RunTool,
+    Service,
+    StackPlan,
+)
 
 TOPIC_SETTINGS: Mapping[str, str] = {
     # A misspelt topic must be an error, not a new topic.

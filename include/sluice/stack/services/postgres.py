@@ -31,8 +31,17 @@ from psycopg.rows import TupleRow
 from sluice.errors import StackError
 from sluice.stack.environment import DRIVERS_ROLE
 from sluice.stack.folder import write_private
-from sluice.stack.stack_plan import HEALTHY, Command, Health, Preparation, RunTool, Service, StackPlan
-from sluice.stack.tcp_ports import LOOPBACK, PortRequest
+from sluice.stack.stack_plan import (
+    HEALTHY,
+    LOOPBACK,
+    Command,
+    Health,
+    PortRequest,
+    Preparation,
+    RunTool,
+    Service,
+    StackPlan,
+)
 from sluice.stack.tools import package_folder
 
 _USERS = ("postgres", "nobody")
