@@ -68,7 +68,7 @@ class Pool:
     """Which applications may do an item.
 
     name: of the engine settings, which are the same for all of its applications.
-    digest: of everything that an application has loaded (`sluice.work.deployment_digest`).
+    digest: of everything that an application has loaded (`sluice.work.pools.deployment_digest`).
     """
 
     name: str

@@ -31,9 +31,10 @@ from sluice.publication.present_files import absent_files, is_fresh, named
 from sluice.publication.staged_batch import StagedBatch
 from sluice.publication.staging_table import staged_files
 from sluice.publication.write_folders import Writer, folder_of
-from sluice.tables.catalog import WholeFiles, catalog_refusals
+from sluice.tables.catalog import catalog_refusals
 from sluice.tables.change_plan import is_wider
 from sluice.tables.inspection import sort_keys
+from sluice.tables.whole_files import WholeFiles
 
 _FORMAT_VERSION: Literal[2] = 2
 

@@ -21,7 +21,7 @@ from tests.fixtures.sample_declarations import write_continuous_stream, write_ta
 from tests.fixtures.stack import Stack
 from tests.integration.maintenance.conftest import Place
 
-import sluice.tables.catalog
+import sluice.tables.whole_files
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.loaded_declarations import quarantine_declaration
 from sluice.errors import LakehouseError, LedgerError, LedgerUnreachableError, UnhealthyError
@@ -40,8 +40,9 @@ from sluice.ledger.maintenance_runs import (
 from sluice.maintenance.due_tables import due_tables, plan_tables
 from sluice.maintenance.run_maintenance import TableMaintenance, open_maintenance, require_no_problems
 from sluice.settings import Settings
-from sluice.tables.catalog import KeptManifests, open_catalog
+from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import create_or_evolve_table
+from sluice.tables.whole_files import KeptManifests
 
 PATIENT = {"compaction": {"min_input_files": 5}, "expiry": {"older_than": "1 day", "retain_last": 1}}
 OLD_AT_ONCE = {"older_than": "1 millisecond", "retain_last": 1}
@@ -95,7 +96,7 @@ def delete_manifest_list(table: Table) -> None:
     newest = table.current_snapshot()
     assert newest is not None
     table.io.delete(newest.manifest_list)
-    sluice.tables.catalog._content_of.cache_clear()
+    sluice.tables.whole_files._content_of.cache_clear()
 
 
 @pytest.fixture

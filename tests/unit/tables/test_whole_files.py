@@ -8,7 +8,7 @@ import pytest
 from pyiceberg.manifest import DataFile
 from pyiceberg.typedef import Record
 
-from sluice.tables.catalog import MOST_KEPT_BYTES, KeptManifests, WholeFiles
+from sluice.tables.whole_files import MOST_KEPT_BYTES, KeptManifests, WholeFiles
 
 
 def data_file(path: Path) -> DataFile:
@@ -54,7 +54,7 @@ def test_a_manifest_that_is_missing_is_looked_for_again(tmp_path: Path) -> None:
 def test_small_files_are_read_whole_and_others_as_their_readers_ask(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sluice.tables.catalog.MOST_WHOLE_BYTES", 5)
+    monkeypatch.setattr("sluice.tables.whole_files.MOST_WHOLE_BYTES", 5)
     small, large, unknown = (tmp_path / f"{name}.parquet" for name in ("small", "large", "unknown"))
     for path, content in ((small, b"small"), (large, b"larger"), (unknown, b"any")):
         path.write_bytes(content)
