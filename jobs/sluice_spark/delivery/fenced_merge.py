@@ -34,8 +34,8 @@ from sluice.publication.publish_batches import Publication, publish_append
 from sluice.publication.staged_batch import StagedBatch
 from sluice.publication.staging_table import load_staging_table, torn
 from sluice_spark.delivery.merge_statement import KeptRows, RowsToMerge
+from sluice_spark.session.item_sessions import end_session
 from sluice_spark.session.jvm import first_line, jvm_of
-from sluice_spark.session.session_end import end_session
 from sluice_spark.session.state_settings import SHUFFLE_PARTITIONS
 from sluice_spark.sinks.iceberg import IcebergTarget
 

@@ -31,11 +31,11 @@ from sluice.sources.iceberg_positions import BEGINNING, StreamOffset, history_of
 from sluice.tables.declared_tables import require_table
 from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.run.run_checkpoint import RunCheckpoint
-from sluice_spark.session.checkpoint_metadata import read_planned_offsets
-from sluice_spark.session.planned_batch import (
+from sluice_spark.session.checkpoint_metadata import (
     keep_first_offset,
     read_first_offset,
     read_kept_offset,
+    read_planned_offsets,
     write_first_offsets,
 )
 

@@ -21,7 +21,7 @@ from sluice_spark.run.run_checkpoint import RunCheckpoint
 from sluice_spark.run.stop_request import StopReason, StopRequest
 from sluice_spark.session.checkpoint_metadata import has_metadata
 from sluice_spark.session.garbage import exclude_imports
-from sluice_spark.session.session_end import end_copy_of_query
+from sluice_spark.session.item_sessions import end_copy_of_query
 
 _log = logging.getLogger(__name__)
 

@@ -21,8 +21,12 @@ from sluice.ledger.generations import (
 from sluice.publication.chain import CheckpointPosition
 from sluice_spark.query.state_operators import keyed_operators, processor_keys, state_meaning
 from sluice_spark.query.stream_plan import StreamPlan
-from sluice_spark.session.checkpoint_metadata import CheckpointState, read_checkpoint, require_own_checkpoint
-from sluice_spark.session.planned_batch import mark_as_begun
+from sluice_spark.session.checkpoint_metadata import (
+    CheckpointState,
+    mark_as_begun,
+    read_checkpoint,
+    require_own_checkpoint,
+)
 from sluice_spark.session.state_settings import take_up_state
 
 _log = logging.getLogger(__name__)

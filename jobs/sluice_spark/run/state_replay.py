@@ -36,7 +36,7 @@ from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.run.stop_request import StopRequest
 from sluice_spark.session.checkpoint_metadata import read_checkpoint
 from sluice_spark.session.garbage import swept
-from sluice_spark.session.session_end import end_copy_of_query
+from sluice_spark.session.item_sessions import end_copy_of_query
 
 _LOOK_SECONDS = 0.05
 

@@ -28,7 +28,6 @@ from sluice_spark.delivery.batch_recording import HandOver, LedgerWriter, Record
 from sluice_spark.delivery.choose_delivery import choose_delivery
 from sluice_spark.delivery.delivery_port import DeliveringRun, DeliveryContext, RunControls
 from sluice_spark.query.stream_plan import trigger_of
-from sluice_spark.run.driver_ui import record_ui
 from sluice_spark.run.heartbeat import Heartbeat
 from sluice_spark.run.increment_start import prepare_available_now
 from sluice_spark.run.pinning import Pinning
@@ -37,7 +36,7 @@ from sluice_spark.run.run_copies import RunCopies
 from sluice_spark.run.run_start import RunStart, naming_the_witness, start_run
 from sluice_spark.run.state_replay import StateReplay
 from sluice_spark.run.stop_request import LEASE_ENDS, StopReason, StopRequest, Watchdog, stopped_by_signals
-from sluice_spark.session.session import Sessions, own_session
+from sluice_spark.session.session import Sessions, own_session, record_ui
 
 _log = logging.getLogger(__name__)
 
