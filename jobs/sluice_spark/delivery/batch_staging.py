@@ -28,8 +28,7 @@ from sluice.publication.mark_moves import plan_output
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.publication.staged_batch import BatchSummary, PlannedBatch, StagedBatch, StagedOutput
 from sluice.publication.staging_table import load_staging_table, staged_batches
-from sluice_spark.delivery.batch_audit import BatchAudit, Results, require_unbroken
-from sluice_spark.delivery.rejection_hold import RejectionHold
+from sluice_spark.delivery.batch_audit import BatchAudit, RejectionHold, Results, require_unbroken
 from sluice_spark.query.rejected_records import RejectedRecords
 from sluice_spark.query.stream_outputs import part, row_counts, unite
 from sluice_spark.session.columns import REJECTED_ROW

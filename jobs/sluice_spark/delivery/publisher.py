@@ -19,8 +19,8 @@ from sluice.publication.publish_batches import Publication, ReplacedRange, publi
 from sluice.publication.staged_batch import PlannedBatch, StagedBatch
 from sluice.publication.staging_table import clear_staging
 from sluice.supervision.held_lease import HeldLease
+from sluice_spark.delivery.batch_recording import KeptFigures
 from sluice_spark.delivery.fenced_merge import FencedMerge
-from sluice_spark.delivery.kept_figures import KeptFigures
 from sluice_spark.sinks.iceberg import IcebergTarget
 
 StagedByOutput: TypeAlias = Mapping[str, StagedBatch]

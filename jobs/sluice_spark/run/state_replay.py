@@ -32,10 +32,10 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.runs import record_replay
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.settings import Settings
+from sluice_spark.delivery.choose_delivery import swept
 from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.run.stop_request import StopRequest
 from sluice_spark.session.checkpoint_metadata import read_checkpoint
-from sluice_spark.session.garbage import swept
 from sluice_spark.session.item_sessions import end_copy_of_query
 
 _LOOK_SECONDS = 0.05
