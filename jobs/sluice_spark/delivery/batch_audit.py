@@ -1,4 +1,4 @@
-"""What is found in a batch before anything of it is staged: by the rules of its outputs, and by the limit of rejected rows.
+"""What is found in a batch before anything of it is staged: by the rules of its outputs, and by a limit of rejections.
 
 What is counted against that limit, and why: decision 0096.
 """
