@@ -26,11 +26,12 @@ from sluice.settings import Settings
 from sluice_spark.backfill.batch_outputs import (
     batch_outputs,
     blocking_rules,
+    open_bounded,
     rows_near,
     separated,
     timeless_of_all,
+    within,
 )
-from sluice_spark.backfill.bounded_inputs import open_bounded, within
 from sluice_spark.backfill.moved_rows import TimesGiven, arrived_rows, moved_rows
 from sluice_spark.backfill.plan_reach import derive_reach
 from sluice_spark.backfill.table_rows import HeldRows

@@ -55,9 +55,10 @@ from sluice.publication.write_folders import Writer
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
 from sluice_spark.backfill.batch_outputs import blocking_rules, separated
-from sluice_spark.backfill.rejected_reading import RecordsAgain, RejectedReading
-from sluice_spark.backfill.replay_balance import (
+from sluice_spark.backfill.replayed_records import (
     Computed,
+    RecordsAgain,
+    RejectedReading,
     require_apart,
     require_balance,
     require_not_visible,

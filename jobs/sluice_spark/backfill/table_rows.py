@@ -24,7 +24,7 @@ from sluice.publication.publish_batches import live_files
 from sluice.publication.staging_layout import create_staging_copy
 from sluice.publication.write_folders import Writer
 from sluice.tables.declared_tables import require_table
-from sluice_spark.backfill.bounded_inputs import within
+from sluice_spark.backfill.batch_outputs import within
 from sluice_spark.session.columns import quoted, quoted_table
 from sluice_spark.session.jvm import first_line
 from sluice_spark.session.row_content import fingerprint_of, sums_of_rows

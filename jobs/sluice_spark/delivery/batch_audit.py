@@ -35,10 +35,9 @@ from sluice_spark.query.batch_conditions import judge_batch
 from sluice_spark.query.rejected_records import rows_read
 from sluice_spark.query.row_rules import broken_rules, columns_of, found_by_rules, is_marked
 from sluice_spark.query.stream_outputs import broken_rows, judged_counts, part, rule_counts
-from sluice_spark.session.columns import quoted
+from sluice_spark.session.columns import TIMES, quoted
 from sluice_spark.session.jvm import first_line
 from sluice_spark.sinks.iceberg import DELETE, IcebergTarget, as_staged, read_staged
-from sluice_spark.sinks.text_formats import TIMES
 
 _log = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from sluice.declarations.input_declaration import InputDeclaration
 from sluice.declarations.source_declarations import FilesSource, JdbcSource
 from sluice_spark.query.logical_plan import analyzed_plan
-from sluice_spark.query.static_inputs import list_files_again
+from sluice_spark.query.stream_inputs import list_files_again
 from sluice_spark.session.jvm import hadoop_file, jvm_of
 
 if TYPE_CHECKING:

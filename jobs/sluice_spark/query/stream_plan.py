@@ -23,14 +23,15 @@ from sluice_spark.query.rejected_records import RejectedRecords, rejected_record
 from sluice_spark.query.row_rules import require_rules
 from sluice_spark.query.state_operators import stateful_operators
 from sluice_spark.query.static_copies import StaticCopies, with_copies
-from sluice_spark.query.static_inputs import Renewals, renewals_of
 from sluice_spark.query.stream_inputs import (
     OpenedInputs,
+    Renewals,
     are_counted_by_spark,
     cannot_be_counted_by_spark,
     open_inputs,
     planned_fields,
     read_inputs,
+    renewals_of,
     sources_of,
 )
 from sluice_spark.query.stream_outputs import open_sinks, open_targets, unite_outputs

@@ -19,9 +19,9 @@ from pyspark.sql.types import DataType, StructType
 from sluice.declarations.output_declaration import FilesOutput
 from sluice.ledger.batches import PublicationKey
 from sluice.settings import FilesConnection
+from sluice_spark.session.columns import CSV_TEXT, JSON_TEXT
 from sluice_spark.session.jvm import hadoop_file
 from sluice_spark.session.valid_text import require_valid_text
-from sluice_spark.sinks.text_formats import CSV_TEXT, JSON_TEXT
 
 _log = logging.getLogger(__name__)
 
