@@ -10,8 +10,7 @@ from airflow.sdk.bases.operator import BaseOperator
 from tests.fixtures.sample_declarations import write_continuous_stream, write_table
 
 from sluice.declarations.load_declarations import load_declarations
-from sluice_airflow.dag_builders.broken_declarations import build_stream_dags
-from sluice_airflow.dag_builders.storable_dags import storable_owners, storing_problem
+from sluice_airflow.dag_builders.broken_declarations import build_stream_dags, storable_owners, storing_problem
 
 
 def _dag(**changed: object) -> DAG:
