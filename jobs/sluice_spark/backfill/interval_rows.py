@@ -32,9 +32,8 @@ from sluice_spark.backfill.batch_outputs import (
     timeless_of_all,
     within,
 )
-from sluice_spark.backfill.moved_rows import TimesGiven, arrived_rows, moved_rows
+from sluice_spark.backfill.held_rows import HeldRows, TimesGiven, arrived_rows, moved_rows
 from sluice_spark.backfill.plan_reach import derive_reach
-from sluice_spark.backfill.table_rows import HeldRows
 from sluice_spark.query.batch_form import DEDUPLICATIONS, CountedDuplicates
 from sluice_spark.query.state_operators import stateful_operators
 from sluice_spark.query.stream_outputs import (

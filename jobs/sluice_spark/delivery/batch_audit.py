@@ -32,7 +32,7 @@ from sluice.ledger.recent_rejections import recorded_among, rejected_within
 from sluice.publication.staged_batch import StagedBatch
 from sluice.stored_keys import OPERATION_COLUMN
 from sluice_spark.query.batch_conditions import judge_batch
-from sluice_spark.query.rejected_records import rows_read
+from sluice_spark.query.observed_rows import rows_read
 from sluice_spark.query.row_rules import broken_rules, columns_of, found_by_rules, is_marked
 from sluice_spark.query.stream_outputs import broken_rows, judged_counts, part, rule_counts
 from sluice_spark.session.columns import TIMES, quoted

@@ -29,7 +29,7 @@ from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.publication.staged_batch import BatchSummary, PlannedBatch, StagedBatch, StagedOutput
 from sluice.publication.staging_table import load_staging_table, staged_batches
 from sluice_spark.delivery.batch_audit import BatchAudit, RejectionHold, Results, require_unbroken
-from sluice_spark.query.rejected_records import RejectedRecords
+from sluice_spark.query.observed_rows import RejectedRecords
 from sluice_spark.query.stream_outputs import part, row_counts, unite
 from sluice_spark.session.columns import REJECTED_ROW
 from sluice_spark.session.jvm import first_line

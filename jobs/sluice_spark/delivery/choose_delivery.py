@@ -44,7 +44,7 @@ from sluice_spark.delivery.direct_delivery import open_direct_delivery
 from sluice_spark.delivery.sink_delivery import KeptSinkRows, SinkDelivery, may_change
 from sluice_spark.delivery.staged_delivery import open_staged_delivery
 from sluice_spark.query.file_watch import FilesWatch
-from sluice_spark.query.lateness import LateWatermark, count_late
+from sluice_spark.query.observed_rows import LateWatermark, count_late
 from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.session.item_context import in_this_context
 from sluice_spark.session.jvm import first_line, jvm_of

@@ -25,7 +25,7 @@ from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.ledger.batches import BatchObservation
 from sluice.record_values.block_facts import WrittenAs
 from sluice_spark.delivery.delivery_port import DeliveredBatch, DeliveringRun
-from sluice_spark.query.lateness import AGGREGATIONS, LATE_METRIC
+from sluice_spark.query.observed_rows import AGGREGATIONS, LATE_METRIC
 from sluice_spark.query.stream_inputs import rejected_files, undeclared_fields, written_as
 from sluice_spark.session.item_context import in_this_context
 from sluice_spark.session.jvm import jvm_of
