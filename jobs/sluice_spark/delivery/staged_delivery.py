@@ -29,8 +29,7 @@ from sluice_spark.delivery.batch_recording import DeclaredMasks, KeptFigures
 from sluice_spark.delivery.batch_separation import BatchSeparation
 from sluice_spark.delivery.batch_staging import BatchCounts, BatchStaging, StagingLook, log_difference
 from sluice_spark.delivery.delivery_port import DeliveredBatch, DeliveryContext, OffsetLog
-from sluice_spark.delivery.fenced_merge import FencedMerge
-from sluice_spark.delivery.publisher import Publisher, StagedByOutput
+from sluice_spark.delivery.publisher import FencedMerge, Publisher, StagedByOutput
 from sluice_spark.delivery.staged_publication import PublicationRhythm, StagedPublication
 from sluice_spark.delivery.stream_takeover import (
     complete_rejections,
