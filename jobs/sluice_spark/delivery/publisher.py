@@ -56,7 +56,8 @@ _PARTS_PER_CORE = 4
 """Shuffle partitions of a MERGE for each core: Spark coalesces small partitions, and cannot split large ones."""
 
 MERGE_RACES = RacePolicy(attempts=20, longest_wait_seconds=2.0)
-"""A MERGE costs seconds and not milliseconds, so it is tried less often than a commit without Spark."""
+"""After so many refused MERGEs a stream counts as starved. A MERGE costs seconds and not milliseconds, so it is tried
+less often than a commit without Spark."""
 
 Turn = Callable[[str], AbstractContextManager[object]]
 """Waits until no other publisher of Sluice merges into a table, given its name. It only saves refused attempts."""
@@ -85,7 +86,6 @@ class FencedMerge:
     """Merges the batches of one run.
 
     token: the run's fencing token. turn: the queue of Sluice's own publishers.
-    policy: the number of refused MERGEs after which the stream counts as starved.
     """
 
     spark: SparkSession
@@ -93,7 +93,6 @@ class FencedMerge:
     token: int
     turn: Turn = at_once
     reached: Reached = unnoticed
-    policy: RacePolicy = field(default_factory=lambda: MERGE_RACES)
     _session: SparkSession | None = None
 
     def publish(self, target: IcebergTarget, batches: Sequence[StagedBatch]) -> Publication:
@@ -123,7 +122,7 @@ class FencedMerge:
         refusal: Exception | None = None
         attempts = 0
         self._read_ahead(target, batches, kept)
-        for attempts in self.policy.turns():
+        for attempts in MERGE_RACES.turns():
             checked = self._refreshed(target)
             state = checked.state
             todo = batches_to_publish(
@@ -187,7 +186,7 @@ class FencedMerge:
     def _refreshed(self, target: IcebergTarget) -> CheckedTarget:
         """The target, with its state read from the metadata of the object that the fenced session uses from now on."""
         session = self._fenced_session()
-        for _ in self.policy.turns():
+        for _ in MERGE_RACES.turns():
             session.sql(f"REFRESH TABLE {target.identifier}")
             # The session's object is loaded first: if it were the newer one, the check would read an older table.
             held = self._held(target)

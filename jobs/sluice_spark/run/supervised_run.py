@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -67,7 +66,6 @@ class SupervisedRun:
     sessions: opens the Spark session that the run works in, and closes it.
     stop: what asks the run to stop; a signal to the driver does.
     ui_key: signs the requests to Spark's own UI of the application; unset: it has none.
-    end_process: ends the process when the run does not stop, with an exit code; see `Watchdog`.
     reached: is called at each crash point that a batch passes.
     planned: plans the one batch of this run; unset: Spark plans them.
     rejected_as: the stream and the generation that rejected rows name; unset: those of the run.
@@ -80,7 +78,6 @@ class SupervisedRun:
     sessions: Sessions = own_session
     stop: StopRequest = field(default_factory=StopRequest)
     ui_key: str | None = field(default=None, repr=False)
-    end_process: Callable[[int], object] = os._exit
     reached: Reached = unnoticed
     planned: PlannedBatches | None = None
     rejected_as: tuple[str, int] | None = None
@@ -101,7 +98,7 @@ class SupervisedRun:
         heartbeat = Heartbeat(self.ledger, self.run.run_id, stop, lease=lease)
         with (
             heartbeat,
-            Watchdog(stop, end_process=self.end_process),
+            Watchdog(stop),
             LedgerWriter(self.ledger) as writer,
             self.sessions(self.settings, self.stream.declaration, ui_key=self.ui_key) as spark,
         ):
