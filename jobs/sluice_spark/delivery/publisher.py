@@ -43,7 +43,7 @@ from sluice.supervision.held_lease import HeldLease
 from sluice_spark.delivery.batch_recording import KeptFigures
 from sluice_spark.delivery.merge_statement import KeptRows, RowsToMerge
 from sluice_spark.session.item_sessions import end_session
-from sluice_spark.session.jvm import first_line, jvm_of
+from sluice_spark.session.jvm import first_line, iceberg_table
 from sluice_spark.session.state_settings import SHUFFLE_PARTITIONS
 from sluice_spark.sinks.iceberg import IcebergTarget
 
@@ -184,12 +184,13 @@ class FencedMerge:
         )
 
     def _refreshed(self, target: IcebergTarget) -> CheckedTarget:
-        """The target, with its state read from the metadata of the object that the fenced session uses from now on."""
+        """The target, with its state read from the metadata of the object that the fenced session uses from now on,
+        and that its next MERGE is bound to."""
         session = self._fenced_session()
         for _ in MERGE_RACES.turns():
             session.sql(f"REFRESH TABLE {target.identifier}")
             # The session's object is loaded first: if it were the newer one, the check would read an older table.
-            held = self._held(target)
+            held = iceberg_table(session, self.catalog.name, target.declared.table)
             state = load_target_state(self.catalog, target.names)
             snapshot = state.table.current_snapshot()
             if _head(held) == (snapshot.snapshot_id if snapshot is not None else None):
@@ -203,17 +204,6 @@ class FencedMerge:
     def _has_moved(self, target: IcebergTarget, checked: TargetState) -> bool:
         now, before = load_target_state(self.catalog, target.names).table, checked.table
         return now.metadata.current_snapshot_id != before.metadata.current_snapshot_id
-
-    def _held(self, target: IcebergTarget) -> JavaObject:
-        """The table object that the fenced session keeps, and that its next MERGE is bound to."""
-        session = self._fenced_session()
-        namespace, _, name = target.declared.table.rpartition(".")
-        jvm = jvm_of(session)
-        namespaces = jvm.java.lang.reflect.Array.newInstance(jvm.java.lang.Class.forName("java.lang.String"), 1)
-        namespaces[0] = namespace
-        path = jvm.org.apache.spark.sql.connector.catalog.Identifier.of(namespaces, name)
-        catalog = session._jsparkSession.sessionState().catalogManager().catalog(self.catalog.name)
-        return catalog.loadTable(path).table()
 
     def _fenced_session(self) -> SparkSession:
         if self._session is None:

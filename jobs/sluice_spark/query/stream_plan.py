@@ -14,7 +14,6 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.rule_declaration import RuleDeclaration
 from sluice.declarations.scalar_types import duration_text
 from sluice.declarations.stream_declaration import StreamDeclaration
-from sluice.errors import DeclarationError
 from sluice.settings import Settings
 from sluice.sources.source_fields import SourceFields
 from sluice_spark.query.batch_conditions import require_batch_rules
@@ -35,7 +34,7 @@ from sluice_spark.query.stream_inputs import (
     sources_of,
 )
 from sluice_spark.query.stream_outputs import open_sinks, open_targets, unite_outputs
-from sluice_spark.query.transformation import transform
+from sluice_spark.query.transformation import refused, transform
 from sluice_spark.session.jvm import first_line, jvm_of
 from sluice_spark.sinks import Sink
 from sluice_spark.sinks.iceberg import IcebergTarget
@@ -194,21 +193,14 @@ def require_runnable(rows: DataFrame, stream: LoadedStream) -> None:
         if declaration.trigger is not None and declaration.trigger.continuous_processing is not None:
             checker.checkForContinuous(plan, mode)
     except AnalysisException as error:
-        raise _refused(stream, f"in the output mode `{word}` Spark refuses the plan: {_reason(error)}") from error
+        raise refused(stream, f"in the output mode `{word}` Spark refuses the plan: {_reason(error)}") from error
     if declaration.hands_on_records and (kept := stateful_operators(rows)):
-        raise _refused(stream, f"a trigger that hands records on one by one keeps no state, got {', '.join(kept)}")
+        raise refused(stream, f"a trigger that hands records on one by one keeps no state, got {', '.join(kept)}")
 
 
 def _reason(error: AnalysisException) -> str:
     """Spark's sentence, without the plan that it prints below."""
     return first_line(error).rstrip(".;")
-
-
-def _refused(stream: LoadedStream, problem: str) -> DeclarationError:
-    language = "sql" if stream.declaration.transformation.function is None else "python"
-    return DeclarationError(
-        f"`transformation.{language}`: {problem}.", location=stream.location(("transformation", language))
-    )
 
 
 _DEDUPLICATIONS = frozenset({"Deduplicate", "DeduplicateWithinWatermark"})

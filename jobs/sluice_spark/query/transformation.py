@@ -62,7 +62,7 @@ def transform(spark: SparkSession, stream: LoadedStream, inputs: Mapping[str, Da
             path = ("transformation", "python")
             result = load_function(stream, reference, path=path, role="transformation")(**inputs)
     except AnalysisException as error:
-        raise _wrong(stream, f"Spark refuses it: {first_line(error)}") from error
+        raise refused(stream, f"Spark refuses it: {first_line(error)}") from error
     sinks = {name for name, declared in stream.declaration.outputs.items() if declared.iceberg is None}
     outputs = {
         name: with_true_marks(inline_ctes(rows), goes_into_table=name not in sinks)
@@ -87,32 +87,32 @@ def _run_sql(spark: SparkSession, stream: LoadedStream, inputs: Mapping[str, Dat
     except UnicodeDecodeError:
         problem = "is not UTF-8 text"
     if problem is not None:
-        raise _wrong(stream, f"{stream.transformation_file} {problem}")
+        raise refused(stream, f"{stream.transformation_file} {problem}")
     rows = spark.sql(text)
     if (problem := reach_problem(rows, inputs)) is not None:
-        raise _wrong(stream, f"{stream.transformation_file} {problem}")
+        raise refused(stream, f"{stream.transformation_file} {problem}")
     return rows
 
 
 def _named_outputs(stream: LoadedStream, result: object) -> dict[str, DataFrame]:
     declaration = stream.declaration
-    refused = [QUARANTINE_OUTPUT] if declaration.quarantine else []
+    own = [QUARANTINE_OUTPUT] if declaration.quarantine else []
     # Where the platform refuses rows itself, the transformation may have none to refuse.
-    wanted = [*declaration.outputs, *([] if stream.refuses_by_itself else refused)]
-    known = [*declaration.outputs, *refused]
+    wanted = [*declaration.outputs, *([] if stream.refuses_by_itself else own)]
+    known = [*declaration.outputs, *own]
     if isinstance(result, DataFrame):
         if len(wanted) > 1:
-            raise _wrong(stream, f"it returns one DataFrame, and the stream has the outputs {_listed(wanted)}")
+            raise refused(stream, f"it returns one DataFrame, and the stream has the outputs {_listed(wanted)}")
         return {wanted[0]: result}
     if not isinstance(result, Mapping):
-        raise _wrong(stream, f"it returns {type(result).__name__}; a DataFrame or a mapping of them is wanted")
+        raise refused(stream, f"it returns {type(result).__name__}; a DataFrame or a mapping of them is wanted")
     if missing := [name for name in wanted if name not in result]:
-        raise _wrong(stream, f"it returns no {_listed(missing)}; it returns {_listed(list(result))}")
+        raise refused(stream, f"it returns no {_listed(missing)}; it returns {_listed(list(result))}")
     if unknown := [name for name in result if name not in known]:
         hint = "; write `quarantine: true` to keep what it refuses" if unknown == [QUARANTINE_OUTPUT] else ""
-        raise _wrong(stream, f"it returns {_listed(unknown)}, and declared are {_listed(wanted)}{hint}")
+        raise refused(stream, f"it returns {_listed(unknown)}, and declared are {_listed(wanted)}{hint}")
     if other := [name for name in known if name in result and not isinstance(result[name], DataFrame)]:
-        raise _wrong(stream, f"its output {_listed(other)} is not a DataFrame")
+        raise refused(stream, f"its output {_listed(other)} is not a DataFrame")
     return {name: result[name] for name in known if name in result}
 
 
@@ -120,7 +120,8 @@ def _listed(names: Collection[object]) -> str:
     return ", ".join(str(name) for name in names) or "nothing"
 
 
-def _wrong(stream: LoadedStream, problem: str) -> DeclarationError:
+def refused(stream: LoadedStream, problem: str) -> DeclarationError:
+    """The error of a transformation, at its place. problem: the end of a sentence about it."""
     language = "sql" if stream.declaration.transformation.function is None else "python"
     return DeclarationError(
         f"`transformation.{language}`: {problem}.", location=stream.location(("transformation", language))

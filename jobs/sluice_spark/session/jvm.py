@@ -140,6 +140,16 @@ def hadoop_file(spark: SparkSession, *place: str) -> tuple[JavaObject, JavaObjec
     return path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()), path
 
 
+def iceberg_table(spark: SparkSession, catalog: str, table: str) -> JavaObject:
+    """The object of Iceberg's that the catalog of a session has of a table, `<namespace>.<table>`."""
+    jvm = jvm_of(spark)
+    namespace, _, name = table.rpartition(".")
+    namespaces = jvm.java.lang.reflect.Array.newInstance(jvm.java.lang.Class.forName("java.lang.String"), 1)
+    namespaces[0] = namespace
+    path = jvm.org.apache.spark.sql.connector.catalog.Identifier.of(namespaces, name)
+    return spark._jsparkSession.sessionState().catalogManager().catalog(catalog).loadTable(path).table()
+
+
 def first_line(error: PySparkException | Py4JJavaError) -> str:
     """The first line of an error's message; for a Java error unknown to PySpark, what its causes say together."""
     if not isinstance(error, Py4JJavaError):
