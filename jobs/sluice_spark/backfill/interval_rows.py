@@ -35,7 +35,7 @@ from sluice_spark.backfill.batch_outputs import (
 from sluice_spark.backfill.held_rows import HeldRows, TimesGiven, arrived_rows, moved_rows
 from sluice_spark.backfill.plan_reach import derive_reach
 from sluice_spark.query.batch_form import DEDUPLICATIONS, CountedDuplicates
-from sluice_spark.query.state_operators import stateful_operators
+from sluice_spark.query.logical_plan import stateful_operators
 from sluice_spark.query.stream_outputs import (
     count_rejected_by_rules,
     open_targets,

@@ -63,8 +63,7 @@ from sluice_spark.backfill.replayed_records import (
     require_not_visible,
     require_positions,
 )
-from sluice_spark.query.logical_plan import analyzed_plan, children_of
-from sluice_spark.query.state_operators import stateful_operators
+from sluice_spark.query.logical_plan import analyzed_plan, children_of, stateful_operators
 from sluice_spark.query.stream_inputs import open_inputs
 from sluice_spark.query.stream_outputs import open_targets, part, unite_outputs
 from sluice_spark.query.stream_plan import plan_stream

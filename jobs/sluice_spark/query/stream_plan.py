@@ -17,10 +17,16 @@ from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.settings import Settings
 from sluice.sources.source_fields import SourceFields
 from sluice_spark.query.batch_conditions import require_batch_rules
-from sluice_spark.query.logical_plan import analyzed_plan, children_of, python_list, rows_of_plan, scala_sequence
+from sluice_spark.query.logical_plan import (
+    analyzed_plan,
+    children_of,
+    python_list,
+    rows_of_plan,
+    scala_sequence,
+    stateful_operators,
+)
 from sluice_spark.query.observed_rows import RejectedRecords, rejected_records
 from sluice_spark.query.row_rules import require_rules
-from sluice_spark.query.state_operators import stateful_operators
 from sluice_spark.query.static_copies import StaticCopies, with_copies
 from sluice_spark.query.stream_inputs import (
     OpenedInputs,

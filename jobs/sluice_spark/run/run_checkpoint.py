@@ -41,7 +41,7 @@ from sluice.maintenance.table_readers import streamed_tables
 from sluice.publication.chain import CheckpointPosition
 from sluice.sources.iceberg_positions import BEGINNING, StreamOffset, history_of, stream_offset_of
 from sluice.tables.declared_tables import require_table
-from sluice_spark.query.state_operators import keyed_operators, processor_keys, state_meaning
+from sluice_spark.query.logical_plan import keyed_operators, processor_keys, state_meaning
 from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.session.checkpoint_metadata import (
     CheckpointState,
