@@ -45,7 +45,7 @@ from sluice.maintenance.maintenance_steps import TableMaintainer
 from sluice.maintenance.run_maintenance import open_maintenance
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import create_or_evolve_table
-from sluice_spark.maintenance.maintenance_run import SparkProcedures, contents_of
+from sluice_spark.maintenance import SparkProcedures, contents_of
 from sluice_spark.session.session import open_session
 
 LEAST_TIMES = 2.5

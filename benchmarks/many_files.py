@@ -46,7 +46,7 @@ from sluice.declarations.engine_declaration import StateDeclaration
 from sluice.maintenance.run_maintenance import TableMaintenance, open_maintenance
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import create_or_evolve_table
-from sluice_spark.maintenance.maintenance_run import SparkProcedures, contents_of
+from sluice_spark.maintenance import SparkProcedures, contents_of
 from sluice_spark.session.jvm import jvm_of
 from sluice_spark.session.session import open_session
 

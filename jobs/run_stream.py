@@ -19,10 +19,10 @@ from sluice.launching.spark_submit import RunStream, parse_arguments
 from sluice.ledger.connection import open_ledger
 from sluice.ledger.runs import find_run
 from sluice.settings import load_settings
-from sluice_spark.run.driver_ui import new_ui_key
 from sluice_spark.run.job import recorded_end, run_job
 from sluice_spark.run.run_start import require_same_files
 from sluice_spark.run.supervised_run import SupervisedRun
+from sluice_spark.session.session import new_ui_key
 
 
 def main(argv: Sequence[str]) -> int:

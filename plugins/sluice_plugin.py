@@ -12,15 +12,13 @@ import sluice.declarations.load_declarations
 import sluice.settings  # noqa: F401  # it and what follows are used by the children alone
 import sluice_airflow.dag_builders.backfills
 import sluice_airflow.dag_builders.broken_declarations
-import sluice_airflow.dag_builders.copy_rehearsals
 import sluice_airflow.dag_builders.increments
 import sluice_airflow.dag_builders.platform_dags
 import sluice_airflow.dag_builders.stream_control
 import sluice_airflow.dag_builders.streams
 import sluice_airflow.dag_builders.table_jobs  # noqa: F401  # used by the children alone
-from sluice_airflow.adapters.control_permission import ControlPermission
-from sluice_airflow.adapters.form_permission import FormPermission
-from sluice_airflow.pages.page_views import EXTERNAL_VIEWS, FASTAPI_APPS, REACT_APPS
+from sluice_airflow.adapters.api_permissions import ControlPermission, FormPermission
+from sluice_airflow.pages.page_addresses import EXTERNAL_VIEWS, FASTAPI_APPS, REACT_APPS
 from sluice_airflow.timetables.backfill_timetable import BackfillTimetable
 
 

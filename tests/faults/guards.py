@@ -17,8 +17,8 @@ from sluice.publication.marks import TargetState
 from sluice.settings import Settings
 from sluice.stored_keys import MARK_PROPERTY_PREFIX
 from sluice.tables.catalog import open_catalog
-from sluice_spark.delivery import fenced_merge, staged_delivery
-from sluice_spark.delivery.fenced_merge import CheckedTarget, FencedMerge
+from sluice_spark.delivery import publisher, staged_delivery
+from sluice_spark.delivery.publisher import CheckedTarget, FencedMerge
 from sluice_spark.run.stop_request import LEASE_ENDS, StopReason, StopRequest
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _taken_out(guard: Guard) -> Any:
         case Guard.KEPT_TABLE:
             return patch.object(FencedMerge, "_fenced_session", _usual_session)
         case Guard.HELD_TABLE:
-            return patch.object(fenced_merge, "CheckedTarget", _not_held)
+            return patch.object(publisher, "CheckedTarget", _not_held)
         case Guard.LEASE_STOP:
             return patch.object(StopRequest, "make", _not_for_its_lease)
 

@@ -22,7 +22,7 @@ from sluice.ledger.work_values import ApplicationState, WorkKind
 from sluice.settings import load_settings
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import create_or_evolve_table
-from sluice_airflow.adapters.decision_runs import run_id_of
+from sluice_airflow.adapters.execution_api import run_id_of
 
 
 def _ended(airflow: RunningAirflow, dag_id: str, run_id: str) -> str:

@@ -1,7 +1,7 @@
 """Whatever one declaration holds, Airflow's database has the DAGs of all others: real DAG files, stored for real.
 
 Every run has a broken declaration beside all DAGs of its Airflow (`test_bounded_jobs.py`), and what the database
-refuses (`test_storable_dags.py`).
+refuses (`test_broken_declarations.py`).
 """
 
 from __future__ import annotations

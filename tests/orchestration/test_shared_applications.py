@@ -17,7 +17,7 @@ from sluice.ledger.work_items import observe_item
 from sluice.ledger.work_values import WorkState
 from sluice.processes.driver_processes import kill_group
 from sluice.work.read_item_log import last_lines_of_item
-from sluice_airflow.operators.work_operator import SPARK_POOL
+from sluice_airflow.operators import SPARK_POOL
 
 TOGETHER = ("together_one", "together_two", "together_three")
 """Incremental streams whose runs share applications."""

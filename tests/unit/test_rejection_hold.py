@@ -11,8 +11,8 @@ import pytest
 from sluice.declarations.supervision_declaration import RejectionLimit
 from sluice.ledger.batches import BatchObservation, PublicationKey
 from sluice.ledger.held_batches import RejectedSince
-from sluice_spark.delivery import rejection_hold
-from sluice_spark.delivery.rejection_hold import RejectionHold
+from sluice_spark.delivery import batch_audit
+from sluice_spark.delivery.batch_audit import RejectionHold
 
 NOON = datetime(2026, 11, 27, 12, tzinfo=UTC)
 
@@ -30,9 +30,9 @@ def hold(monkeypatch: pytest.MonkeyPatch, recorded: dict[int, int]) -> Rejection
     def within(*_: object) -> dict[str, RejectedSince]:
         return {"s": RejectedSince(since=NOON, rows=sum(recorded.values()), read=1_000 * len(recorded))}
 
-    monkeypatch.setattr(rejection_hold, "rejected_within", within)
-    monkeypatch.setattr(rejection_hold, "recorded_among", lambda *_, batches, **__: recorded.keys() & set(batches))
-    monkeypatch.setattr(rejection_hold, "rows_read", lambda *_: 1_000)
+    monkeypatch.setattr(batch_audit, "rejected_within", within)
+    monkeypatch.setattr(batch_audit, "recorded_among", lambda *_, batches, **__: recorded.keys() & set(batches))
+    monkeypatch.setattr(batch_audit, "rows_read", lambda *_: 1_000)
     limit = RejectionLimit(rows=100, action="hold")
     no_session: Any = SimpleNamespace()
     return RejectionHold(

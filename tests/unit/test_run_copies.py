@@ -11,7 +11,7 @@ from sqlalchemy import create_engine
 from sluice.ledger.connection import Ledger
 from sluice.settings import CatalogSettings, ObjectStoreSettings, Settings
 from sluice.supervision.held_lease import HeldLease
-from sluice_spark.run.run_copies import RunCopies
+from sluice_spark.run.run_threads import RunCopies
 from sluice_spark.run.stop_request import StopRequest
 
 CHECKPOINT = "hdfs://name/checkpoints/silver/1"

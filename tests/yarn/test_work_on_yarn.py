@@ -29,7 +29,7 @@ from sluice.tables.declared_tables import create_or_evolve_table
 from sluice.work.requests import CheckTable, Increment, MaintainTable, ReplaceInterval, WorkRequest
 from sluice_airflow.composition import Deployment, load_deployment
 from sluice_airflow.dag_builders.backfills import BackfillOperator
-from sluice_airflow.operators.work_operator import WorkOperator
+from sluice_airflow.operators import WorkOperator
 
 DEADLINE_SECONDS = 600.0
 """Far beyond what anything here takes on a quiet machine."""

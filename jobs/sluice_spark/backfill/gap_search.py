@@ -60,7 +60,6 @@ class GapSearch:
     start: datetime | None
     end: datetime | None
     open_session: Callable[[], SparkSession]
-    patience_seconds: float = PATIENCE_SECONDS
 
     def work(self) -> GapReport:
         """Compare the intervals of the stream with its table, all at one snapshot of the table. A stream that has
@@ -81,7 +80,7 @@ class GapSearch:
             seen, target = self._observe(catalog, searched)
             return PlannedOn(plan=_without_publishing(plan_backfill(seen)), target=target)
 
-        with settled_plan(look, turn=None, patience_seconds=self.patience_seconds) as planned:
+        with settled_plan(look, turn=None, patience_seconds=PATIENCE_SECONDS) as planned:
             seen, target = planned.plan.seen, planned.target
         if seen.published is None or seen.interval.start == seen.interval.end:
             return self._report(seen, {}, {})

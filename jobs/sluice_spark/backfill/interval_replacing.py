@@ -35,9 +35,9 @@ from sluice.publication.resolved_rejections import RejectedAt
 from sluice.publication.staged_batch import canonical_offsets
 from sluice.publication.staging_layout import BACKFILL_NAMESPACE, drop_staging_copy
 from sluice.stored_keys import END_OFFSETS, OUTPUT, ROWS
+from sluice_spark.backfill.held_rows import HeldRows, StagedRows, computing, stage_rows
 from sluice_spark.backfill.interval_rows import IntervalRows
 from sluice_spark.backfill.rejected_rows import RejectedRows
-from sluice_spark.backfill.table_rows import HeldRows, StagedRows, computing, stage_rows
 from sluice_spark.session.row_content import fingerprint
 
 _log = logging.getLogger(__name__)
@@ -114,7 +114,7 @@ class IntervalReplacing:
         IntervalChangedError: when the interval has changed since the plan.
         DeliveryError, LakehouseError, VerificationError: as `BackfillRun.work` raises them.
         """
-        with computing(self.seen.interval, self.attempt.stream):
+        with computing(f"The interval {self.seen.interval.spoken} of {self.attempt.stream}"):
             new = fingerprint(computed.rows)
         self.require_times(computed, held)
         computed.require_unbroken(self.stream.rules)

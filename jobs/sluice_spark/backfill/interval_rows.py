@@ -26,16 +26,16 @@ from sluice.settings import Settings
 from sluice_spark.backfill.batch_outputs import (
     batch_outputs,
     blocking_rules,
+    open_bounded,
     rows_near,
     separated,
     timeless_of_all,
+    within,
 )
-from sluice_spark.backfill.bounded_inputs import open_bounded, within
-from sluice_spark.backfill.moved_rows import TimesGiven, arrived_rows, moved_rows
+from sluice_spark.backfill.held_rows import HeldRows, TimesGiven, arrived_rows, moved_rows
 from sluice_spark.backfill.plan_reach import derive_reach
-from sluice_spark.backfill.table_rows import HeldRows
 from sluice_spark.query.batch_form import DEDUPLICATIONS, CountedDuplicates
-from sluice_spark.query.state_operators import stateful_operators
+from sluice_spark.query.logical_plan import stateful_operators
 from sluice_spark.query.stream_outputs import (
     count_rejected_by_rules,
     open_targets,

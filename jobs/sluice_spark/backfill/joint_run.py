@@ -25,9 +25,9 @@ from sluice.publication.interval_files import TouchedFiles, is_whole, touched_fi
 from sluice.publication.resolved_rejections import RejectedAt
 from sluice.tables.catalog import open_catalog
 from sluice_spark.backfill.backfill_run import BackfillRun
+from sluice_spark.backfill.held_rows import HeldRows, StagedRows, computing, fingerprints, stage_rows
 from sluice_spark.backfill.interval_replacing import BackfillResult, IntervalReplacing
 from sluice_spark.backfill.interval_rows import IntervalRows, computed_interval
-from sluice_spark.backfill.table_rows import HeldRows, StagedRows, computing, fingerprints, stage_rows
 from sluice_spark.run.job import reason_of
 
 _log = logging.getLogger(__name__)
@@ -129,7 +129,7 @@ class JointRun:
         """Stage and audit the rows of all intervals, and quarantine what is rejected, before any becomes visible."""
         run, first = self._any, replacing[self._any.interval]
         column, whole = backfill_of(run.stream).column, spanned(self._intervals)
-        with computing(whole, run.stream.name):
+        with computing(f"The interval {whole.spoken} of {run.stream.name}"):
             new = fingerprints(computed.rows, column, self._intervals)
         first.require_times(computed, held)
         computed.require_unbroken(run.stream.rules)

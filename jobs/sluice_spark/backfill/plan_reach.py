@@ -22,8 +22,7 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.source_declarations import IcebergSource
 from sluice_spark.backfill.expression_times import Column, ExpressionTimes, Times, after, merged, one_of
 from sluice_spark.query.batch_form import DEDUPLICATIONS
-from sluice_spark.query.logical_plan import analyzed_plan, children_of, python_list
-from sluice_spark.query.state_operators import stateful_operators
+from sluice_spark.query.logical_plan import analyzed_plan, children_of, python_list, stateful_operators
 from sluice_spark.query.transformation import transform
 from sluice_spark.session.jvm import jvm_of
 

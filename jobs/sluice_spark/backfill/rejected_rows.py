@@ -33,7 +33,7 @@ from sluice.publication.resolved_rejections import (
 from sluice.publication.staged_batch import StagedOutput
 from sluice.stored_keys import OUTPUT, ROWS
 from sluice.tables.declared_tables import require_table
-from sluice_spark.backfill.table_rows import stage_rows
+from sluice_spark.backfill.held_rows import stage_rows
 from sluice_spark.session.columns import REJECTED_ROW, quoted_table
 
 _log = logging.getLogger(__name__)

@@ -13,9 +13,7 @@ from datetime import datetime
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JJavaError
 from pyiceberg.catalog import Catalog
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from sluice.backfill.present_source import PresentSource
@@ -55,23 +53,22 @@ from sluice.publication.write_folders import Writer
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
 from sluice_spark.backfill.batch_outputs import blocking_rules, separated
-from sluice_spark.backfill.rejected_reading import RecordsAgain, RejectedReading
-from sluice_spark.backfill.replay_balance import (
+from sluice_spark.backfill.held_rows import computing, stage_rows
+from sluice_spark.backfill.replayed_records import (
     Computed,
+    RecordsAgain,
+    RejectedReading,
     require_apart,
     require_balance,
     require_not_visible,
     require_positions,
 )
-from sluice_spark.backfill.table_rows import stage_rows
-from sluice_spark.query.logical_plan import analyzed_plan, children_of
-from sluice_spark.query.state_operators import stateful_operators
+from sluice_spark.query.logical_plan import analyzed_plan, children_of, stateful_operators
 from sluice_spark.query.stream_inputs import open_inputs
 from sluice_spark.query.stream_outputs import open_targets, part, unite_outputs
 from sluice_spark.query.stream_plan import plan_stream
 from sluice_spark.query.transformation import transform
 from sluice_spark.session.columns import quoted, quoted_table
-from sluice_spark.session.jvm import first_line
 from sluice_spark.sources import read_input
 
 if TYPE_CHECKING:
@@ -275,7 +272,7 @@ class ReplayRun:
             )
         places, kept = again.by_source | again.by_stored, [*again.kept]
         try:
-            with _computing(self.stream.name):
+            with computing(f"Rejected records of {self.stream.name}"):
                 computed = self._compute(spark, found[0], again, kept)
                 require_balance(self.stream.name, computed, places, again.records)
                 done = places - computed.again.keys()
@@ -390,11 +387,3 @@ def _streaming_operators(plan: JavaObject) -> Iterator[str]:
         yield str(plan.nodeName())
         for child in children_of(plan):
             yield from _streaming_operators(child)
-
-
-@contextmanager
-def _computing(stream: str) -> Iterator[None]:
-    try:
-        yield
-    except (PySparkException, Py4JJavaError) as error:
-        raise DeliveryError(f"Rejected records of {stream} cannot be computed: {first_line(error)}.") from error

@@ -1,4 +1,7 @@
-"""What the rules of the outputs find in a batch, before anything of it is staged."""
+"""What is found in a batch before anything of it is staged: by the rules of its outputs, and by a limit of rejections.
+
+What is counted against that limit, and why: decision 0096.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +20,23 @@ from pyspark.sql import functions as fn
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from sluice.declarations.rule_declaration import UNIQUE_IN_TABLE, RuleDeclaration, batch_rules, row_rules
+from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
+from sluice.declarations.supervision_declaration import RejectionLimit
 from sluice.errors import DeliveryError
 from sluice.failure_reasons import FailureReason
-from sluice.ledger.batch_findings import RuleCount, RuleResult
-from sluice.ledger.batches import PublicationKey
+from sluice.ledger.batch_findings import MAX_REJECTED, RuleCount, RuleResult, separated_rows
+from sluice.ledger.batches import BatchObservation, PublicationKey, recorded_among
+from sluice.ledger.connection import Ledger
+from sluice.ledger.held_batches import rejected_within
 from sluice.publication.staged_batch import StagedBatch
 from sluice.stored_keys import OPERATION_COLUMN
 from sluice_spark.query.batch_conditions import judge_batch
+from sluice_spark.query.observed_rows import rows_read
 from sluice_spark.query.row_rules import broken_rules, columns_of, found_by_rules, is_marked
 from sluice_spark.query.stream_outputs import broken_rows, judged_counts, part, rule_counts
-from sluice_spark.session.columns import quoted
+from sluice_spark.session.columns import TIMES, quoted
 from sluice_spark.session.jvm import first_line
 from sluice_spark.sinks.iceberg import DELETE, IcebergTarget, as_staged, read_staged
-from sluice_spark.sinks.text_formats import TIMES
 
 _log = logging.getLogger(__name__)
 
@@ -250,3 +257,81 @@ def _result(key: PublicationKey, output: str, *, table: str, rows: int, rules: M
         rows=rows,
         rules=rules,
     )
+
+
+_MOST_UNKNOWN = 100
+"""Of how many batches without rejected rows it is not asked yet whether the ledger has them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rows:
+    """The rows of a batch that the ledger may not have yet."""
+
+    rejected: int
+    read: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RejectionHold:
+    """The limit of a stream that holds batches beyond it.
+
+    query_name: of the query whose inputs count their rows. quarantine: the table of the rejected rows.
+    """
+
+    spark: SparkSession
+    query_name: str
+    ledger: Ledger
+    limit: RejectionLimit
+    quarantine: str
+    _own: dict[PublicationKey, _Rows] = field(default_factory=dict)
+
+    def take_up(self, batches: Iterable[BatchObservation]) -> None:
+        """Count the batches that earlier runs have staged, until the ledger has them."""
+        self._own.update(
+            {
+                one.key: _Rows(rejected=one.refused_rows - separated_rows(one.rule_results), read=one.input_rows)
+                for one in batches
+            }
+        )
+
+    def judge(self, key: PublicationKey, *, rejected: int, written: int) -> RuleResult | None:
+        """What holds a batch that was just computed; none where it stays within the limit, or rejects nothing.
+
+        Parameters
+        ----------
+        rejected: its rejected rows. written: those of its outputs; they count where what was read is not counted.
+
+        Raises
+        ------
+        LedgerError: when the ledger does not say what was rejected before: the run ends, and the batch comes again.
+        """
+        own = rows_read(self.spark, self.query_name)
+        self._own[key] = _Rows(rejected=rejected, read=rejected + written if own is None else own)
+        if not rejected and len(self._own) <= _MOST_UNKNOWN:
+            return None
+        self._forget_recorded(key)
+        if not rejected:
+            return None
+        before = rejected_within(self.ledger, {key.stream: self.limit.window})[key.stream]
+        read = before.read + sum(one.read for one in self._own.values())
+        total = before.rows + sum(one.rejected for one in self._own.values())
+        if not self.limit.is_exceeded(rejected=total, read=read):
+            return None
+        found = RuleCount(
+            counted=read,
+            failed=total,
+            on_failure="hold",
+            is_broken=True,
+            observed=f"since {before.since:%Y-%m-%d %H:%M} UTC",
+        )
+        return _result(key, QUARANTINE_OUTPUT, table=self.quarantine, rows=rejected, rules={MAX_REJECTED: found})
+
+    def _forget_recorded(self, judged: PublicationKey) -> None:
+        """Leave out what the ledger has. Asked before the ledger's sums: a batch that is recorded in between counts
+        twice then, and never not at all."""
+        numbers = [key.batch for key in self._own if key.generation == judged.generation and key != judged]
+        if not numbers:
+            return
+        recorded = recorded_among(self.ledger, judged.stream, generation=judged.generation, batches=numbers)
+        for key in [key for key in self._own if key != judged and key.batch in recorded]:
+            del self._own[key]

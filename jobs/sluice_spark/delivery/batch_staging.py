@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial, reduce
@@ -28,9 +28,8 @@ from sluice.publication.mark_moves import plan_output
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.publication.staged_batch import BatchSummary, PlannedBatch, StagedBatch, StagedOutput
 from sluice.publication.staging_table import load_staging_table, staged_batches
-from sluice_spark.delivery.batch_audit import BatchAudit, Results, require_unbroken
-from sluice_spark.delivery.rejection_hold import RejectionHold
-from sluice_spark.query.rejected_records import RejectedRecords
+from sluice_spark.delivery.batch_audit import BatchAudit, RejectionHold, Results, require_unbroken
+from sluice_spark.query.observed_rows import RejectedRecords
 from sluice_spark.query.stream_outputs import part, row_counts, unite
 from sluice_spark.session.columns import REJECTED_ROW
 from sluice_spark.session.jvm import first_line
@@ -85,7 +84,7 @@ class BatchStaging:
         computing it a second time would move its state twice.
     audit: the rules of the outputs. hold: holds a batch that rejects too many rows; unset where none is held for that.
     is_apart: whether rows with text that is not UTF-8 were separated already.
-    now: the time that rejected rows carry. rejected_as: the stream and the generation; unset: those of the batch.
+    rejected_as: the stream and the generation that rejected rows carry; unset: those of the batch.
     """
 
     catalog: Catalog
@@ -96,7 +95,6 @@ class BatchStaging:
     audit: BatchAudit = field(default_factory=BatchAudit)
     hold: RejectionHold | None = None
     is_apart: bool = False
-    now: Callable[[], datetime] = lambda: datetime.now(UTC)
     reached: Reached = unnoticed
     rejected_as: tuple[str, int] | None = None
     _known_rules: Results = field(default_factory=dict)
@@ -170,7 +168,7 @@ class BatchStaging:
                 return self._stage_apart(kept, batch, [*carried, *others], rules=rules)
             before = partial(self._staged_before, batch.key)
             rules = self.audit.of_batch(
-                kept, batch.key, carried, rows=counted, found=rules, now=self.now(), waiting=before
+                kept, batch.key, carried, rows=counted, found=rules, now=datetime.now(UTC), waiting=before
             )
             require_unbroken(rules, batch.key)
             undecoded = self._undecoded()
@@ -342,7 +340,7 @@ class BatchStaging:
             fn.lit(generation).alias("generation"),
             fn.lit(key.batch).cast("long").alias("batch"),
             *(valid_text(field) for field in REJECTED_ROW),
-            fn.lit(self.now()).alias("refused_at"),
+            fn.lit(datetime.now(UTC)).alias("refused_at"),
         )
 
 

@@ -24,14 +24,12 @@ from sluice.publication.chain import CheckpointPosition
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.staged_batch import PlannedBatch, recovered_observation
 from sluice.tables.catalog import open_catalog
-from sluice_spark.delivery.batch_audit import BatchAudit
+from sluice_spark.delivery.batch_audit import BatchAudit, RejectionHold
+from sluice_spark.delivery.batch_recording import DeclaredMasks, KeptFigures
 from sluice_spark.delivery.batch_separation import BatchSeparation
 from sluice_spark.delivery.batch_staging import BatchCounts, BatchStaging, StagingLook, log_difference
 from sluice_spark.delivery.delivery_port import DeliveredBatch, DeliveryContext, OffsetLog
-from sluice_spark.delivery.fenced_merge import FencedMerge
-from sluice_spark.delivery.kept_figures import DeclaredMasks, KeptFigures
-from sluice_spark.delivery.publisher import Publisher, StagedByOutput
-from sluice_spark.delivery.rejection_hold import RejectionHold
+from sluice_spark.delivery.publisher import FencedMerge, Publisher, StagedByOutput
 from sluice_spark.delivery.staged_publication import PublicationRhythm, StagedPublication
 from sluice_spark.delivery.stream_takeover import (
     complete_rejections,

@@ -25,9 +25,8 @@ from sluice.errors import DeclarationError, SluiceError
 from sluice.settings import Settings
 from sluice.tables.declared_tables import load_table
 from sluice.tables.table_schemas import schema_of
-from sluice_spark.query.lateness import LateWatermark, count_late
-from sluice_spark.query.logical_plan import analyzed_plan, children_of
-from sluice_spark.query.state_operators import stateful_operators
+from sluice_spark.query.logical_plan import analyzed_plan, children_of, stateful_operators
+from sluice_spark.query.observed_rows import LateWatermark, count_late
 from sluice_spark.query.stream_outputs import part
 from sluice_spark.query.stream_plan import StreamPlan, plan_stream
 from sluice_spark.session.columns import REJECTED_ROW, quoted

@@ -26,8 +26,7 @@ from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import DeclarationError
 from sluice.ledger.batch_findings import MAX_REJECTED, RuleCount
 from sluice.record_values.rejection import RejectionKind
-from sluice_spark.query.logical_plan import analyzed_plan, python_list
-from sluice_spark.query.query_reach import problem_of
+from sluice_spark.query.logical_plan import analyzed_plan, problem_of, python_list
 from sluice_spark.session.columns import quoted, rejection_of
 from sluice_spark.session.jvm import first_line, jvm_of
 

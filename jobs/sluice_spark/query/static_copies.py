@@ -28,8 +28,8 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from sluice.declarations.input_declaration import InputDeclaration
 from sluice.declarations.source_declarations import FilesSource, JdbcSource
 from sluice_spark.query.logical_plan import analyzed_plan
-from sluice_spark.query.static_inputs import list_files_again
-from sluice_spark.session.jvm import jvm_of
+from sluice_spark.query.stream_inputs import list_files_again
+from sluice_spark.session.jvm import hadoop_file, jvm_of
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
@@ -99,12 +99,7 @@ class CopyFolder:
         return jvm_of(self.spark).org.apache.hadoop.fs.Path(location)
 
     def _files(self) -> JavaObject:
-        return self._path(self.location).getFileSystem(hadoop_conf(self.spark))
-
-
-def hadoop_conf(spark: SparkSession) -> JavaObject:
-    """The settings with which Spark opens file systems."""
-    return spark._jsparkSession.sessionState().newHadoopConf()
+        return hadoop_file(self.spark, self.location)[0]
 
 
 _log = logging.getLogger(__name__)
@@ -187,11 +182,10 @@ class CheckpointClock:
 
     def began_at(self, batch: int) -> datetime:
         """The time of a planned batch."""
-        jvm = jvm_of(self.spark)
-        file = jvm.org.apache.hadoop.fs.Path(self.checkpoint, f"offsets/{batch}")
-        stream = file.getFileSystem(hadoop_conf(self.spark)).open(file)
+        files, file = hadoop_file(self.spark, self.checkpoint, f"offsets/{batch}")
+        stream = files.open(file)
         try:
-            text = str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+            text = str(jvm_of(self.spark).org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
         finally:
             stream.close()
         return datetime.fromtimestamp(json.loads(text.splitlines()[1])["batchTimestampMs"] / 1000, UTC)

@@ -1,18 +1,29 @@
-"""The inputs of a stream: read, decoded, with their watermarks, and counted where Spark's own count is wrong."""
+"""The inputs of a stream: read, decoded, with their watermarks, counted where Spark's own count is wrong, and kept up
+to date where they are static.
+
+Spark plans every batch again, and so reads tables again. But it lists the files of a folder only once, when the stream
+starts, and that is repeated here. A batch that runs meanwhile keeps what it was planned with. Static inputs that may be
+reused for a while are read from copies (`static_copies`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import logging
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JJavaError
 from pyiceberg.schema import Schema
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sluice.declarations.input_declaration import InputDeclaration
 from sluice.declarations.loaded_declarations import LoadedStream
-from sluice.declarations.source_declarations import IcebergSource
+from sluice.declarations.source_declarations import FilesSource, IcebergSource
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.ledger.batches import MOST_REJECTED_FILES
 from sluice.record_values.block_facts import BlockFacts, WrittenAs, facts_of_texts
@@ -32,6 +43,8 @@ from sluice_spark.sources.input_decoding import (
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
+
+_log = logging.getLogger(__name__)
 
 WATERMARK_METRIC = "sluice.watermark."
 """The prefix of the metrics above the watermarks of inputs."""
@@ -219,3 +232,64 @@ def _source_of(leaf: JavaObject, spark: SparkSession) -> int:
 def _reading(leaf: JavaObject) -> tuple[int, ...]:
     """The ids of the leaf's columns, by which Spark distinguishes the sources of a query."""
     return tuple(attribute.exprId().id() for attribute in python_list(leaf.output()))
+
+
+LISTING_SECONDS = 1.0
+"""The age limit of a list of files: a batch sees the files that were there a second before it started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Renewals:
+    """What keeps the static inputs of a stream up to date. listed: those whose files are listed again, by name."""
+
+    listed: Mapping[str, DataFrame]
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """List the files at once, and then every second, on a thread of its own, until the block ends."""
+        if not self.listed:
+            yield
+            return
+        over = threading.Event()
+        self._list_again()
+
+        def work() -> None:
+            while not over.wait(LISTING_SECONDS):
+                self._list_again()
+
+        thread = threading.Thread(target=work, name="static-inputs", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def _list_again(self) -> None:
+        for name, rows in self.listed.items():
+            try:
+                list_files_again(rows)
+            except (PySparkException, Py4JJavaError) as error:
+                _log.warning("the static input %s cannot be read again: %s", name, str(error).splitlines()[0])
+
+
+def renewals_of(declared: Mapping[str, InputDeclaration], opened: Mapping[str, DataFrame]) -> Renewals:
+    """What keeps the static inputs of a stream up to date.
+
+    Parameters
+    ----------
+    declared: the inputs by name. opened: the DataFrame of each.
+    """
+    return Renewals({name: opened[name] for name, one in declared.items() if _is_listed(one)})
+
+
+def _is_listed(declared: InputDeclaration) -> bool:
+    is_of_files = isinstance(declared.declared_source.source, FilesSource)
+    return is_of_files and not declared.is_stream and declared.refresh is None
+
+
+def list_files_again(rows: DataFrame) -> None:
+    """List the files of a folder again, of which Spark keeps the first list."""
+    leaves = rows._jdf.queryExecution().analyzed().collectLeaves()
+    for index in range(leaves.size()):
+        leaves.apply(index).relation().location().refresh()

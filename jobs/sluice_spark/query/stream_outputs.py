@@ -21,10 +21,9 @@ from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import ColumnDifference, DeliveryError, SchemaError
 from sluice.settings import Settings
 from sluice_spark.query.row_rules import breaks, counts_of, is_rejected, marks_of, no_marks, rejection, rejects
-from sluice_spark.session.columns import REJECTED_ROW, rejected_row
+from sluice_spark.session.columns import REJECTED_ROW, TIMES, rejected_row
 from sluice_spark.sinks import Sink, open_sink
 from sluice_spark.sinks.iceberg import IcebergTarget, has_known_operation, unknown_operation
-from sluice_spark.sinks.text_formats import TIMES
 
 _TAG, _JUDGED = "_sluice_output", "_sluice_judged"
 """The output of a row; the output by whose rules it was judged, also when it was rejected."""

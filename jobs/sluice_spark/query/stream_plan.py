@@ -14,27 +14,33 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.rule_declaration import RuleDeclaration
 from sluice.declarations.scalar_types import duration_text
 from sluice.declarations.stream_declaration import StreamDeclaration
-from sluice.errors import DeclarationError
 from sluice.settings import Settings
 from sluice.sources.source_identities import SourceFields
 from sluice_spark.query.batch_conditions import require_batch_rules
-from sluice_spark.query.logical_plan import analyzed_plan, children_of, python_list, rows_of_plan, scala_sequence
-from sluice_spark.query.rejected_records import RejectedRecords, rejected_records
+from sluice_spark.query.logical_plan import (
+    analyzed_plan,
+    children_of,
+    python_list,
+    rows_of_plan,
+    scala_sequence,
+    stateful_operators,
+)
+from sluice_spark.query.observed_rows import RejectedRecords, rejected_records
 from sluice_spark.query.row_rules import require_rules
-from sluice_spark.query.state_operators import stateful_operators
 from sluice_spark.query.static_copies import StaticCopies, with_copies
-from sluice_spark.query.static_inputs import Renewals, renewals_of
 from sluice_spark.query.stream_inputs import (
     OpenedInputs,
+    Renewals,
     are_counted_by_spark,
     cannot_be_counted_by_spark,
     open_inputs,
     planned_fields,
     read_inputs,
+    renewals_of,
     sources_of,
 )
 from sluice_spark.query.stream_outputs import open_sinks, open_targets, unite_outputs
-from sluice_spark.query.transformation import transform
+from sluice_spark.query.transformation import refused, transform
 from sluice_spark.session.jvm import first_line, jvm_of
 from sluice_spark.sinks import Sink
 from sluice_spark.sinks.iceberg import IcebergTarget
@@ -193,21 +199,14 @@ def require_runnable(rows: DataFrame, stream: LoadedStream) -> None:
         if declaration.trigger is not None and declaration.trigger.continuous_processing is not None:
             checker.checkForContinuous(plan, mode)
     except AnalysisException as error:
-        raise _refused(stream, f"in the output mode `{word}` Spark refuses the plan: {_reason(error)}") from error
+        raise refused(stream, f"in the output mode `{word}` Spark refuses the plan: {_reason(error)}") from error
     if declaration.hands_on_records and (kept := stateful_operators(rows)):
-        raise _refused(stream, f"a trigger that hands records on one by one keeps no state, got {', '.join(kept)}")
+        raise refused(stream, f"a trigger that hands records on one by one keeps no state, got {', '.join(kept)}")
 
 
 def _reason(error: AnalysisException) -> str:
     """Spark's sentence, without the plan that it prints below."""
     return first_line(error).rstrip(".;")
-
-
-def _refused(stream: LoadedStream, problem: str) -> DeclarationError:
-    language = "sql" if stream.declaration.transformation.function is None else "python"
-    return DeclarationError(
-        f"`transformation.{language}`: {problem}.", location=stream.location(("transformation", language))
-    )
 
 
 _DEDUPLICATIONS = frozenset({"Deduplicate", "DeduplicateWithinWatermark"})

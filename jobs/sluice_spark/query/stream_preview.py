@@ -24,7 +24,7 @@ from sluice.settings import FilesConnection, KafkaConnection, Settings
 from sluice_spark.query.batch_form import WITHIN_WATERMARK, as_batch, steps_of
 from sluice_spark.query.logical_plan import analyzed_plan
 from sluice_spark.query.transformation import transform
-from sluice_spark.sinks.text_formats import JSON_TEXT
+from sluice_spark.session.columns import JSON_TEXT
 from sluice_spark.sources import delta, files, iceberg, kafka, open_input
 from sluice_spark.sources.input_decoding import DecodedInput, decode
 

@@ -43,11 +43,10 @@ from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import load_table, require_table
 from sluice_spark.delivery.batch_recording import LedgerWriter
 from sluice_spark.refresh.shadow_batches import ShadowBatches
-from sluice_spark.run.heartbeat import Heartbeat
-from sluice_spark.run.increment_job import admit_increment
 from sluice_spark.run.job import recorded_end
+from sluice_spark.run.run_threads import Heartbeat
 from sluice_spark.run.stop_request import StopReason, StopRequest
-from sluice_spark.run.supervised_run import SupervisedRun
+from sluice_spark.run.supervised_run import SupervisedRun, admit_increment
 from sluice_spark.session.columns import quoted_table
 from sluice_spark.session.row_content import fingerprint
 

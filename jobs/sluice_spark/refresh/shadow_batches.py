@@ -1,7 +1,8 @@
 """Plans the batches of a shadow, one for each run, so that none reads what the stream has not read.
 
-A batch that is planned in the offset log is run as it is (`session/planned_batch.py`). Where a watermark has moved
-behind the last rows, a batch without rows follows, as Spark itself plans one: the stream has closed these windows too.
+A batch that is planned in the offset log is run as it is (`session/checkpoint_metadata.py`). Where a watermark has
+moved behind the last rows, a batch without rows follows, as Spark itself plans one: the stream has closed these windows
+too.
 
 The log of the files that the stream has read is copied into the checkpoint of the shadow; its entries are the batches.
 """
@@ -31,7 +32,7 @@ from sluice.tables.declared_tables import require_table
 from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.run.query_run import has_processor
 from sluice_spark.run.run_start import RunStart
-from sluice_spark.session.planned_batch import plan_first_batch, read_first_offset
+from sluice_spark.session.checkpoint_metadata import plan_first_batch, read_first_offset
 
 _FILE_LOG = re.compile(r"sources/(\d+)/(\d+(?:\.compact)?)")
 

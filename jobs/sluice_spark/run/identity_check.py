@@ -47,8 +47,12 @@ from sluice.sources.source_identities import (
 from sluice.tables.declared_tables import load_table
 from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.run.run_checkpoint import RunCheckpoint
-from sluice_spark.session.checkpoint_metadata import read_checkpoint, read_log_text, read_planned_offsets
-from sluice_spark.session.planned_batch import write_log_entry
+from sluice_spark.session.checkpoint_metadata import (
+    read_checkpoint,
+    read_log_text,
+    read_planned_offsets,
+    write_log_entry,
+)
 
 _log = logging.getLogger(__name__)
 

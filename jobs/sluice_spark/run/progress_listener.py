@@ -25,7 +25,7 @@ from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.ledger.batches import BatchObservation
 from sluice.record_values.block_facts import WrittenAs
 from sluice_spark.delivery.delivery_port import DeliveredBatch, DeliveringRun
-from sluice_spark.query.lateness import AGGREGATIONS, LATE_METRIC
+from sluice_spark.query.observed_rows import AGGREGATIONS, LATE_METRIC
 from sluice_spark.query.stream_inputs import rejected_files, undeclared_fields, written_as
 from sluice_spark.session.item_context import in_this_context
 from sluice_spark.session.jvm import jvm_of
@@ -70,7 +70,7 @@ def observe_batch(progress: Mapping[str, Any], delivered: DeliveredBatch, origin
     return BatchObservation(
         key=origin.run.key(progress["batchId"]),
         run_id=origin.run.run_id,
-        started_at=_instant(progress["timestamp"]),
+        started_at=datetime.fromisoformat(progress["timestamp"]),
         duration_ms=progress["durationMs"].get("triggerExecution", 0),
         input_rows=_input_rows(progress),
         published_rows=_published_rows(progress, delivered),
@@ -230,7 +230,7 @@ def _published_rows(progress: Mapping[str, Any], delivered: DeliveredBatch) -> d
 
 def _watermark(progress: Mapping[str, Any]) -> datetime | None:
     text = progress.get("eventTime", {}).get("watermark")
-    watermark = _instant(text) if text is not None else _NO_WATERMARK
+    watermark = datetime.fromisoformat(text) if text is not None else _NO_WATERMARK
     return watermark if watermark > _NO_WATERMARK else None
 
 
@@ -240,7 +240,3 @@ def _offsets(progress: Mapping[str, Any], sources: Sequence[str], which: str) ->
         name = sources[index] if index < len(sources) else f"source {index}"
         found[name] = source.get(which)
     return found
-
-
-def _instant(text: str) -> datetime:
-    return datetime.fromisoformat(text)

@@ -14,14 +14,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tenacity import RetryError, retry, retry_if_result, stop_after_delay, wait_fixed
 
 from sluice.errors import CheckpointError
+from sluice_spark.delivery.choose_delivery import exclude_imports
 from sluice_spark.delivery.delivery_port import BatchGate, Delivery, DeliveryContext
 from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.run.progress_listener import BatchOrigin, ProgressListener
 from sluice_spark.run.run_checkpoint import RunCheckpoint
 from sluice_spark.run.stop_request import StopReason, StopRequest
 from sluice_spark.session.checkpoint_metadata import has_metadata
-from sluice_spark.session.garbage import exclude_imports
-from sluice_spark.session.session_end import end_copy_of_query
+from sluice_spark.session.item_sessions import end_copy_of_query
 
 _log = logging.getLogger(__name__)
 

@@ -1,10 +1,9 @@
-"""One run of a stream, from its session to its end: it observes its checkpoint, delivers batches, and stops."""
+"""One run of a stream, from its admission to its end: it observes its checkpoint, delivers batches, and stops."""
 
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,10 +12,12 @@ from typing import Protocol
 from pyspark.sql import SparkSession
 
 from sluice.declarations.loaded_declarations import LoadedStream
-from sluice.errors import LeaseLostError
+from sluice.errors import LeaseLostError, UsageError
 from sluice.ledger.connection import Ledger
+from sluice.ledger.events import Actor, Event, EventAction
 from sluice.ledger.generations import record_identities
 from sluice.ledger.run_values import RunObservation
+from sluice.publication.command_runs import admit_own_run
 from sluice.publication.crash_points import Reached, unnoticed
 from sluice.settings import Settings
 from sluice.sources.iceberg_positions import StreamOffset
@@ -27,16 +28,14 @@ from sluice_spark.delivery.batch_recording import HandOver, LedgerWriter, Record
 from sluice_spark.delivery.choose_delivery import choose_delivery
 from sluice_spark.delivery.delivery_port import DeliveringRun, DeliveryContext, RunControls
 from sluice_spark.query.stream_plan import trigger_of
-from sluice_spark.run.driver_ui import record_ui
-from sluice_spark.run.heartbeat import Heartbeat
-from sluice_spark.run.increment_start import prepare_available_now
-from sluice_spark.run.pinning import Pinning
+from sluice_spark.run.job import recorded_end
 from sluice_spark.run.query_run import QueryRun
-from sluice_spark.run.run_copies import RunCopies
+from sluice_spark.run.run_checkpoint import prepare_available_now
 from sluice_spark.run.run_start import RunStart, naming_the_witness, start_run
+from sluice_spark.run.run_threads import Heartbeat, Pinning, RunCopies
 from sluice_spark.run.state_replay import StateReplay
 from sluice_spark.run.stop_request import LEASE_ENDS, StopReason, StopRequest, Watchdog, stopped_by_signals
-from sluice_spark.session.session import Sessions, own_session
+from sluice_spark.session.session import Sessions, own_session, record_ui
 
 _log = logging.getLogger(__name__)
 
@@ -66,7 +65,6 @@ class SupervisedRun:
     sessions: opens the Spark session that the run works in, and closes it.
     stop: what asks the run to stop; a signal to the driver does.
     ui_key: signs the requests to Spark's own UI of the application; unset: it has none.
-    end_process: ends the process when the run does not stop, with an exit code; see `Watchdog`.
     reached: is called at each crash point that a batch passes.
     planned: plans the one batch of this run; unset: Spark plans them.
     rejected_as: the stream and the generation that rejected rows name; unset: those of the run.
@@ -79,7 +77,6 @@ class SupervisedRun:
     sessions: Sessions = own_session
     stop: StopRequest = field(default_factory=StopRequest)
     ui_key: str | None = field(default=None, repr=False)
-    end_process: Callable[[int], object] = os._exit
     reached: Reached = unnoticed
     planned: PlannedBatches | None = None
     rejected_as: tuple[str, int] | None = None
@@ -100,7 +97,7 @@ class SupervisedRun:
         heartbeat = Heartbeat(self.ledger, self.run.run_id, stop, lease=lease)
         with (
             heartbeat,
-            Watchdog(stop, end_process=self.end_process),
+            Watchdog(stop),
             LedgerWriter(self.ledger) as writer,
             self.sessions(self.settings, self.stream.declaration, ui_key=self.ui_key) as spark,
         ):
@@ -251,3 +248,74 @@ class SupervisedRun:
             ledger=self.ledger,
             reached=self.reached,
         )
+
+
+def admit_increment(ledger: Ledger, stream: LoadedStream, *, launched_by: str) -> RunObservation:
+    """Admit a run of an incremental stream, carried out by this process.
+
+    Parameters
+    ----------
+    launched_by: who asked, for people who read it.
+
+    Raises
+    ------
+    RunAlreadyLiveError: when another run of the stream is live, or may be.
+    """
+    return admit_own_run(
+        ledger,
+        stream=stream.name,
+        mode=stream.declaration.mode,
+        declaration_digest=stream.digest,
+        launched_by=launched_by,
+        event=Event(
+            name=stream.name,
+            actor=Actor.component(launched_by),
+            action=EventAction.LAUNCH,
+            reason="increment",
+            explanation=f"An increment of {stream.name} begins.",
+        ),
+    )
+
+
+def run_increment(
+    settings: Settings,
+    ledger: Ledger,
+    stream: LoadedStream,
+    *,
+    launched_by: str,
+    sessions: Sessions,
+    ui_key: str | None,
+    stop: StopRequest,
+) -> None:
+    """Run a stream over everything that is there now.
+
+    Parameters
+    ----------
+    launched_by: who asked, for people who read it.
+    sessions: opens the session that it works in.
+    ui_key: of the application, as for `SupervisedRun`.
+    stop: what asks it to stop.
+
+    Raises
+    ------
+    UsageError: when the stream is a continuous one.
+    RunAlreadyLiveError: when another run of the stream is live.
+    Exception: as `SupervisedRun.work` raises it.
+    """
+    if stream.declaration.mode != "incremental":
+        raise UsageError(
+            f"{stream.name} is a {stream.declaration.mode} stream.",
+            next_step=f"Start it with `sluice stream start {stream.name}`.",
+        )
+    run = admit_increment(ledger, stream, launched_by=launched_by)
+    with recorded_end(ledger, run.run_id) as say_reason:
+        work = SupervisedRun(
+            settings=settings,
+            ledger=ledger,
+            stream=stream,
+            run=run,
+            sessions=sessions,
+            stop=stop,
+            ui_key=ui_key,
+        )
+        say_reason(work.work())

@@ -41,10 +41,14 @@ from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import require_table
 from sluice_spark.query.stream_plan import StreamPlan
 from sluice_spark.run.run_checkpoint import RunCheckpoint
-from sluice_spark.session.checkpoint_metadata import read_checkpoint
+from sluice_spark.session.checkpoint_metadata import (
+    plan_first_batch,
+    read_checkpoint,
+    read_first_offset,
+    write_first_offsets,
+)
 from sluice_spark.session.columns import quoted_table
 from sluice_spark.session.jvm import first_line, jvm_of
-from sluice_spark.session.planned_batch import plan_first_batch, read_first_offset, write_first_offsets
 from sluice_spark.sources.delta import oldest_commit
 
 if TYPE_CHECKING:

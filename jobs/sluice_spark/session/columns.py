@@ -1,4 +1,7 @@
-"""Columns of Spark: how their names are quoted, their types as declared, and those that say why a row is rejected.
+"""Columns of Spark: how their names are quoted, their types as declared, their text, and why a row is rejected.
+
+As text nothing is cut, trimmed or rounded, and a reader gets back what was written. Spark's own defaults write three of
+the six digits of a second, trim the fields of csv and escape its quotation marks by a backslash.
 
 Source of the types: https://iceberg.apache.org/docs/latest/spark-getting-started/#iceberg-type-to-spark-type
 """
@@ -138,3 +141,23 @@ def with_unknown_reasons(rows: DataFrame) -> DataFrame:
     """The rows that a transformation rejects, with null for what it does not say about its reasons."""
     unsaid = [one for one in REASON_COLUMNS if not one.required and one.name not in rows.columns]
     return rows.select("*", *(fn.lit(None).cast(spark_type(one.column_type)).alias(one.name) for one in unsaid))
+
+
+TIMES: Mapping[str, str] = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+"""ISO 8601 with microseconds, which is all that a timestamp of Spark and Iceberg holds."""
+
+JSON_TEXT: Mapping[str, str] = {**TIMES, "ignoreNullFields": "false"}
+"""The options of JSON objects. Nulls are kept: without them a null value and a missing column would look the same."""
+
+CSV_TEXT: Mapping[str, str] = {
+    **TIMES,
+    "header": "true",
+    "escape": '"',
+    "ignoreLeadingWhiteSpace": "false",
+    "ignoreTrailingWhiteSpace": "false",
+}
+"""The options of csv, as RFC 4180 says: a quotation mark is doubled. A null is an empty field, a text without
+characters is `""`."""

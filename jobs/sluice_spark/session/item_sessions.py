@@ -1,11 +1,17 @@
-"""One Spark application for many work items, several at a time, each in a session of its own.
+"""One Spark application for many work items, several at a time, each in a session of its own that is closed at its end.
 
 Purpose: an application runs hundreds of increments, backfills, refreshes, maintenance runs and checks, and keeps
 nothing of any of them.
 
 How it works: the first item that needs Spark opens the application. Each item gets a session with views, settings and
-Iceberg catalogs of its own. At its end the catalogs are closed (`session_end`), and so are the connections by which
-threads of the JVM have called Python.
+Iceberg catalogs of its own. At its end the session is closed (`end_session`), and so are the connections by which
+threads of the JVM have called Python. A query of a stream works in a copy of its session, with catalogs of its own,
+which is closed in the same way.
+
+Spark closes a session only with its application. What it keeps of each until then: the Iceberg catalogs that the
+session has loaded, each with threads, HTTP clients and S3 clients of its own, and the session's bus of streaming
+events, to which every event of the application is passed. Threads of Spark's pools hold whichever session was active
+where they were made, for as long as they live, and with it all that it has planned. So an ended session is emptied.
 
 What it does not do: Delta, the cores, and how often a task is tried are settings of the application (`EngineProfile`).
 Frames that an item has left cached are dropped when no item runs: Spark's cache does not say whose they are.
@@ -13,23 +19,32 @@ Frames that an item has left cached are dropped when no item runs: Spark's cache
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
 
 import pyspark.errors.utils
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from sluice.declarations.engine_declaration import StateDeclaration
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.settings import Settings
 from sluice.work.pools import EngineProfile
 from sluice_spark.session.item_context import named_in_jvm
-from sluice_spark.session.jvm import close_idle_callbacks, jvm_of
+from sluice_spark.session.jvm import close_idle_callbacks, jvm_of, private_field
 from sluice_spark.session.session import deletion_conf, open_session
-from sluice_spark.session.session_end import end_session
 from sluice_spark.session.state_settings import choose_shuffle_partitions, state_conf
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject
+
+_log = logging.getLogger(__name__)
 
 _DEFAULTS = EngineProfile()
 
@@ -190,3 +205,89 @@ def call_sites(*, named: bool) -> Iterator[None]:
         yield
     finally:
         _are_named.reset(token)
+
+
+_CATALOG_MANAGER = "org.apache.spark.sql.connector.catalog.CatalogManager"
+_CACHING_CATALOG = "org.apache.iceberg.CachingCatalog"
+_ICEBERG = "org.apache.iceberg.spark.source.HasIcebergCatalog"
+_SESSION = "org.apache.spark.sql.classic.SparkSession"
+_STREAMS = "org.apache.spark.sql.classic.StreamingQueryManager"
+
+
+def end_session(spark: SparkSession) -> None:
+    """Close what the application would keep of a session.
+
+    A step that fails is logged, and the others follow: the outcome of the session's work is known by then.
+
+    Parameters
+    ----------
+    spark: it is not used any more.
+    """
+    _take(_STEPS, jvm_of(spark), spark._jsparkSession)
+
+
+def end_copy_of_query(spark: SparkSession, query: StreamingQuery) -> None:
+    """Close what the application would keep of the copy of a session in which a query has worked.
+
+    Parameters
+    ----------
+    spark: the session of the query. query: it has ended.
+    """
+    _take(_STEPS_OF_COPY, jvm_of(spark), query._jsq.streamingQuery().sparkSessionForStream())
+
+
+Step = Callable[[Any, "JavaObject"], None]
+"""Takes the packages of the JVM and a session of Java."""
+
+
+def _take(steps: tuple[Step, ...], jvm: Any, session: JavaObject) -> None:
+    for step in steps:
+        try:
+            step(jvm, session)
+        except (Py4JError, PySparkException):
+            _log.exception("a session could not be closed completely (%s)", step.__name__.strip("_"))
+
+
+def _stop_queries(_jvm: Any, session: JavaObject) -> None:
+    for query in session.streams().active():
+        _log.warning("the query %s still ran at the end of its session", query.id())
+        query.stop()
+
+
+def _leave_event_bus(jvm: Any, session: JavaObject) -> None:
+    """Take the session's bus of streaming events off the application's one."""
+    bus = private_field(jvm, _STREAMS, "listenerBus").get(session.sessionState().streamingQueryManager())
+    session.sparkContext().listenerBus().removeListener(bus)
+
+
+def _close_catalogs(jvm: Any, session: JavaObject) -> None:
+    """Close the Iceberg catalogs of the session. What sessions share, Iceberg counts, and closes with the last one."""
+    catalogs = private_field(jvm, _CATALOG_MANAGER, "catalogs").get(session.sessionState().catalogManager())
+    is_iceberg = jvm.java.lang.Class.forName(_ICEBERG).isInstance
+    for plugin in list(jvm.scala.jdk.javaapi.CollectionConverters.asJava(catalogs).values()):
+        if is_iceberg(plugin):
+            _close(jvm, plugin.icebergCatalog())
+
+
+def _close(jvm: Any, catalog: JavaObject) -> None:
+    if catalog.getClass().getName() == _CACHING_CATALOG:  # it does not close what it wraps
+        catalog = private_field(jvm, _CACHING_CATALOG, "catalog").get(catalog)
+    if jvm.java.lang.Class.forName("java.lang.AutoCloseable").isInstance(catalog):
+        catalog.close()
+
+
+def _empty(jvm: Any, session: JavaObject) -> None:
+    """Let go of all that the session has resolved, planned and loaded: its views, functions, settings and catalogs.
+
+    It gets those of the application's first session instead: threads of pools read settings of the session that was
+    active where they were made, whosever work they do.
+    """
+    first = jvm.org.apache.spark.sql.classic.SparkSession.getDefaultSession().get()
+    if not first.equals(session):
+        for name in ("sessionState", "conf"):
+            private_field(jvm, _SESSION, name).set(session, getattr(first, name)())
+        private_field(jvm, _SESSION, "parentSessionState").set(session, jvm.scala.Option.empty())
+
+
+_STEPS: tuple[Step, ...] = (_stop_queries, _leave_event_bus, _close_catalogs, _empty)
+_STEPS_OF_COPY: tuple[Step, ...] = (_close_catalogs, _empty)

@@ -1,18 +1,23 @@
-"""Access to the JVM of a Spark session, for what PySpark has no API for."""
+"""The JVM of a Spark session: access to what PySpark has no API for, and whether its jars match this pyspark.
+
+A mismatch of versions would fail later, far from its cause.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import pyspark
 from py4j.java_gateway import JavaGateway, JavaObject
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
-from sluice.errors import SluiceError
+from sluice.errors import SettingsError, SluiceError
 from sluice.failures.error_chains import without_row_values
 
 _CLOSED = "This Spark session has no JVM: it is closed."
@@ -124,6 +129,27 @@ def jvm_of(spark: SparkSession) -> Any:
     return jvm
 
 
+def hadoop_file(spark: SparkSession, *place: str) -> tuple[JavaObject, JavaObject]:
+    """The file system of a place as Spark opens it, and the place as a path of Hadoop's.
+
+    Parameters
+    ----------
+    place: a location, and maybe a name below it.
+    """
+    path = jvm_of(spark).org.apache.hadoop.fs.Path(*place)
+    return path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()), path
+
+
+def iceberg_table(spark: SparkSession, catalog: str, table: str) -> JavaObject:
+    """The object of Iceberg's that the catalog of a session has of a table, `<namespace>.<table>`."""
+    jvm = jvm_of(spark)
+    namespace, _, name = table.rpartition(".")
+    namespaces = jvm.java.lang.reflect.Array.newInstance(jvm.java.lang.Class.forName("java.lang.String"), 1)
+    namespaces[0] = namespace
+    path = jvm.org.apache.spark.sql.connector.catalog.Identifier.of(namespaces, name)
+    return spark._jsparkSession.sessionState().catalogManager().catalog(catalog).loadTable(path).table()
+
+
 def first_line(error: PySparkException | Py4JJavaError) -> str:
     """The first line of an error's message; for a Java error unknown to PySpark, what its causes say together."""
     if not isinstance(error, Py4JJavaError):
@@ -178,3 +204,69 @@ def _is_named(line: str) -> bool:
 
 def _line_of(text: str) -> str:
     return (text.strip().splitlines() or [""])[0].rstrip(".;")
+
+
+_PROBED = {
+    "Iceberg": "org.apache.iceberg.spark.SparkCatalog",
+    "Kafka source": "org.apache.spark.sql.kafka010.KafkaSourceProvider",
+    "Hadoop S3A": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+}
+"""One class of each component that must match Spark. The name of its jar contains the version."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundVersions:
+    """The versions on the class path. jars: the file name of each component's jar; empty when it is missing."""
+
+    pyspark: str
+    spark: str
+    hadoop: str
+    jars: Mapping[str, str]
+
+
+def require_matching_jars(spark: SparkSession) -> None:
+    """Check that everything on the class path was built for this pyspark.
+
+    Raises
+    ------
+    SettingsError: when something is missing or has another version.
+    """
+    if mismatch := find_mismatch(_find_versions(spark)):
+        raise SettingsError(mismatch, next_step="Run `make jars`, and check that SPARK_HOME names no other Spark.")
+
+
+def find_mismatch(found: FoundVersions) -> str:
+    """Describe the first mismatch in one sentence; empty when there is none."""
+    if found.spark != found.pyspark:
+        return f"pyspark has version {found.pyspark}, and its Spark has version {found.spark}."
+    minor = found.pyspark.rpartition(".")[0]
+    needed = {
+        "Iceberg": f"iceberg-spark-runtime-{minor}_",
+        "Kafka source": f"-{found.pyspark}.jar",
+        "Hadoop S3A": f"hadoop-aws-{found.hadoop}.jar",
+    }
+    for part, jar in found.jars.items():
+        if not jar:
+            return f"The class path has no {part}: {_PROBED[part]} is missing."
+        if needed[part] not in jar:
+            return f"The {part} on the class path is {jar}; Spark {found.spark} needs {needed[part]}."
+    return ""
+
+
+def _find_versions(spark: SparkSession) -> FoundVersions:
+    jvm = jvm_of(spark)
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    jars = {}
+    for part, name in _PROBED.items():
+        try:
+            source = loader.loadClass(name).getProtectionDomain().getCodeSource()
+        except Py4JJavaError:  # ClassNotFoundException: reported as missing
+            jars[part] = ""
+        else:
+            jars[part] = re.sub(r".*/", "", source.getLocation().toString())
+    return FoundVersions(
+        pyspark=pyspark.__version__,
+        spark=spark.version,
+        hadoop=jvm.org.apache.hadoop.util.VersionInfo.getVersion(),
+        jars=jars,
+    )

@@ -1,4 +1,4 @@
-"""Opens the Spark session of a job from the deployment's settings.
+"""Opens the Spark session of a job from the deployment's settings, and makes the key to its UI.
 
 The settings that must be known before the JVM starts are in `sluice.launching.launch_settings.launch_conf`; none is
 secret. The driver itself sets everything else from its own environment, so no secret is ever an argument of a process.
@@ -6,12 +6,15 @@ secret. The driver itself sets everything else from its own environment, so no s
 
 from __future__ import annotations
 
+import base64
 import logging
 import os
+import secrets
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
+from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JError
 from pydantic import SecretStr
@@ -20,12 +23,15 @@ from pyspark.sql import SparkSession
 
 from sluice.declarations.engine_declaration import StateDeclaration
 from sluice.declarations.stream_declaration import StreamDeclaration
-from sluice.launching.launch_settings import is_local
+from sluice.errors import LedgerError
+from sluice.launching.launch_settings import LOCAL_IP_VARIABLE, LOOPBACK, is_local
+from sluice.ledger.connection import Ledger
+from sluice.ledger.driver_uis import DriverUi, record_driver_ui
+from sluice.ledger.run_values import RunObservation
 from sluice.settings import CatalogSettings, ObjectStoreSettings, Settings
 from sluice_spark.session import worker_daemon
-from sluice_spark.session.jvm import remember_names, require_token_of_callbacks
+from sluice_spark.session.jvm import remember_names, require_matching_jars, require_token_of_callbacks
 from sluice_spark.session.state_settings import choose_shuffle_partitions, state_conf
-from sluice_spark.session.versions import require_matching_jars
 
 _log = logging.getLogger(__name__)
 
@@ -322,3 +328,35 @@ def session_of(settings: Settings, declaration: StreamDeclaration, *, ui_key: st
         names_call_sites=declaration.runs_python,
         ui_key=ui_key,
     )
+
+
+_KEY_BYTES = 32
+"""Of HMAC-SHA256: as long as its result."""
+
+
+def new_ui_key(*, is_declared: bool) -> str | None:
+    """A key for the UI of this application; none when it is not declared, or would listen on more than loopback.
+
+    It is made here, in the process that uses it, and leaves it by the ledger alone: it is in no command line, no
+    environment and no file.
+    """
+    if not is_declared:
+        return None
+    if os.environ.get(LOCAL_IP_VARIABLE) != LOOPBACK:
+        _log.warning("engine.ui: no UI is served here; it would listen on all addresses of this machine")
+        return None
+    return base64.urlsafe_b64encode(secrets.token_bytes(_KEY_BYTES)).decode()
+
+
+def record_ui(spark: SparkSession, ledger: Ledger, run: RunObservation, *, key: str) -> None:
+    """Record where the session serves its UI. Without the ledger the stream runs all the same."""
+    address = spark.sparkContext.uiWebUrl
+    port = urlsplit(address).port if address else None
+    if port is None:
+        _log.warning("engine.ui: Spark serves no UI")
+        return
+    ui = DriverUi(run_id=run.run_id, port=port, application=spark.sparkContext.applicationId, key=key)
+    try:
+        record_driver_ui(ledger, run.stream, ui)
+    except LedgerError as error:
+        _log.warning("the place of the UI could not be recorded: %s", error)

@@ -24,7 +24,7 @@ MARK = "text that is not UTF-8"
 KNOWN_VALID: Mapping[str, str] = {"sluice.text": "UTF-8"}
 """The metadata of a column whose text has been looked at, within too. Spark hands it on with a column that is passed on
 as it is, under another name too, and drops it where a value is computed. A union has the metadata of its first side,
-and `DataFrame.to` that of a foreign schema: `sluice_spark.query.known_text` takes it away there."""
+and `DataFrame.to` that of a foreign schema: `sluice_spark.query.transformation` takes it away there."""
 
 
 def _doubted(schema: StructType) -> Iterator[StructField]:

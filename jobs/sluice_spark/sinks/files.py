@@ -19,9 +19,9 @@ from pyspark.sql.types import DataType, StructType
 from sluice.declarations.output_declaration import FilesOutput
 from sluice.ledger.batches import PublicationKey
 from sluice.settings import FilesConnection
-from sluice_spark.session.jvm import jvm_of
+from sluice_spark.session.columns import CSV_TEXT, JSON_TEXT
+from sluice_spark.session.jvm import hadoop_file
 from sluice_spark.session.valid_text import require_valid_text
-from sluice_spark.sinks.text_formats import CSV_TEXT, JSON_TEXT
 
 _log = logging.getLogger(__name__)
 
@@ -68,8 +68,8 @@ class FilesSink:
 
     def holds(self, spark: SparkSession, key: PublicationKey) -> bool:
         """Whether the folder of a batch is complete."""
-        path = jvm_of(spark).org.apache.hadoop.fs.Path(f"{self.folder(key)}/{MARKER}")
-        return bool(path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()).exists(path))
+        files, path = hadoop_file(spark, f"{self.folder(key)}/{MARKER}")
+        return bool(files.exists(path))
 
     def newest_behind(self, spark: SparkSession, key: PublicationKey) -> int | None:
         """A batch behind another one whose folder is complete; none among the next ones. One without rows has none."""

@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 from sluice.declarations.output_declaration import ConsoleOutput, PythonOutput
 from sluice.errors import DeliveryError, SluiceError
 from sluice.ledger.batches import PublicationKey
-from sluice_spark.sinks.text_formats import JSON_TEXT
+from sluice_spark.session.columns import JSON_TEXT
 
 _log = logging.getLogger(__name__)
 

@@ -20,8 +20,7 @@ from sluice.declarations.output_declaration import KafkaOutput
 from sluice.ledger.batches import PublicationKey
 from sluice.settings import KafkaConnection
 from sluice.sources.kafka_clients import spark_options
-from sluice_spark.session.columns import quoted
-from sluice_spark.sinks.text_formats import JSON_TEXT
+from sluice_spark.session.columns import JSON_TEXT, quoted
 
 _HEADERS = MapType(StringType(), StringType())
 

@@ -34,7 +34,6 @@ def open_input(
     settings: Settings,
     *,
     folder: Path | None = None,
-    checkpoint: str | None = None,
 ) -> DataFrame:
     """Open an input as a streaming DataFrame with its watermark, or as a static one. Values are decoded as declared.
 
@@ -43,22 +42,27 @@ def open_input(
     declared: the input.
     settings: the connections and the catalog of the deployment.
     folder: the folder of the declaration file, which schema files are relative to.
-    checkpoint: the stream's checkpoint, for a source that reads its position there.
 
     Raises
     ------
     SettingsError: when the deployment does not have the connection that the input names.
     UsageError: when this kind of source cannot be read in this way.
     """
-    rows = read_input(spark, declared, settings, checkpoint=checkpoint)
-    decoded = decode(rows, declared, folder=folder or settings.pipelines, settings=settings)
+    decoded = decode(
+        read_input(spark, declared, settings), declared, folder=folder or settings.pipelines, settings=settings
+    )
     return with_watermark(decoded.rows, declared)
 
 
 def read_input(
     spark: SparkSession, declared: InputDeclaration, settings: Settings, *, checkpoint: str | None = None
 ) -> DataFrame:
-    """Open an input without decoding and without a watermark; see `open_input`."""
+    """Open an input without decoding and without a watermark; see `open_input`.
+
+    Parameters
+    ----------
+    checkpoint: the stream's checkpoint, for a source that reads its position there.
+    """
     if declared.is_stream:
         return _read_stream(spark, declared, settings, checkpoint)
     return _read_static(spark, declared, settings)

@@ -66,7 +66,7 @@ def read_stream(spark: SparkSession, source: FilesSource, connection: FilesConne
 def read_static(
     spark: SparkSession, source: FilesSource, settings: Settings, *, is_streamed: bool = False
 ) -> DataFrame:
-    """Read all files that are below an existing folder, as a stream does; `static_inputs` lists them again when needed.
+    """Read all files that are below an existing folder, as a stream does; `stream_inputs` lists them again when needed.
 
     Parameters
     ----------

@@ -17,7 +17,7 @@ from sluice.errors import SchemaError
 from sluice.maintenance.pin_plan import is_tag_of
 from sluice.sources.source_identities import fields_of, unreadable_fields
 from sluice_spark.session.columns import quoted_table
-from sluice_spark.session.jvm import first_line, jvm_of
+from sluice_spark.session.jvm import first_line, iceberg_table, jvm_of
 
 
 def read_stream(spark: SparkSession, source: IcebergSource, *, catalog: str) -> DataFrame:
@@ -83,10 +83,4 @@ def _named_columns(spark: SparkSession, source: IcebergSource, catalog: str) -> 
 
 def _tags(spark: SparkSession, source: IcebergSource, catalog: str) -> list[str]:
     """The names of the table's tags and branches."""
-    jvm = jvm_of(spark)
-    namespace, _, name = source.table.rpartition(".")
-    namespaces = jvm.java.lang.reflect.Array.newInstance(jvm.java.lang.Class.forName("java.lang.String"), 1)
-    namespaces[0] = namespace
-    path = jvm.org.apache.spark.sql.connector.catalog.Identifier.of(namespaces, name)
-    loaded = spark._jsparkSession.sessionState().catalogManager().catalog(catalog).loadTable(path)
-    return [str(tag) for tag in loaded.table().refs().keySet()]
+    return [str(tag) for tag in iceberg_table(spark, catalog, source.table).refs().keySet()]

@@ -54,12 +54,12 @@ from sluice_spark.backfill.gap_search import GapSearch
 from sluice_spark.backfill.interval_replacing import BackfillResult
 from sluice_spark.backfill.joint_run import JointRun
 from sluice_spark.backfill.replay_run import ReplayRun
-from sluice_spark.maintenance.maintenance_run import maintain_table
-from sluice_spark.quality.table_check import check_table
+from sluice_spark.maintenance import maintain_table
+from sluice_spark.quality import check_table
 from sluice_spark.refresh.refresh_run import RefreshRun
-from sluice_spark.run.copy_rehearsal import CopyRehearsal
-from sluice_spark.run.increment_job import run_increment
+from sluice_spark.run.state_replay import CopyRehearsal
 from sluice_spark.run.stop_request import StopRequest
+from sluice_spark.run.supervised_run import run_increment
 from sluice_spark.session.item_sessions import ItemSessions
 
 _log = logging.getLogger(__name__)

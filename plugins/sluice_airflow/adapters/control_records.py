@@ -1,4 +1,4 @@
-"""What the middleware of `control_permission` reads from Airflow's database and records in the ledger."""
+"""What the middleware `ControlPermission` reads from Airflow's database and records in the ledger."""
 
 from __future__ import annotations
 

@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sluice_airflow.adapters.api_requests import CHANGES
-
 CONTROL_DAG = "stream_control"
+
+CHANGES = frozenset({"POST", "PATCH", "PUT", "DELETE"})
+"""The methods of requests that may change something."""
 
 HARMLESS = frozenset({"assets", "connections", "parseDagFile", "pools", "variables"})
 """What the API has beside DAGs and their backfills. None of it reaches a run of `stream_control`: that DAG is not

@@ -13,10 +13,10 @@ from sluice.declarations.load_declarations import Declarations, LoadedStream
 from sluice.errors import SluiceError
 from sluice.supervision.platform_dags import GAPS_DAG
 from sluice.work.requests import FindGaps, ReplaceInterval
-from sluice_airflow.dag_builders.assets import table_assets
 from sluice_airflow.dag_builders.documents import backfill_document
-from sluice_airflow.operators.work_operator import WorkOperator
+from sluice_airflow.operators import WorkOperator
 from sluice_airflow.timetables.backfill_timetable import BackfillTimetable
+from sluice_airflow.triggers.publication_trigger import table_assets
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -11,10 +11,10 @@ from sluice.declarations.load_declarations import LoadedStream
 from sluice.declarations.stream_declaration import ScheduleDeclaration
 from sluice.errors import SluiceError
 from sluice.work.requests import Increment
-from sluice_airflow.dag_builders.assets import table_assets
 from sluice_airflow.dag_builders.documents import incremental_stream_document
-from sluice_airflow.dag_builders.run_types import ALL_BUT_BACKFILLS
-from sluice_airflow.operators.work_operator import WorkOperator
+from sluice_airflow.operators import WorkOperator
+from sluice_airflow.timetables.backfill_timetable import ALL_BUT_BACKFILLS
+from sluice_airflow.triggers.publication_trigger import table_assets
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -1,4 +1,5 @@
-"""The platform's DAGs with one task: they keep the ledger small, reconcile streams, and check checkpoints.
+"""The platform's DAGs beside those of tables: they keep the ledger small, reconcile streams, check checkpoints, and
+rehearse the copies of states.
 
 Their tasks import `sluice_airflow.tasks` when they run, because this module is imported at every parse.
 """
@@ -12,17 +13,19 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import DAG, CronTriggerTimetable, task
 from airflow.sdk.exceptions import AirflowFailException
 
-from sluice.declarations.load_declarations import Declarations
+from sluice.checkpoints.checkpoint_copies import why_not_rehearsed
+from sluice.declarations.loaded_declarations import Declarations
 from sluice.declarations.stream_declaration import SHORT_DAGS
-from sluice.supervision.platform_dags import CHECKPOINTS_DAG, LEDGER_DAG, RECONCILER_DAG
+from sluice.supervision.platform_dags import CHECKPOINTS_DAG, LEDGER_DAG, RECONCILER_DAG, REHEARSALS_DAG
+from sluice.work.requests import RehearseCopy
 from sluice_airflow.dag_builders.streams import SUPERVISES_WITHIN, SUPERVISION_POOL, URGENT
 from sluice_airflow.dag_builders.table_jobs import choice_param, chosen
+from sluice_airflow.operators import WorkOperator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sluice.ledger.checkpoint_checks import CheckpointObservation
-
 
 TIDY_TASK = "tidy"
 LEFTOVERS_TASK = "leftovers"
@@ -75,14 +78,14 @@ def ledger_upkeep_dag() -> DAG:
         @task(task_id=TIDY_TASK, retries=2, retry_delay=timedelta(minutes=5))
         def tidy() -> None:
             """Forget, archive and delete what is older than it is kept."""
-            from sluice_airflow.tasks.upkeep_task import tidy_ledger
+            from sluice_airflow.tasks.platform_tasks import tidy_ledger
 
             tidy_ledger(dags=SHORT_DAGS)
 
         @task(task_id=LEFTOVERS_TASK, retries=2, retry_delay=timedelta(minutes=5))
         def leftovers() -> None:
             """Remove checkpoints, copies and tables that nothing needs any more."""
-            from sluice_airflow.tasks.upkeep_task import remove_leftovers
+            from sluice_airflow.tasks.platform_tasks import remove_leftovers
 
             remove_leftovers()
 
@@ -142,7 +145,7 @@ def stream_reconciler_dag() -> DAG:
         )
         def reconcile() -> None:
             """Reconcile every continuous stream, and fail when one could not be reconciled."""
-            from sluice_airflow.tasks.reconcile_task import reconcile_streams
+            from sluice_airflow.tasks.platform_tasks import reconcile_streams
 
             reconcile_streams(launched_by=f"airflow: {RECONCILER_DAG}")
 
@@ -193,7 +196,7 @@ def checkpoint_health_dag(declarations: Declarations) -> DAG:
         @task(task_id=CHECK_TASK, retries=2, retry_delay=timedelta(seconds=30))
         def check(params: Mapping[str, Any] | None = None) -> None:
             """Check the chosen checkpoints, record what was found, and fail when one is not healthy."""
-            from sluice_airflow.tasks.reconcile_task import require_reconciler
+            from sluice_airflow.tasks.platform_tasks import require_reconciler
 
             wanted = list((params or {}).get(STREAMS_CHOICE) or [])
             try:
@@ -230,3 +233,49 @@ def problems_of(check: CheckpointObservation) -> list[str]:
     """The sentences for a person about one checkpoint; none when it is healthy."""
     place = f"Checkpoint of {check.stream}, generation {check.generation}"
     return [f"{place}: {problem.name}: {problem.message}." for problem in check.problems]
+
+
+_PAGE = """\
+# copy_rehearsals
+Puts the newest copy of the state of every stream that declares `state.backup_every` into a folder of its own, runs the
+batch at which it stands again, and compares the state with what the ledger knows. Nothing is published, and the stream
+continues beside it. Streams of which no batch can be run again (files that are put away, static inputs) have no task.
+
+What a copy is worth shows here and not on the day on which the checkpoint is lost: `sluice stream show NAME` says when
+it was rehearsed, and how long that took.
+
+## How to operate it
+- It runs every Sunday night. The same from the command line, for every stream with copies: `sluice checkpoint rehearse
+  NAME`.
+
+## What to do when it is red
+The end of the task's log says why the copy does not do: a file of it is damaged, the source has lost what the batch
+has read, or the code leads to another state than it did. `sluice stream restart NAME` makes a new copy; clear the task
+to rehearse that. A task of a stream without a copy yet is red, too: nothing could be put back.
+"""
+
+
+def copy_rehearsals_dag(declarations: Declarations) -> DAG:
+    """Build the DAG with a task for every stream that is copied while it runs."""
+    with DAG(
+        REHEARSALS_DAG,
+        description="Puts the copies of states back on trial",
+        doc_md=_PAGE,
+        schedule=CronTriggerTimetable("11 2 * * 0", timezone="UTC", run_immediately=timedelta(seconds=1)),
+        catchup=False,
+        max_active_runs=1,
+        is_paused_upon_creation=False,
+        tags=["platform", "streams"],
+        default_args={"owner": "sluice"},
+        auto_register=False,
+    ) as dag:
+        for name, stream in sorted(declarations.streams.items()):
+            if stream.declaration.state.backup_every is not None and not why_not_rehearsed(stream.declaration):
+                WorkOperator(
+                    task_id=name,
+                    request=RehearseCopy(stream=name),
+                    owner=stream.declaration.owner,
+                    retries=1,
+                    retry_delay=timedelta(minutes=1),
+                )
+    return dag

@@ -27,10 +27,10 @@ from sluice.errors import SluiceError
 from sluice.launching.job_output import FAILURE_MARK
 from sluice.supervision.platform_dags import MAINTENANCE_DAG, QUALITY_DAG
 from sluice.work.requests import CheckTable, MaintainTable, WorkRequest
-from sluice_airflow.dag_builders.assets import table_asset, table_assets
-from sluice_airflow.dag_builders.storable_dags import storable_owners, storable_page
-from sluice_airflow.operators.work_operator import WorkOperator, failure_of_work
+from sluice_airflow.dag_builders.broken_declarations import storable_owners, storable_page
+from sluice_airflow.operators import WorkOperator, failure_of_work
 from sluice_airflow.pages.page_addresses import quality_address
+from sluice_airflow.triggers.publication_trigger import table_asset, table_assets
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context

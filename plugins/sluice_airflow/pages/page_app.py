@@ -16,12 +16,9 @@ from sluice.errors import LedgerError, SluiceError
 from sluice.pages.page_templates import STATIC, render
 from sluice_airflow.composition import load_deployment
 from sluice_airflow.pages.action_routes import action_routes
-from sluice_airflow.pages.page_access import REQUIRES_LOGIN
 from sluice_airflow.pages.page_addresses import base_of
 from sluice_airflow.pages.page_guard import add_headers, require_readable
-from sluice_airflow.pages.page_state import PageState
-from sluice_airflow.pages.quality_routes import quality_routes
-from sluice_airflow.pages.spark_routes import spark_routes
+from sluice_airflow.pages.page_state import REQUIRES_LOGIN, PageState
 from sluice_airflow.pages.stream_routes import stream_routes
 from sluice_airflow.pages.table_routes import table_routes
 
@@ -58,8 +55,6 @@ def pages_app() -> FastAPI:
     app.include_router(stream_routes())
     app.include_router(action_routes())
     app.include_router(table_routes())
-    app.include_router(quality_routes())
-    app.include_router(spark_routes())
     app.add_api_route("/static/{name}", _static_file, methods=["GET"])
     app.add_exception_handler(HTTPException, _http_problem)
     app.add_exception_handler(RequestValidationError, _bad_request)

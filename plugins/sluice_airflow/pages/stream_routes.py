@@ -1,18 +1,22 @@
-"""The addresses of the streams: the page of all, and the same as JSON; one stream, its quarantine; the lineage.
+"""The addresses of the streams: the page of all, and that as JSON; one stream, its quarantine, Spark's UI; the lineage.
 
-The samples of a quarantine are data and not operations: they have a permission of their own.
+The samples of a quarantine are data and not operations: they have a permission of their own. Spark's own UI is for who
+may read the stream's DAG, and read only. Its addresses have the form of Hadoop's proxy, `…/proxy/<application>/…`, by
+which Spark's scripts find its REST API.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, HTTPException, Request
-from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
+from sluice.ledger.driver_uis import DriverUi
 from sluice.operations import OperationVerb
 from sluice.pages.job_plans import BACKFILL_SUFFIX, BATCH_WORDS, CONTROL_DAG, can_stage
 from sluice.pages.line_selection import LineCounts, LineSelection
@@ -21,15 +25,16 @@ from sluice.pages.lineage_page import MOST_NAMED, LineageSelection, known_lineag
 from sluice.pages.page_actions import MEANINGS, PageVerb, batches_to_go_back_to, verbs_for
 from sluice.pages.page_figures import DONE_SENTENCES, DoneWord
 from sluice.pages.page_templates import render
+from sluice.pages.spark_ui import FILE_TYPES, find_ui, read_static_file, read_ui
 from sluice.pages.stream_lines import HISTORY_HOURS, StreamLine
 from sluice.pages.stream_page import WINDOWS_HOURS, StreamPage, load_stream_page
+from sluice.processes.driver_processes import observe_process
 from sluice.publication.held_decisions import BATCH_VERBS
 from sluice.supervision.platform_dags import CHECKPOINTS_DAG, GAPS_DAG, RECONCILER_DAG
 from sluice.supervision.stream_verdict import StreamState
-from sluice_airflow.pages.dag_outlooks import find_outlooks
-from sluice_airflow.pages.page_access import SAMPLES_HIDDEN, Reader, ReaderDep
 from sluice_airflow.pages.page_addresses import airflow_of, base_of, dag_run_link
-from sluice_airflow.pages.page_state import PageState, StateDep
+from sluice_airflow.pages.page_guard import spark_ui_policy
+from sluice_airflow.pages.page_state import SAMPLES_HIDDEN, PageState, Reader, ReaderDep, StateDep, find_outlooks
 
 
 def stream_routes() -> APIRouter:
@@ -42,6 +47,8 @@ def stream_routes() -> APIRouter:
     router.add_api_route("/lineage", _lineage_page, methods=["GET"], response_class=HTMLResponse)
     router.add_api_route("/api/streams", _streams_json, methods=["GET"])
     router.add_api_route("/api/unhealthy", _unhealthy_json, methods=["GET"])
+    router.add_api_route("/streams/{stream}/spark", _to_ui, methods=["GET"])
+    router.add_api_route("/streams/{stream}/spark/proxy/{application}/{path:path}", _ui_page, methods=["GET"])
     return router
 
 
@@ -277,3 +284,42 @@ def _lineage_page(request: Request, reader: ReaderDep, pages: StateDep) -> HTMLR
         "link_to_choose": lambda name: urlencode({**query, "of": name}),
     }
     return HTMLResponse(render("lineage", values))
+
+
+def _to_ui(stream: str, request: Request, reader: ReaderDep, pages: StateDep) -> RedirectResponse:
+    ui = _ui_of(stream, reader, pages)
+    return RedirectResponse(f"{_base(request, stream, ui.application)}/jobs/")
+
+
+def _ui_page(
+    stream: str, application: str, path: str, request: Request, reader: ReaderDep, pages: StateDep
+) -> Response:
+    ui = _ui_of(stream, reader, pages)
+    base = _base(request, stream, ui.application)
+    if application != ui.application:  # a page of a driver that was restarted meanwhile
+        return RedirectResponse(f"{base}/jobs/")
+    headers = {"Content-Security-Policy": spark_ui_policy(request.headers.get("host", ""), base)}
+    if path.startswith("static/"):
+        return _static_file(path, headers)
+    answer = read_ui(ui, quote(path), query=request.url.query, base=base)
+    if answer.redirect is not None:
+        return RedirectResponse(f"{base}/{answer.redirect}", headers=headers)
+    return Response(answer.body, status_code=answer.status, media_type=answer.content_type, headers=headers)
+
+
+def _ui_of(stream: str, reader: Reader, pages: PageState) -> DriverUi:
+    if not reader.may_read([stream]):
+        raise HTTPException(403, f"You may not read the DAG {stream}.")
+    return find_ui(pages.ledger, stream, observe_process=observe_process)
+
+
+def _base(request: Request, stream: str, application: str) -> str:
+    return f"{base_of(request)}/streams/{quote(stream)}/spark/proxy/{quote(application, safe='')}"
+
+
+def _static_file(path: str, headers: dict[str, str]) -> Response:
+    content = read_static_file(path)
+    if content is None:
+        raise HTTPException(404, f"Spark's UI has no file {path!r}.")
+    cached = headers | {"Cache-Control": "private, max-age=3600"}
+    return Response(content, media_type=FILE_TYPES[PurePosixPath(path).suffix], headers=cached)

@@ -27,7 +27,7 @@ from sluice.supervision.stream_verdict import StreamState
 from sluice.supervision.supervision_decision import SupervisionAction, SupervisionDecision, command_event
 from sluice.supervision.supervisor import SupervisionResult, Supervisor, supervise
 from sluice_airflow.adapters.airflow_id import owning_airflow
-from sluice_airflow.adapters.observed_dags import observe_dag
+from sluice_airflow.adapters.execution_api import observe_dag
 from sluice_airflow.composition import load_deployment
 from sluice_airflow.pages.page_addresses import stream_address
 from sluice_airflow.triggers.desired_state_trigger import DesiredStateTrigger

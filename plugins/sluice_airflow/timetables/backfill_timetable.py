@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk.api.datamodels._generated import DagRunType
 from airflow.timetables.interval import CronDataIntervalTimetable
 
 if TYPE_CHECKING:
@@ -54,3 +55,7 @@ class BackfillTimetable(CronDataIntervalTimetable):
     def deserialize(cls, data: dict[str, Any]) -> BackfillTimetable:
         """The timetable that was serialized."""
         return cls(data["length"])
+
+
+ALL_BUT_BACKFILLS = frozenset(DagRunType) - {DagRunType.BACKFILL}
+"""The types of runs that the own DAG of a stream takes: its page names the DAG for backfills."""

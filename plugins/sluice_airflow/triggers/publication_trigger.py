@@ -1,13 +1,15 @@
-"""Watches a table for what continuous streams publish on it, and raises an asset event for it.
+"""Tables as Airflow assets, and the trigger that watches one for what continuous streams publish on it.
 
-The one trigger that DAG files import, because an asset names its watchers: what is heavy is imported when it runs.
+An asset is the name under which one DAG says that it wrote what another one waits for. This is the one trigger that DAG
+files import, because an asset names its watchers: what is heavy is imported when it runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Hashable, Mapping
+from collections.abc import AsyncIterator, Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk import Asset, AssetWatcher
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 if TYPE_CHECKING:
@@ -70,3 +72,26 @@ class PublicationTrigger(BaseEventTrigger):
         """Refuse to run alone: nothing would be acknowledged. Airflow calls `filter_shared_stream` instead."""
         raise RuntimeError("a PublicationTrigger runs as a shared stream of Airflow's triggerer only")
         yield  # an asynchronous generator, as Airflow wants it
+
+
+CATALOG = "lakehouse"
+"""The catalog in an asset's address. It is the same in every deployment, so that DAGs of other teams can name it."""
+
+
+def table_asset(table: str) -> Asset:
+    """The asset of a table, with the watcher that turns the publications of continuous streams into asset events.
+
+    Every use of an asset must name the same watchers: Airflow takes away those that a later parsed DAG does not name.
+
+    Parameters
+    ----------
+    table: `<namespace>.<table>`.
+    """
+    namespace, _, name = table.partition(".")
+    watcher = AssetWatcher(name=f"publications on {table}", trigger=PublicationTrigger(table=table))
+    return Asset(name=table, uri=f"sluice://{CATALOG}/{namespace}/{name}", watchers=[watcher])
+
+
+def table_assets(tables: Iterable[str]) -> list[Asset]:
+    """The assets of tables in their order, each once."""
+    return [table_asset(table) for table in dict.fromkeys(tables)]

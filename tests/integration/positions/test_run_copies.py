@@ -15,7 +15,7 @@ from sluice.checkpoints.checkpoint_copies import CheckpointCopy, copies_location
 from sluice.checkpoints.checkpoint_files import LocalCheckpointFiles
 from sluice.settings import load_settings
 from sluice.supervision.held_lease import HeldLease
-from sluice_spark.run.run_copies import COPIED_WITHIN_SECONDS, RunCopies
+from sluice_spark.run.run_threads import COPIED_WITHIN_SECONDS, RunCopies
 from sluice_spark.run.stop_request import StopReason, StopRequest
 
 __all__ = ["copier"]
@@ -135,7 +135,7 @@ def test_a_copy_that_is_under_way_when_the_query_ends_is_given_up(
         return read(files, path)
 
     monkeypatch.setattr(LocalCheckpointFiles, "read_bytes", wait_and_read)
-    monkeypatch.setattr("sluice_spark.run.run_copies.Event", End)
+    monkeypatch.setattr("sluice_spark.run.run_threads.Event", End)
     with run_copies(copier, checkpoint, lease=held(), stop=StopRequest()).made_every(timedelta(milliseconds=1)):
         is_reading.wait()
 

@@ -16,7 +16,7 @@ from sluice.ledger.run_values import RunObservation, RunState
 from sluice.ledger.runs import admit_run, find_run, record_process
 from sluice.processes.driver_processes import identity_of
 from sluice.processes.process_identity import ProcessIdentity
-from sluice_spark.run.increment_job import admit_increment
+from sluice_spark.run.supervised_run import admit_increment
 
 STREAM = continuous_stream(
     mode="incremental", trigger={"available_now": True}, schedule={"cron": "@hourly"}, supervision={}

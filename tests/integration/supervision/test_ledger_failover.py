@@ -16,8 +16,8 @@ from sluice.ledger.run_values import RunObservation, RunState
 from sluice.ledger.runs import admit_run, beat, find_run, record_end
 from sluice.publication.repair import raise_token
 from sluice.supervision.held_lease import HeldLease
-from sluice_spark.run import heartbeat
-from sluice_spark.run.heartbeat import Heartbeat
+from sluice_spark.run import run_threads
+from sluice_spark.run.run_threads import Heartbeat
 from sluice_spark.run.stop_request import StopReason, StopRequest
 
 
@@ -57,7 +57,7 @@ def is_published_by(lease: HeldLease) -> bool:
 def test_a_run_that_the_ledger_does_not_know_stops_at_once_and_publishes_nothing(
     replaceable: ReplaceableLedger, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.2)
+    monkeypatch.setattr(run_threads, "BEAT_SECONDS", 0.2)
     before = replaceable.copy()
     run = admit(ledger)
     lease, stop = HeldLease(stream=run.stream, token=run.token), StopRequest()
@@ -74,7 +74,7 @@ def test_a_failure_after_the_lease_was_lost_is_that_loss(
     replaceable: ReplaceableLedger, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As of a driver that stood still, whose staged files its successor has removed."""
-    monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 3600.0)
+    monkeypatch.setattr(run_threads, "BEAT_SECONDS", 3600.0)
     before = replaceable.copy()
     run = admit(ledger)
     lease = HeldLease(stream=run.stream, token=run.token)
@@ -90,7 +90,7 @@ def test_a_failure_after_the_lease_was_lost_is_that_loss(
 def test_a_run_that_the_copy_knows_goes_on(
     replaceable: ReplaceableLedger, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.2)
+    monkeypatch.setattr(run_threads, "BEAT_SECONDS", 0.2)
     run = admit(ledger)
     lease, stop = HeldLease(stream=run.stream, token=run.token), StopRequest()
     with Heartbeat(ledger, run.run_id, stop, lease=lease):

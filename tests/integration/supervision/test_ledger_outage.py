@@ -20,8 +20,8 @@ from sluice.ledger.migrations import upgrade
 from sluice.ledger.run_values import RunObservation, RunState
 from sluice.ledger.runs import admit_run, beat, find_run, record_end
 from sluice.supervision.held_lease import HeldLease
-from sluice_spark.run import heartbeat
-from sluice_spark.run.heartbeat import Heartbeat
+from sluice_spark.run import run_threads
+from sluice_spark.run.run_threads import Heartbeat
 from sluice_spark.run.stop_request import StopReason, StopRequest
 
 OUTAGE_GRACE_SECONDS, PUBLISH_DEADLINE_SECONDS = 6.0, 9.0
@@ -47,7 +47,7 @@ def ledger(server: PostgresServer) -> Iterator[Ledger]:
 @pytest.fixture
 def run(ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunObservation:
     """A live run of a stream of the test's own."""
-    monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.2)
+    monkeypatch.setattr(run_threads, "BEAT_SECONDS", 0.2)
     return admit_run(ledger, stream=tmp_path.name, mode="continuous", declaration_digest="d", launched_by="a test")
 
 
@@ -164,7 +164,7 @@ def test_a_heartbeat_survives_whatever_one_of_them_raises(
             raise left.pop()
         return beat(ledger, run.run_id)
 
-    monkeypatch.setattr(heartbeat, "beat", failing_beat)
+    monkeypatch.setattr(run_threads, "beat", failing_beat)
     with Heartbeat(ledger, run.run_id, stop, lease=lease):
         await_condition(lambda: _may_publish(lease))
     assert stop.reason is None

@@ -39,8 +39,8 @@ def test_a_stranger_gets_no_answer_and_a_viewer_reads_why_there_is_no_ui(airflow
 def test_who_may_not_read_the_dag_is_refused_before_anything_is_looked_up() -> None:
     from fastapi import HTTPException
 
-    from sluice_airflow.pages import spark_routes
-    from sluice_airflow.pages.page_access import Reader
+    from sluice_airflow.pages import stream_routes
+    from sluice_airflow.pages.page_state import Reader
 
     class Blind(Reader):
         """A person who may read no DAG."""
@@ -52,9 +52,9 @@ def test_who_may_not_read_the_dag_is_refused_before_anything_is_looked_up() -> N
 
     blind, nothing = Blind(user=None, name="blind"), cast("Any", None)
     with pytest.raises(HTTPException) as raised:
-        spark_routes._to_ui("left_alone", nothing, blind, nothing)
+        stream_routes._to_ui("left_alone", nothing, blind, nothing)
     assert raised.value.status_code == 403
     for path in ("jobs/", "static/webui.js"):
         with pytest.raises(HTTPException) as raised:
-            spark_routes._ui_page("left_alone", "local-1", path, nothing, blind, nothing)
+            stream_routes._ui_page("left_alone", "local-1", path, nothing, blind, nothing)
         assert raised.value.status_code == 403

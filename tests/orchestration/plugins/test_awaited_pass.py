@@ -14,8 +14,8 @@ from sluice.declarations.load_declarations import load_declarations
 from sluice.ledger.airflow_owner import MISSING_AFTER, begin_pass
 from sluice.ledger.connection import Ledger
 from sluice_airflow.dag_builders import platform_dags
-from sluice_airflow.tasks import reconcile_task
-from sluice_airflow.tasks.reconcile_task import await_pass
+from sluice_airflow.tasks import platform_tasks
+from sluice_airflow.tasks.platform_tasks import await_pass
 
 
 def test_a_pass_that_begins_meanwhile_is_waited_for(ledger: Ledger) -> None:
@@ -47,7 +47,7 @@ def test_a_damaged_checkpoint_hides_no_missing_reconciler(monkeypatch: pytest.Mo
         raise AirflowFailException("damaged")
 
     monkeypatch.setattr(platform_dags, "check_streams", find_damage)
-    monkeypatch.setattr(reconcile_task, "require_reconciler", lambda by: done.append(by))
+    monkeypatch.setattr(platform_tasks, "require_reconciler", lambda by: done.append(by))
     dag = platform_dags.checkpoint_health_dag(load_declarations(folder))
     check: Any = dag.get_task(platform_dags.CHECK_TASK)
     with pytest.raises(AirflowFailException, match="damaged"):

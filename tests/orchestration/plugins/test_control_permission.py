@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from sluice.ledger.control_values import Person
-from sluice_airflow.adapters.api_requests import CHANGES, Denial
-from sluice_airflow.adapters.control_permission import ControlPermission, MayControl
-from sluice_airflow.adapters.control_routes import ControlForm, digest_in, judge_request, with_digest
+from sluice_airflow.adapters.api_permissions import ControlPermission, Denial, MayControl
+from sluice_airflow.adapters.control_routes import CHANGES, ControlForm, digest_in, judge_request, with_digest
 
 RUNS = "/api/v2/dags/stream_control/dagRuns"
 ANN = Person(person_id="7", name="ann")

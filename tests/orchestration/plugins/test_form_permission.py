@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from sluice_airflow.adapters.api_requests import Denial
-from sluice_airflow.adapters.form_permission import FormPermission, names_chosen
+from sluice_airflow.adapters.api_permissions import Denial, FormPermission, names_chosen
 
 MAINTENANCE = "/api/v2/dags/table_maintenance/dagRuns"
 CHECKPOINTS = "/api/v2/dags/checkpoint_health/dagRuns"

@@ -10,8 +10,8 @@ from tests.fixtures.sample_declarations import write_incremental_stream
 
 from sluice.declarations.load_declarations import load_declarations
 from sluice.work.requests import Increment
-from sluice_airflow.dag_builders.assets import table_asset
 from sluice_airflow.dag_builders.increments import IncrementOperator, incremental_stream_dag
+from sluice_airflow.triggers.publication_trigger import table_asset
 
 BRONZE = table_asset("bronze.flights")
 HOURLY = CronTriggerTimetable("@hourly", timezone="UTC")

@@ -10,8 +10,12 @@ from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.stream_declaration import PLATFORM_DAGS
 from sluice.supervision.platform_dags import MISSED_WHILE_PAUSED
 from sluice_airflow.dag_builders.backfills import backfill_gaps_dag
-from sluice_airflow.dag_builders.copy_rehearsals import copy_rehearsals_dag
-from sluice_airflow.dag_builders.platform_dags import checkpoint_health_dag, ledger_upkeep_dag, stream_reconciler_dag
+from sluice_airflow.dag_builders.platform_dags import (
+    checkpoint_health_dag,
+    copy_rehearsals_dag,
+    ledger_upkeep_dag,
+    stream_reconciler_dag,
+)
 from sluice_airflow.dag_builders.table_jobs import data_quality_dag, table_maintenance_dag
 
 

@@ -11,7 +11,7 @@ from airflow.triggers.base import BaseTrigger
 
 from sluice_airflow.dag_builders.increments import IncrementOperator
 from sluice_airflow.dag_builders.streams import StreamOperator
-from sluice_airflow.operators.work_operator import WorkOperator
+from sluice_airflow.operators import WorkOperator
 
 STORED: list[tuple[str, dict[str, Any]]] = [
     (

@@ -9,10 +9,9 @@ from airflow.sdk import DAG, CronTriggerTimetable
 from tests.fixtures.sample_declarations import write_continuous_stream, write_table
 
 from sluice.declarations.load_declarations import load_declarations
-from sluice_airflow.dag_builders.assets import table_asset
 from sluice_airflow.dag_builders.broken_declarations import build_stream_dags
 from sluice_airflow.dag_builders.streams import StreamOperator, continuous_stream_dag
-from sluice_airflow.triggers.publication_trigger import PublicationTrigger
+from sluice_airflow.triggers.publication_trigger import PublicationTrigger, table_asset
 
 
 def _dag(folder: Path) -> DAG:

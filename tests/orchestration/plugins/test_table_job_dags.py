@@ -15,9 +15,9 @@ from tests.fixtures.sample_declarations import write_continuous_stream, write_ta
 
 from sluice.declarations.load_declarations import load_declarations
 from sluice.work.requests import CheckTable, MaintainTable
-from sluice_airflow.dag_builders.assets import table_asset
 from sluice_airflow.dag_builders.table_jobs import chosen, data_quality_dag, table_jobs_dag, table_maintenance_dag
-from sluice_airflow.operators.work_operator import WorkOperator
+from sluice_airflow.operators import WorkOperator
+from sluice_airflow.triggers.publication_trigger import table_asset
 
 QUALITY = "quality: {expectations: [{type: expect_column_values_to_not_be_null, kwargs: {column: id}}]}\n"
 NO_MAINTENANCE = "maintenance: {compaction: null, manifest_rewrite: null, expiry: null}\n"

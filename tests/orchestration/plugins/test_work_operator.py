@@ -26,7 +26,7 @@ from sluice.ledger.work_values import WorkItem, WorkState
 from sluice.processes.driver_processes import identity_of
 from sluice.supervision.alerts import Alert
 from sluice.work.requests import MaintainTable
-from sluice_airflow.operators.work_operator import WorkFailedError, WorkOperator, failure_of_work
+from sluice_airflow.operators import WorkFailedError, WorkOperator, failure_of_work
 from sluice_airflow.triggers.work_trigger import WorkTrigger
 
 SPARK_SUBMIT = """\

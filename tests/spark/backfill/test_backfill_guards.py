@@ -35,7 +35,7 @@ from sluice_spark.backfill import backfill_run as backfills
 from sluice_spark.backfill import rejected_rows, replay_run
 from sluice_spark.backfill.interval_rows import exact_reach
 from sluice_spark.backfill.rejected_rows import RejectedRows
-from sluice_spark.backfill.replay_balance import Computed, require_not_visible
+from sluice_spark.backfill.replayed_records import Computed, require_not_visible
 from sluice_spark.refresh import refresh_run
 
 OWN_STATE = """

@@ -26,7 +26,7 @@ from tests.fixtures.workshop import Workshop
 
 from sluice.errors import UnpublishableError, VerificationError
 from sluice.ledger.backfill_attempts import BackfillState
-from sluice_spark.backfill.moved_rows import TimesGiven, moved_rows
+from sluice_spark.backfill.held_rows import TimesGiven, moved_rows
 
 FORMS = {"first": "string", "second": "string", "words": "list<string>", "notes": "map<string, string>"}
 

@@ -6,7 +6,7 @@ from tests.fixtures.backfills import COLUMNS, DAY_5, row
 from tests.fixtures.workshop import Workshop
 
 from sluice.backfill.intervals import parse_interval
-from sluice_spark.backfill.table_rows import HeldRows
+from sluice_spark.backfill.held_rows import HeldRows
 
 INTERVAL = parse_interval(DAY_5, "2013-01-06")
 PLANNED = [row(1, day=5), row(2, day=6), {"id": 3, "word": "timeless", "at": None}]

@@ -46,7 +46,7 @@ from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.next_generation import open_next_generation
 from sluice.ledger.run_values import DesiredState
 from sluice.publication.crash_points import CrashPoint
-from sluice_spark.backfill.rejected_reading import RecordsAgain, RejectedReading
+from sluice_spark.backfill.replayed_records import RecordsAgain, RejectedReading
 
 pytestmark = pytest.mark.full
 

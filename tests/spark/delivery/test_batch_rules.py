@@ -21,7 +21,7 @@ from sluice.operations import OperationVerb
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.held_decisions import decide, plan_decision
 from sluice_spark.delivery.batch_audit import RuleBrokenError
-from sluice_spark.quality.expectation_results import import_great_expectations
+from sluice_spark.quality import import_great_expectations
 from sluice_spark.query.batch_conditions import judge_batch
 
 COLUMNS = {"id": "long", "price": "double", "carrier": "string", "at": "timestamptz"}

@@ -27,11 +27,11 @@ from sluice.publication.mark_moves import take_over
 from sluice.publication.marks import load_target_state
 from sluice.publication.staged_batch import StagedOutput
 from sluice.publication.staging_table import load_staging_table, staged_batches, staged_files
-from sluice_spark.delivery.fenced_merge import FencedMerge
+from sluice_spark.delivery.publisher import FencedMerge
 from sluice_spark.run.stop_request import StopRequest
 from sluice_spark.sinks.iceberg import IcebergTarget
 
-MERGE = "sluice_spark.delivery.fenced_merge"
+MERGE = "sluice_spark.delivery.publisher"
 
 
 @pytest.fixture

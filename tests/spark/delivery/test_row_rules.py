@@ -18,7 +18,7 @@ from sluice.errors import DeclarationError
 from sluice.ledger.batch_findings import RuleCount
 from sluice.ledger.batches import PublicationKey
 from sluice_spark.delivery.batch_audit import BatchAudit, RuleBrokenError
-from sluice_spark.quality.expectation_results import evaluate
+from sluice_spark.quality import evaluate
 from sluice_spark.query.row_rules import counts_of, found_by_rules, marks_of, rule_problem
 from sluice_spark.query.stream_outputs import unite
 from sluice_spark.sinks.iceberg import IcebergTarget

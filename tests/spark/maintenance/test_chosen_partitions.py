@@ -23,7 +23,7 @@ from sluice.maintenance.maintenance_steps import TableMaintainer
 from sluice.maintenance.pin_plan import PinPlan
 from sluice.tables.inspection import observe_table
 from sluice.tables.table_observation import TableObservation
-from sluice_spark.maintenance.maintenance_run import SparkProcedures
+from sluice_spark.maintenance import SparkProcedures
 
 HOUR = timedelta(hours=1)
 SMALL = 48 * 1024**2

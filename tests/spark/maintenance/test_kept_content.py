@@ -9,7 +9,7 @@ from tests.fixtures.upkeep import maintain
 from tests.fixtures.workshop import Workshop
 
 from sluice.ledger.maintenance_runs import MaintenanceStep, StepOutcome
-from sluice_spark.maintenance.maintenance_run import changed_content
+from sluice_spark.maintenance import changed_content
 
 
 @pytest.mark.full  # every run has the plan of the pins (`test_pin_plan.py`)

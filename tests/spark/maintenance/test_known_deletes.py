@@ -30,7 +30,7 @@ from sluice.maintenance.pin_plan import PinPlan
 from sluice.maintenance.step_decision import StepAction, StepDecision, StepReason
 from sluice.tables.inspection import observe_table
 from sluice.tables.table_observation import TableObservation
-from sluice_spark.maintenance.maintenance_run import SparkProcedures, is_conflict
+from sluice_spark.maintenance import SparkProcedures, is_conflict
 from sluice_spark.session.jvm import jvm_of
 
 NOW = datetime(2026, 11, 30, tzinfo=UTC)

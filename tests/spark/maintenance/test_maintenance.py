@@ -31,7 +31,7 @@ from sluice.ledger.maintenance_runs import (
     newest_maintenance,
 )
 from sluice.tables.inspection import observe_table
-from sluice_spark.maintenance.maintenance_run import changed_content
+from sluice_spark.maintenance import changed_content
 
 COMPACTION: Mapping[str, Any] = {"compaction": {"target_file_bytes": "64MiB", "min_input_files": 5}}
 NO_COMPACTION: Mapping[str, Any] = {"compaction": None}

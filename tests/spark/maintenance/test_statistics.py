@@ -22,7 +22,7 @@ from sluice.maintenance.statistics_plan import compute_statistics, decide_statis
 from sluice.maintenance.step_decision import StepAction, StepDecision
 from sluice.tables.inspection import observe_table
 from sluice.tables.table_observation import StatisticsKind, TableObservation
-from sluice_spark.maintenance.maintenance_run import SparkProcedures
+from sluice_spark.maintenance import SparkProcedures
 
 COLUMNS = {"a": "long", "word": "string", "empty": "string"}
 STATISTICS = MaintenanceStep.COMPUTE_STATISTICS

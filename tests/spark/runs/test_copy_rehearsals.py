@@ -36,10 +36,10 @@ from sluice.errors import CheckpointStorageError, UsageError, WithdrawnError
 from sluice.failure_reasons import FailureClass
 from sluice.ledger.generations import current_generation, find_generation
 from sluice.work.start_application import WorkQueue
-from sluice_airflow.dag_builders.copy_rehearsals import copy_rehearsals_dag
-from sluice_airflow.operators.work_operator import WorkOperator
-from sluice_spark.run.copy_rehearsal import CopyRehearsal
+from sluice_airflow.dag_builders.platform_dags import copy_rehearsals_dag
+from sluice_airflow.operators import WorkOperator
 from sluice_spark.run.job import failure_of_error
+from sluice_spark.run.state_replay import CopyRehearsal
 from sluice_spark.run.stop_request import StopRequest
 
 _KINDS = [

@@ -11,7 +11,7 @@ from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.run_values import DesiredState, RunState
 from sluice.ledger.runs import admit_run, newest_run
 from sluice.supervision.held_lease import HeldLease
-from sluice_spark.run.heartbeat import Heartbeat
+from sluice_spark.run.run_threads import Heartbeat
 from sluice_spark.run.stop_request import StopReason, StopRequest
 from sluice_spark.session.checkpoint_metadata import read_checkpoint
 

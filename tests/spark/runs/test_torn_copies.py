@@ -22,7 +22,7 @@ from sluice.ledger.generations import current_generation
 from sluice.positions.repair_stream import RepairPlan, plan_repair, repair_stream
 from sluice.publication.crash_points import CrashPoint
 from sluice.settings import FilesConnection, Settings
-from sluice_spark.run.copy_rehearsal import CopyRehearsal
+from sluice_spark.run.state_replay import CopyRehearsal
 from sluice_spark.run.stop_request import StopRequest
 
 _COLUMNS = {"id": "long", "n": "long"}

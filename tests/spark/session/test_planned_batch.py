@@ -7,8 +7,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from sluice_spark.session.checkpoint_metadata import find_log_text
-from sluice_spark.session.planned_batch import write_log_entry
+from sluice_spark.session.checkpoint_metadata import find_log_text, write_log_entry
 
 
 def test_a_planned_batch_is_replaced_by_another_file(spark: SparkSession, tmp_path: Path) -> None:

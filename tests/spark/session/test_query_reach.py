@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from tests.fixtures.workshop import Workshop
 
 from sluice.errors import DeclarationError
-from sluice_spark.query.query_reach import problem_of, reach_problem
+from sluice_spark.query.logical_plan import problem_of, reach_problem
 from sluice_spark.query.transformation import transform
 from sluice_spark.session.jvm import jvm_of
 

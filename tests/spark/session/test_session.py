@@ -22,10 +22,9 @@ from pyspark.sql import functions as fn
 from sluice.declarations.engine_declaration import ALLOWED_OPTIONS, EngineDeclaration, StateDeclaration
 from sluice.launching.launch_settings import launch_conf
 from sluice.settings import CatalogSettings, ObjectStoreSettings, Settings, project_root
-from sluice_spark.session.jvm import jvm_of
+from sluice_spark.session.jvm import FoundVersions, find_mismatch, jvm_of
 from sluice_spark.session.session import catalog_conf, deployment_conf, engine_conf
 from sluice_spark.session.state_settings import choose_shuffle_partitions
-from sluice_spark.session.versions import FoundVersions, find_mismatch
 
 FITTING = {
     "Iceberg": "iceberg-spark-runtime-4.1_2.13-1.12.0.jar",

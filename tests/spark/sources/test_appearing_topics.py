@@ -11,7 +11,7 @@ from tests.fixtures.recreated_topics import Topic
 from tests.fixtures.workshop import Workshop
 
 from sluice.errors import InputReplacedError
-from sluice_spark.run.increment_start import prepare_available_now
+from sluice_spark.run.run_checkpoint import prepare_available_now
 
 OLD, NEW = [f"old{number}" for number in range(5)], [f"new{number}" for number in range(8)]
 

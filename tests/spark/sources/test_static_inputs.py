@@ -27,7 +27,7 @@ from sluice.errors import SchemaError
 from sluice.publication.crash_points import CrashPoint
 from sluice.settings import FilesConnection, Settings
 from sluice_spark.query.static_copies import StaticCopies, with_copies
-from sluice_spark.query.static_inputs import Renewals, renewals_of
+from sluice_spark.query.stream_inputs import Renewals, renewals_of
 from sluice_spark.session.jvm import first_line
 from sluice_spark.sources import open_input
 
@@ -165,7 +165,7 @@ def test_an_input_that_may_be_reused_is_read_again_when_its_time_is_over(
 
 
 def test_without_static_inputs_nothing_is_renewed() -> None:
-    with Renewals(()).kept():
+    with Renewals({}).kept():
         pass
 
 

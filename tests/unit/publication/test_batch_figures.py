@@ -22,8 +22,8 @@ from sluice.ledger.hourly_figures import ColumnFigures
 from sluice.publication.publish_batches import Publication
 from sluice.publication.staged_batch import BatchSummary, StagedBatch, StagedOutput
 from sluice.publication.staging_table import load_staging_table
-from sluice_spark.delivery import kept_figures
-from sluice_spark.delivery.kept_figures import DeclaredMasks, Figures, KeptFigures
+from sluice_spark.delivery import batch_recording
+from sluice_spark.delivery.batch_recording import DeclaredMasks, Figures, KeptFigures
 
 Masks = frozenset[str] | None
 
@@ -160,7 +160,7 @@ def test_what_streams_before_it_mask_is_read_again_after_an_hour(tmp_path: Path)
             table_names=(),
         )
 
-    with patch.object(kept_figures, "load_declarations", declared):
+    with patch.object(batch_recording, "load_declarations", declared):
         assert reading.of("bronze.copies") == frozenset()
         seen.pop(0)
         now[0] = 3_599.0

@@ -12,7 +12,7 @@ from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.ledger.batches import PublicationKey
 from sluice.publication.staged_batch import PlannedBatch, StagedOutput
 from sluice_spark.delivery.batch_staging import BatchStaging
-from sluice_spark.query.rejected_records import RejectedRecords
+from sluice_spark.query.observed_rows import RejectedRecords
 
 
 class NoRecords:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-from sluice_spark.session.garbage import exclude_imports
+from sluice_spark.delivery.choose_delivery import exclude_imports
 
 
 def test_what_exists_is_excluded_once_and_what_comes_later_is_collected() -> None:

@@ -1,36 +1,46 @@
-"""What the task of the DAG `stream_reconciler` does when it runs."""
+"""What the tasks of the DAGs `stream_reconciler` and `ledger_upkeep` do when they run."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
-from datetime import timedelta
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 
+from airflow.configuration import conf
 from airflow.sdk import get_current_context
 from airflow.sdk.exceptions import AirflowFailException
 
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.loaded_declarations import Declarations
 from sluice.errors import SettingsError
+from sluice.launching.driver_records import remove_driver_logs, remove_task_logs
 from sluice.ledger.airflow_owner import begin_pass, counted_dags, end_pass, forget_dags, missing_for
-from sluice.ledger.connection import Ledger
+from sluice.ledger.connection import Ledger, database_time
+from sluice.ledger.events import Actor
 from sluice.ledger.held_batches import decided_batches
+from sluice.ledger.retention import apply_retention, retention_of
+from sluice.ledger.run_values import RunObservation
+from sluice.ledger.runs import newest_runs
 from sluice.ledger.stream_troubles import clear_trouble, record_report, record_trouble
+from sluice.leftovers.observe_leftovers import Leftovers
+from sluice.leftovers.remove_leftovers import clean
 from sluice.messages.plain_text import in_words
 from sluice.processes.deadline import wait_until
+from sluice.settings import Settings
 from sluice.supervision.alerts import Alert
 from sluice.supervision.reconciler import reconcile_all
+from sluice.tables.catalog import open_catalog
 from sluice_airflow.adapters.airflow_id import owning_airflow
-from sluice_airflow.adapters.decision_runs import trigger_decisions
-from sluice_airflow.adapters.observed_dags import knows_dag_run, observe_dag
+from sluice_airflow.adapters.execution_api import knows_dag_run, observe_dag, trigger_decisions
 from sluice_airflow.composition import load_deployment
+
+_log = logging.getLogger(__name__)
 
 RECONCILER = "stream_reconciler"
 """The DAG of this task."""
-
-_log = logging.getLogger(__name__)
 
 
 class StreamsUnhealthyError(AirflowFailException):
@@ -136,3 +146,43 @@ def require_reconciler(*, by: str) -> None:
         trouble = record_trouble(ledger, THE_RECONCILER, reason="no passes", explanation=sentence, by=by)
         is_new = record_report(ledger, trouble, by=by)
     raise StreamsUnhealthyError([Alert(stream=THE_RECONCILER, sentence=sentence, reason="no passes", is_new=is_new)])
+
+
+def tidy_ledger(*, dags: Collection[str]) -> None:
+    """Forget, archive and delete what the ledger keeps for long enough, and the old logs on this host.
+
+    Parameters
+    ----------
+    dags: whose tasks end within minutes, so that their old logs are deleted.
+    """
+    deployment = load_deployment()
+    settings, now = deployment.settings, datetime.now(UTC)
+    with deployment.open_owned_ledger() as ledger:
+        try:
+            done = apply_retention(ledger, retention_of(settings))
+            _log.info("%d batches deleted, %d runs archived", done.batches, done.runs)
+            _log.info("%d events, %d work items, %d other records deleted", done.events, done.work_items, done.records)
+        finally:  # the logs are cleaned whatever became of the ledger
+            _remove_logs(settings, newest_runs(ledger), now=now, dags=dags)
+
+
+def remove_leftovers() -> None:
+    """Remove what streams left behind and nothing needs any more, once its grace is over."""
+    deployment = load_deployment()
+    with deployment.open_owned_ledger() as ledger:
+        left = Leftovers(
+            catalog=open_catalog(deployment.settings),
+            ledger=ledger,
+            settings=deployment.settings,
+            now=database_time(ledger),
+        )
+        removed = clean(left, actor=Actor.component("airflow: ledger_upkeep"))
+    _log.info("%d leftovers removed: %s", len(removed), [one.place for one in removed])
+
+
+def _remove_logs(settings: Settings, newest: Sequence[RunObservation], *, now: datetime, dags: Collection[str]) -> None:
+    before = now - timedelta(days=settings.driver_logs_kept_days)
+    _log.info("%d log files of drivers deleted", remove_driver_logs(settings.logs, before=before, newest_runs=newest))
+    before = now - timedelta(days=settings.airflow_logs_kept_days)
+    logs = Path(conf.get("logging", "base_log_folder"))
+    _log.info("%d logs of tasks deleted", remove_task_logs(logs, before=before, dags=dags))

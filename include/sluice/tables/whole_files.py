@@ -1,0 +1,90 @@
+"""Reads small files with one request for their content, and keeps the manifests that were read.
+
+A reader of a Parquet or Avro file asks an object store for its size, its end and its blocks. For a file of some
+kilobytes each of those requests costs more than the file does, on this side and on the store's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from threading import Lock
+
+import pyarrow as pa
+from cachetools import LRUCache, cached
+from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile
+from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
+from pyiceberg.manifest import DataFile
+
+MOST_WHOLE_BYTES = 8 << 20
+"""A larger file is not read whole: of its rows and its bytes, one would be in memory beside the other."""
+
+MOST_KEPT_BYTES = 64 << 20
+"""Of the manifests of all tables, in a process; the one goes first that was not read for the longest time."""
+
+
+class WholeFiles(FileIO):
+    """Access to files, of which small ones are read whole.
+
+    Parameters
+    ----------
+    io: how all of them are reached. files: those that are read whole, unless they are larger than `MOST_WHOLE_BYTES`.
+    """
+
+    def __init__(self, io: FileIO, files: Iterable[DataFile]) -> None:
+        super().__init__(io.properties)
+        self._io = io
+        self._whole = {file.file_path for file in files if file.file_size_in_bytes <= MOST_WHOLE_BYTES}
+
+    def new_input(self, location: str) -> InputFile:
+        """A file to read."""
+        file = self._io.new_input(location)
+        return _WholeFile(file) if location in self._whole else file
+
+    def new_output(self, location: str) -> OutputFile:
+        """A file to write."""
+        return self._io.new_output(location)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        """Delete a file."""
+        self._io.delete(location)
+
+
+class KeptManifests(PyArrowFileIO):
+    """Access to the files of tables for a process that looks at a table and then changes it: it reads a manifest once.
+
+    A manifest never changes, nor does a list of them, and no other file gets its name. Iceberg's own clients keep them
+    likewise (`io.manifest.cache-enabled`).
+    Source: https://iceberg.apache.org/docs/latest/configuration/
+    """
+
+    def new_input(self, location: str) -> PyArrowFile:
+        """A file to read."""
+        file = super().new_input(location)
+        return _KeptFile(location, file._path, file._filesystem) if location.endswith(".avro") else file
+
+
+class _WholeFile(InputFile):
+    def __init__(self, file: InputFile) -> None:
+        super().__init__(file.location)
+        self._file = file
+
+    def __len__(self) -> int:
+        return len(self._file)
+
+    def exists(self) -> bool:
+        return self._file.exists()
+
+    def open(self, seekable: bool = True) -> InputStream:
+        with self._file.open(seekable=False) as stream:
+            return pa.BufferReader(stream.read())
+
+
+class _KeptFile(PyArrowFile):
+    def open(self, seekable: bool = True) -> InputStream:
+        return pa.BufferReader(_content_of(self))
+
+
+@cached(LRUCache(MOST_KEPT_BYTES, getsizeof=len), key=lambda file: file.location, lock=Lock())
+def _content_of(file: _KeptFile) -> bytes:
+    with PyArrowFile.open(file, seekable=False) as stream:
+        return stream.read()

@@ -1,1 +1,0 @@
-"""Maintenance of a table with Spark's procedures."""

@@ -1,1 +1,0 @@
-"""Quality checks of a table with Great Expectations."""

@@ -1,1 +1,0 @@
-"""The operators that Sluice adds to Airflow."""
