@@ -103,7 +103,7 @@ def _lines_of_all(reports: Sequence[TableReport], undeclared: Sequence[QualityOb
         if found.newest is not None and not found.newest.details:
             yield f"  {quality_sentence(found.newest)}"
         for rule in found.broken:
-            yield f"  {_mark_of(rule)} {rule.rule}: {rule.newest.found if rule.newest else ''}; owner {rule.owner}"
+            yield f"  {_mark_of(rule)} {rule.rule}: {rule.newest.found if rule.newest else ''}{rule.remark('')}"
     for check in undeclared:
         yield f"{check.table}, which is not declared: {check.verdict}, {check.checked_at:%Y-%m-%d %H:%M:%S} UTC"
         yield f"  {quality_sentence(check)}"
@@ -133,8 +133,7 @@ def _lines_of(found: TableReport) -> Iterator[str]:
     if not found.rules:
         yield "  no rules: neither `rules` nor `quality` is declared, so nothing is checked"
     for rule in found.rules:
-        owner = "" if rule.owner == found.owner else f"; owner {rule.owner}"
-        yield f"  {_mark_of(rule)} {rule.rule}{_history_of(rule)}{owner}"
+        yield f"  {_mark_of(rule)} {rule.rule}{_history_of(rule)}{rule.remark(found.owner)}"
 
 
 def _mark_of(rule: RuleHistory) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from itertools import pairwise
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, StringConstraints, model_validator
 
@@ -221,6 +221,9 @@ def named_columns(kind: str | None, kwargs: Mapping[str, Any]) -> Iterator[tuple
             yield (argument,), named
 
 
+Severity = Literal["critical", "warning", "info"]
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)
+
 MOST_RULES = 60
 """Of one output: which of them a row breaks is one number of 64 bits."""
 
@@ -248,7 +251,7 @@ class RuleDeclaration(Declared):
         "staged, `hold` stages the batch and lets it wait for a person; unset: `quarantine`, and `hold` of a condition "
         "on a batch, which rejects no rows",
     )
-    severity: Literal["critical", "warning", "info"] = Field("critical", description="how much it matters, for reports")
+    severity: Severity = Field("critical", description="how much it matters: reports begin with what is `critical`")
     owner: Owner | None = Field(None, description="who answers for it; unset: the owner of the stream or table")
     description: Description | None = Field(None, description="what it is for")
     output: Name | None = Field(

@@ -16,6 +16,7 @@ from sluice.quality.rule_results import (
     RuleHistory,
     TableReport,
     batch_histories,
+    broken_first,
     broken_rules,
     score_of,
 )
@@ -81,11 +82,11 @@ def quality_line(
 
 
 def _broken_in_batches(rules: Iterable[RuleHistory], owner: str) -> Iterator[str]:
-    """The rules that do not hold in their newest batch, with who answers where that is not the owner of the table."""
-    for rule in rules:
+    """The rules that do not hold in their newest batch, the most severe first, with who answers where that is not the
+    owner of the table."""
+    for rule in sorted(rules, key=broken_first):
         if rule.newest is not None and not rule.newest.success:
-            who = f"; owner {rule.owner}" if rule.owner != owner else ""
-            yield f"{rule.rule}: {rule.newest.found}{who}"
+            yield f"{rule.rule}: {rule.newest.found}{rule.remark(owner)}"
 
 
 def has_rules(line: TableLine) -> bool:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream, all_tables, masked_columns_of_table
-from sluice.declarations.rule_declaration import RuleDeclaration
+from sluice.declarations.rule_declaration import SEVERITIES, RuleDeclaration, Severity
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.ledger.batch_findings import RuleCount, RuleResult, rule_results_of_tables
 from sluice.ledger.connection import Ledger
@@ -89,7 +89,7 @@ class RuleHistory:
     """One rule, and what it found each time, newest first.
 
     rule: what must be true, in words. kind: its name in the declaration. place: what applies it.
-    owner: who answers for it.
+    owner: who answers for it. severity: how much it matters; an expectation is `critical`, as it has no other.
     columns: what it is about; none for a rule about the whole table.
     """
 
@@ -97,6 +97,7 @@ class RuleHistory:
     kind: str
     place: RulePlace
     owner: str
+    severity: Severity = "critical"
     columns: tuple[str, ...] = ()
     results: tuple[RuleFinding, ...] = ()
 
@@ -109,6 +110,12 @@ class RuleHistory:
     def newest(self) -> RuleFinding | None:
         """Its newest result; none before the first."""
         return self.results[0] if self.results else None
+
+    def remark(self, owner: str) -> str:
+        """What is said behind its result: a severity that is not the usual one, and who answers for it where that is
+        not the `owner` of the table."""
+        severity = f"; {self.severity}" if self.severity != "critical" else ""
+        return severity + (f"; owner {self.owner}" if self.owner != owner else "")
 
     @property
     def broken(self) -> int:
@@ -131,7 +138,7 @@ class TableReport:
     """The quality of a table.
 
     checks, batches: the newest first; of the batches what the rules found in them.
-    rules: those that are broken first, then in the order of the declaration.
+    rules: those that are broken first, the most severe of them before the others, then in the order of the declaration.
     """
 
     table: str
@@ -211,7 +218,7 @@ def report_of(
     rules, batches: by which its batches are judged, and what they found.
     """
     found = (*batch_histories(rules, batches, masked), *_of_checks(declared, checks, masked))
-    ordered = sorted(found, key=_comes_later)
+    ordered = sorted(found, key=broken_first)
     return TableReport(
         table=declared.table,
         owner=declared.owner,
@@ -238,8 +245,10 @@ def score_of(check: QualityObservation) -> float | None:
     return (check.expectations - len(check.failed_expectations)) / check.expectations
 
 
-def _comes_later(rule: RuleHistory) -> bool:
-    return rule.newest is None or rule.newest.success is True
+def broken_first(rule: RuleHistory) -> tuple[bool, int]:
+    """The key of an order: rules that are broken first, the most severe of them before the others."""
+    comes_later = rule.newest is None or rule.newest.success is True
+    return comes_later, 0 if comes_later else SEVERITIES.index(rule.severity)
 
 
 def batch_histories(
@@ -256,6 +265,7 @@ def batch_histories(
             kind=f"{declared.name}: {declared.on_failure}",
             place=RulePlace.BATCH,
             owner=rule.owner,
+            severity=declared.severity,
             columns=columns,
             results=tuple(
                 _of_batch(batch, found, is_shown=is_shown)

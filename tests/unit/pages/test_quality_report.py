@@ -157,6 +157,32 @@ def test_a_row_rule_is_shown_with_what_each_batch_found() -> None:
     assert [chart.figure for chart in charts_of_report(report)][-3:] == ["0 %", "2", "40"]
 
 
+def test_of_broken_rules_the_most_severe_comes_first_and_another_severity_is_named() -> None:
+    severities = {"hint": "info", "odd": "warning", "wrong": "critical", "fine": "info"}
+    rules = [
+        JudgedRule(
+            declared=RuleDeclaration.model_validate({"name": name, "expression": f"{name} > 0", "severity": severity}),
+            owner="web",
+        )
+        for name, severity in severities.items()
+    ]
+    found = {
+        name: RuleCount(counted=40, failed=2 * (name != "fine"), on_failure="quarantine", is_broken=name != "fine")
+        for name in severities
+    }
+    batch = RuleResult(
+        stream="clicks", generation=1, batch=9, output="main", table="silver.clicks", rows=40, rules=found
+    )
+    report = report_of(DECLARED, (), (), rules=rules, batches=[batch])
+
+    assert [rule.rule for rule in report.rules][:4] == ["wrong > 0", "odd > 0", "hint > 0", "fine > 0"]
+    assert [rule.remark("web") for rule in report.rules][:4] == ["", "; warning", "; info", "; info"]
+    broken = quality_line(LINE, (), (), rules=rules, batches=[batch]).broken
+    assert [words.partition(" > ")[0] for words in broken] == ["wrong", "odd", "hint"]
+    assert broken[1].endswith("; warning")
+    assert '<div class="dim">warning</div>' in report_page(report)
+
+
 def test_a_rule_about_a_batch_is_shown_with_what_was_observed_unless_its_column_is_masked() -> None:
     mean = {"type": "expect_column_mean_to_be_between", "kwargs": {"column": "strongest", "max_value": 4}}
     rules = [JudgedRule(declared=RuleDeclaration.model_validate({"name": "weak", **mean}), owner="web")]
