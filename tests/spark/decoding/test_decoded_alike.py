@@ -1,4 +1,8 @@
-"""Whatever is sent, a continuous stream, an incremental one and a preview make the same of it, in every format."""
+"""Whatever is sent, a continuous stream, an incremental one and a preview make the same of it, in every format.
+
+Every test run decodes a topic in a stream and in its preview (`test_tombstones.py`), lines of csv
+(`test_malformed_lines.py`), and every format without Spark (`unit/record_values`).
+"""
 
 from __future__ import annotations
 
@@ -126,7 +130,7 @@ def found_in_topic(workshop: Workshop, topic: str, value: Mapping[str, Any], nam
     )
 
 
-@pytest.mark.full  # every run: csv, and the decoder of each format without Spark (`unit/record_values`)
+@pytest.mark.full  # every run: the decoder of each format without Spark (`unit/record_values`)
 def test_json_of_the_table_and_at_random(workshop: Workshop) -> None:
     exact = [*EXACT, *((kind, encode(one)) for kind, encode, one in _encoded())]
     other = drawn(st.tuples(ANY_KIND, ANY_SENT), 200)
@@ -186,6 +190,7 @@ def test_bytes_at_random(workshop: Workshop, form: str) -> None:
     assert not [rows[offset] for offset in found.refused if offset < len(valid)]
 
 
+@pytest.mark.full  # every run: lines of csv (`test_malformed_lines.py`), and `test_csv_values.py` without Spark
 def test_csv_of_the_table_and_at_random(workshop: Workshop, tmp_path: Path) -> None:
     kinds = [kind for kind in csv_table.KINDS if _is_field(kind)]
     exact = [(kind, text) for kind, text, _ in csv_table.EXACT if _is_field(kind)]

@@ -131,7 +131,7 @@ def test_a_marker_of_a_value_that_the_sender_does_not_have_is_no_text(workshop: 
     assert sum(seen.refused.values()) == 1
 
 
-@pytest.mark.full  # every run: csv of a table and at random (`test_decoded_alike.py`)
+@pytest.mark.full  # every run: a topic and its preview (`test_tombstones.py`)
 def test_a_continuous_stream_an_incremental_one_and_a_preview_decode_alike(workshop: Workshop) -> None:
     topic = sent(workshop, [value for value, _ in VALUES])
     incremental, continuous = declared(workshop, topic), declared(workshop, topic, how=CONTINUOUS)
@@ -175,13 +175,16 @@ def test_more_rejected_records_than_the_driver_keeps_are_all_in_the_quarantine(w
 @pytest.mark.parametrize(
     "sql",
     [
-        pytest.param("SELECT id, word, record.offset FROM orders WHERE 1 = 0", marks=pytest.mark.full),  # as the next
+        "SELECT id, word, record.offset FROM orders WHERE 1 = 0",
         pytest.param(
             "SELECT o.id, o.word, o.record.offset "
             "FROM orders o JOIN (SELECT 1 AS id WHERE rand() > 2) e ON o.id = e.id",
             marks=pytest.mark.full,
         ),
-        "SELECT id, word, max(record.offset) AS offset FROM orders GROUP BY id, word, window(ordered_at, '1 hour')",
+        pytest.param(
+            "SELECT id, word, max(record.offset) AS offset FROM orders GROUP BY id, word, window(ordered_at, '1 hour')",
+            marks=pytest.mark.full,
+        ),
     ],
 )
 def test_rejected_records_are_kept_whatever_becomes_of_the_others(workshop: Workshop, sql: str) -> None:
@@ -225,6 +228,7 @@ def test_a_start_time_works_on_a_partition_without_later_records(workshop: Works
     assert [row["id"] for row in workshop.rows(stream)] == [2]
 
 
+@pytest.mark.full  # every run: `test_decoding_apart.py`, without Spark
 def test_values_that_end_or_stall_the_decoder_stop_no_stream(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

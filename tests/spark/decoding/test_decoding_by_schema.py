@@ -1,4 +1,8 @@
-"""Avro, Protobuf and framed JSON of a real broker, by files and by a real registry: columns, or the quarantine."""
+"""Avro, Protobuf and framed JSON of a real broker, by files and by a real registry: columns, or the quarantine.
+
+Every test run decodes JSON of a topic (`test_decoding.py`), the other formats without Spark (`unit/record_values`),
+and asks a real registry (`test_schema_registry.py`).
+"""
 
 from __future__ import annotations
 
@@ -84,6 +88,7 @@ def refused(workshop: Workshop, stream: str) -> dict[int, tuple[str, str | None]
     return {json.loads(row["position"])["offset"]: (row["reason"], row["payload"]) for row in rows}
 
 
+@pytest.mark.full  # every run: a registry without Spark (`test_schema_registry.py`)
 def test_avro_of_a_registry_goes_on_with_a_newer_schema(registered: Workshop, registry: Registry) -> None:
     subject = f"s{uuid4().hex}"
     old = registry.register(subject, OLD)
@@ -118,7 +123,7 @@ def test_avro_of_a_registry_goes_on_with_a_newer_schema(registered: Workshop, re
     assert found[6][0].startswith(f"schema {new}: the value is not valid Avro of its schema: ")
 
 
-@pytest.mark.full  # every run: Avro, and the same decoder without Spark (`test_protobuf_values.py`)
+@pytest.mark.full  # every run: the decoder without Spark (`test_protobuf_values.py`)
 def test_protobuf_by_a_file_and_by_a_registry(registered: Workshop, registry: Registry) -> None:
     (registered.folder / "order.proto").write_text(PROTO)
     one, broken = protobuf(PROTO, {"id": 1, "word": "one"}), b"\x0a\x01x"
@@ -141,7 +146,7 @@ def test_protobuf_by_a_file_and_by_a_registry(registered: Workshop, registry: Re
     assert list(refused(registered, by_registry)) == [1]
 
 
-@pytest.mark.full  # every run: Avro behind the same bytes
+@pytest.mark.full  # every run: JSON without such bytes (`test_decoding.py`)
 def test_framed_json(registered: Workshop) -> None:
     columns = [{"name": "id", "type": "long", "required": True}, {"name": "word", "type": "string"}]
     topic = sent(registered, [framed(1, b'{"id": 1}'), b'{"id": 2}', framed(1, b"{")])
@@ -154,6 +159,7 @@ def test_framed_json(registered: Workshop) -> None:
     }
 
 
+@pytest.mark.full  # every run: one that is away, without Spark (`test_schema_registry.py`)
 def test_a_registry_that_is_away_fails_the_run_and_refuses_nothing(
     registered: Workshop, capfd: pytest.CaptureFixture[str]
 ) -> None:

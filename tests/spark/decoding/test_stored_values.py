@@ -31,6 +31,7 @@ def test_a_row_of_a_table_with_a_column_file_is_no_file(workshop: Workshop) -> N
     assert batch.rejected_files == ()
 
 
+@pytest.mark.full  # every run: a position in `test_table_values.py`
 def test_the_position_of_a_stored_record_is_its_place_in_the_topic_and_no_other_column(workshop: Workshop) -> None:
     name = f"s{workshop.namespace}"
     place = {"topic": "orders", "partition": 0, "offset": 7, "timestamp": datetime(2026, 1, 31, tzinfo=UTC)}

@@ -90,7 +90,7 @@ def test_a_column_of_bytes_is_decoded_and_what_cannot_be_is_rejected_as_a_record
     assert batch.undeclared_fields == {"orders": {"more": 1}}
 
 
-@pytest.mark.full  # every run: files in the three ways (`test_decoded_alike.py`)
+@pytest.mark.full  # every run: a topic and its preview (`test_tombstones.py`)
 def test_a_continuous_stream_and_a_preview_decide_the_same_and_text_is_decoded_too(workshop: Workshop) -> None:
     table = with_raw(workshop, [value for value, _ in VALUES if value != b"\xff\xfe"])
     stream = declared(workshop, table, column="note", parts=dict(CONTINUOUS))

@@ -1,7 +1,7 @@
 """Copies of a checkpoint that are made while its query runs: each is a state in which a crash may leave it.
 
-Every test run has such a copy that is of no use (`test_torn_copies.py`), and a copy several batches behind
-(`test_state_replay.py`).
+Every test run has what such a copy is of no use for without Spark (`test_lost_batch_inputs.py`), and a copy several
+batches behind (`test_state_replay.py`).
 """
 
 from __future__ import annotations

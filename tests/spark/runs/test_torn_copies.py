@@ -1,4 +1,8 @@
-"""Copies that were made while a query ran, and inputs that are gone once the next batch has begun."""
+"""Copies that were made while a query ran, and inputs that are gone once the next batch has begun.
+
+Every test run has which inputs of a batch are gone without Spark (`test_lost_batch_inputs.py`), and a copy that is
+put back and run again (`test_copy_rehearsals.py`).
+"""
 
 from __future__ import annotations
 
@@ -71,7 +75,8 @@ def summing_files(workshop: Workshop, folder: Path, *, afterwards: str) -> tuple
     return workshop, stream
 
 
-@pytest.mark.parametrize("afterwards", ["delete", pytest.param("keep", marks=pytest.mark.full)])
+@pytest.mark.full  # every run: `test_lost_batch_inputs.py`, without Spark
+@pytest.mark.parametrize("afterwards", ["delete", "keep"])
 def test_a_batch_is_not_run_again_on_a_copy_without_the_files_that_it_has_read(
     workshop: Workshop, tmp_path: Path, afterwards: str
 ) -> None:
@@ -108,7 +113,7 @@ def test_a_batch_is_not_run_again_on_a_copy_without_the_files_that_it_has_read(
         assert workshop.rows("main") == [{"id": 1, "n": 3}]
 
 
-@pytest.mark.full  # every run: its copy is not used either
+@pytest.mark.full  # as above
 def test_a_stream_whose_files_go_is_not_rehearsed(workshop: Workshop, tmp_path: Path) -> None:
     workshop, stream = summing_files(workshop, tmp_path, afterwards="delete")
     workshop.run(stream, is_recorded=True)
@@ -140,7 +145,7 @@ class _Slow(LocalCheckpointFiles):
         return super().list_files(folder)
 
 
-@pytest.mark.full  # every run: the files of one
+@pytest.mark.full  # as above
 def test_a_batch_is_not_run_again_on_a_copy_without_the_table_that_it_has_read(
     workshop: Workshop, jdbc_settings: Settings, numbers_table: str
 ) -> None:

@@ -1,4 +1,8 @@
-"""Topics that appear while a run reads all whose names match: they have an id from then on, like the others."""
+"""Topics that appear while a run reads all whose names match: they have an id from then on, like the others.
+
+Every test run compares the ids of topics at a start (`test_replaced_inputs.py`), and notices one that is recreated
+while it runs (`test_inputs_replaced_meanwhile.py`).
+"""
 
 from __future__ import annotations
 
@@ -49,6 +53,7 @@ def run_while(topic: Topic, appear: Callable[[], None]) -> None:
         topic.run()
 
 
+@pytest.mark.full  # every run: a topic that is read from the start (`test_replaced_inputs.py`)
 def test_a_topic_that_appeared_during_a_run_and_was_recreated_is_refused(workshop: Workshop) -> None:
     first, second = two_topics(workshop)
 
@@ -65,7 +70,7 @@ def test_a_topic_that_appeared_during_a_run_and_was_recreated_is_refused(worksho
     assert first.values() == ["first", *OLD]
 
 
-@pytest.mark.full  # every run: one that appears, and topics that are followed (`test_replaced_inputs.py`)
+@pytest.mark.full  # as above
 def test_a_topic_that_was_away_at_a_start_is_read_once_when_it_is_back(workshop: Workshop) -> None:
     first, second = two_topics(workshop, on_data_loss="count")
     second.create()

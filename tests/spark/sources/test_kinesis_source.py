@@ -1,4 +1,8 @@
-"""A stream of a real Kinesis-compatible server is read to the record: limits, restarts, reshards, replays."""
+"""A stream of a real Kinesis-compatible server is read to the record: limits, restarts, reshards, replays.
+
+Every test run reads Kinesis in the matrix (`test_matrix.py`), and its shards without Spark
+(`test_kinesis_shards.py`).
+"""
 
 from __future__ import annotations
 
@@ -61,6 +65,7 @@ def test_records_arrive_once_across_limits_restarts_a_reshard_and_a_replay(reade
     assert len({row["shard"] for row in reader.rows(limited)}) == 3
 
 
+@pytest.mark.full  # every run: a password of a database (`test_sources.py`)
 def test_the_secret_is_in_no_plan(reader: Workshop, kinesis: Kinesis, capfd: pytest.CaptureFixture[str]) -> None:
     from sluice_spark.query.stream_plan import plan_stream
 

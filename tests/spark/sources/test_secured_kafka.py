@@ -1,7 +1,7 @@
 """A cluster with TLS and a password is read through its connection, and the password is shown nowhere.
 
-It starts a broker of its own: every test run looks for the password of a database (`test_sources.py`) and for the
-secret of Kinesis (`test_kinesis_source.py`) in what Spark shows.
+It starts a broker of its own: every test run looks for the password of a database (`test_sources.py`) in what
+Spark shows.
 """
 
 from __future__ import annotations

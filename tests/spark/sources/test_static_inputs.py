@@ -333,6 +333,7 @@ def test_a_database_that_fails_within_a_batch_ends_the_run_with_its_own_error(co
     assert "reached maximum value of sequence" in first_line(failed.value)
 
 
+@pytest.mark.full  # every run: each type of a database (`test_database_values.py`)
 def test_a_number_that_spark_would_round_is_refused_by_its_column(jdbc_settings: Settings, workshop: Workshop) -> None:
     name = f"amounts_{uuid4().hex[:8]}"
     run_sql(jdbc_settings, f"CREATE TABLE {name} (id bigint, amount numeric)")

@@ -81,6 +81,7 @@ def test_a_first_batch_that_crashed_is_read_again_whatever_was_expired_meanwhile
     assert stream.got() == stream.right()
 
 
+@pytest.mark.full  # every run: the plan of a reset (`test_resets.py`)
 def test_the_plan_of_the_first_start_says_how_much_is_read(workshop: Workshop) -> None:
     source = PastTable.declare(workshop, "source", appends=2)
     source.expire()

@@ -237,6 +237,7 @@ def test_a_file_that_was_refused_is_written_again_in_its_place(workshop: Worksho
     assert folder.rows() == [{"id": 1.0, "amount": 2.5}, {"id": 2.0, "amount": 3.5}]
 
 
+@pytest.mark.full  # every run: headers that differ (`test_files_source.py`)
 def test_the_first_lines_of_csv_are_seen_and_a_line_of_data_is_not_kept_as_one(
     workshop: Workshop, tmp_path: Path
 ) -> None:

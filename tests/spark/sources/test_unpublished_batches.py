@@ -1,4 +1,8 @@
-"""A stream is taken past a gap while batches of it are staged and not visible: none is left behind in silence."""
+"""A stream is taken past a gap while batches of it are staged and not visible: none is left behind in silence.
+
+Every test run continues a stream past a gap (`test_input_gaps.py`), and has a batch that was planned and is not
+visible without Spark (`test_gap_commands.py`).
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ def hold_two(workshop: Workshop) -> str:
     return stream
 
 
-@pytest.mark.full  # every run: those that tables lost
+@pytest.mark.full
 def test_batches_that_wait_for_a_person_are_decided_about_before(workshop: Workshop) -> None:
     stream = hold_two(workshop)
     with pytest.raises(UsageError, match=r"has 2 batches with 2 rows that are not visible") as refused:
@@ -95,6 +99,7 @@ def test_batches_that_a_driver_left_are_published_by_the_start_that_is_named(wor
     assert [row["id"] for row in workshop.rows("first")] == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.full  # every run: a batch that was planned and is not visible (`test_gap_commands.py`)
 def test_batches_that_tables_lost_that_were_set_back_are_not_left_behind(workshop: Workshop) -> None:
     subject = Subject(workshop=workshop, kind=Kind.I)
     subject.declare()

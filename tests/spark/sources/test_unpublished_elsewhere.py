@@ -1,6 +1,6 @@
 """Continuations beside what waits in a former output, what was given up before, and marks that are gone.
 
-Every test run has batches that tables lost (`test_unpublished_batches.py`), and a batch that was planned and is not
+Every test run continues a stream past a gap (`test_input_gaps.py`), and has a batch that was planned and is not
 visible without Spark (`test_gap_commands.py`).
 """
 

@@ -1,6 +1,6 @@
 """Continuations of a stream whose driver died in a batch that only some of its outputs show: each has a way out.
 
-Every test run has batches that tables lost (`test_unpublished_batches.py`), and a batch that was planned and is not
+Every test run continues a stream past a gap (`test_input_gaps.py`), and has a batch that was planned and is not
 visible without Spark (`test_gap_commands.py`).
 """
 

@@ -128,7 +128,7 @@ def test_windows_are_the_same_in_every_mode_but_for_late_rows(seed: int, worksho
     assert counted(workshop, "by_increments") == whole
 
 
-@pytest.mark.full  # every run has random streams, random backfills, and modes that decode alike
+@pytest.mark.full  # every run has random streams, random backfills, and a preview that decodes alike
 def test_each_row_is_kept_once_in_every_mode_but_for_late_rows(workshop: Workshop) -> None:
     chance = random.Random(2)  # noqa: S311  # no secret
     parts = random_parts(chance)

@@ -1,4 +1,8 @@
-"""How streams keep their state: as declared at the first start, and as the checkpoint has it ever after."""
+"""How streams keep their state: as declared at the first start, and as the checkpoint has it ever after.
+
+Every test run has the rules (`test_state_settings.py`, `test_compatibility.py`), and streams that keep their state
+over restarts (`test_watermarks.py`).
+"""
 
 from __future__ import annotations
 
@@ -54,6 +58,7 @@ def parts(checkpoint: Path) -> list[str]:
     return sorted(folder.name for folder in (checkpoint / "state" / "0").iterdir() if folder.name.isdigit())
 
 
+@pytest.mark.full  # every run has the rule (`test_state_settings.py`)
 def test_the_parts_of_the_first_start_stay_and_another_number_is_refused(
     workshop: Workshop, caplog: pytest.LogCaptureFixture
 ) -> None:
