@@ -127,7 +127,7 @@ def test_a_batch_that_an_earlier_driver_staged_counts_once(workshop: Workshop, s
     assert recorded_figures(workshop, stream_name)["price"].rows == 14
 
 
-@pytest.mark.full  # every run has the shadow of a refresh, without figures too
+@pytest.mark.full  # it costs figures of a page, and no row
 def test_a_merge_has_no_figures(workshop: Workshop, stream_name: str) -> None:
     declare(workshop, stream_name, mode="merge", keys=["id"])
     workshop.append("source", ROWS)
@@ -138,6 +138,7 @@ def test_a_merge_has_no_figures(workshop: Workshop, stream_name: str) -> None:
     assert recorded_figures(workshop, stream_name) == {}
 
 
+@pytest.mark.full  # every run: none of a masked column, above
 def test_the_shadow_of_a_refresh_keeps_no_figures(workshop: Workshop, stream_name: str) -> None:
     """It writes a table that no stream declares, of which nothing says what is masked."""
     declare(workshop, stream_name)

@@ -59,12 +59,24 @@ def test_what_is_passed_on_is_not_looked_at_again(workshop: Workshop, tmp_path: 
         pytest.param(
             'return r.select("id", "h").union(r.selectExpr("id", "CAST(unhex(h) AS STRING)"))', marks=pytest.mark.full
         ),
-        'return r.selectExpr("id", "CAST(unhex(h) AS STRING) h").to(r.select("id", "h").schema)',
-        'return r.select("id", F.expr("CAST(unhex(h) AS STRING)").alias("h", metadata=r.schema["h"].metadata))',
-        'return (r.selectExpr("id", "named_struct(\'h\', CAST(unhex(h) AS STRING)) s")'
-        '.to(r.select("id", F.struct("h").alias("s")).schema).select("id", "s.h"))',
-        'return r.selectExpr("id", "named_struct(\'h\', CAST(unhex(h) AS STRING)) _sluice_value")'
-        '.select("id", F.col("_sluice_value.h").alias("h", metadata=r.schema["h"].metadata))',
+        pytest.param(
+            'return r.selectExpr("id", "CAST(unhex(h) AS STRING) h").to(r.select("id", "h").schema)',
+            marks=pytest.mark.full,
+        ),
+        pytest.param(
+            'return r.select("id", F.expr("CAST(unhex(h) AS STRING)").alias("h", metadata=r.schema["h"].metadata))',
+            marks=pytest.mark.full,
+        ),
+        pytest.param(
+            'return (r.selectExpr("id", "named_struct(\'h\', CAST(unhex(h) AS STRING)) s")'
+            '.to(r.select("id", F.struct("h").alias("s")).schema).select("id", "s.h"))',
+            marks=pytest.mark.full,
+        ),
+        pytest.param(
+            'return r.selectExpr("id", "named_struct(\'h\', CAST(unhex(h) AS STRING)) _sluice_value")'
+            '.select("id", F.col("_sluice_value.h").alias("h", metadata=r.schema["h"].metadata))',
+            marks=pytest.mark.full,
+        ),
         pytest.param(
             'return r.select("id", F.expr("explode(array(h, CAST(unhex(h) AS STRING)))").alias("h"))',
             marks=pytest.mark.full,

@@ -1,6 +1,6 @@
 """Rows are merged by keys of every kind: a null is a value, and Iceberg may order a type otherwise than Spark.
 
-Every run merges by numbers (`test_merges.py`), and by text and nulls in random streams (`test_differential.py`).
+Every run merges by numbers (`test_change_feeds.py`), and by text and nulls in random streams (`test_differential.py`).
 """
 
 from __future__ import annotations

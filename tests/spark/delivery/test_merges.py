@@ -54,6 +54,7 @@ def merging(workshop: Workshop, stream_name: str) -> Workshop:
     return workshop
 
 
+@pytest.mark.full  # every run: a change feed is merged (`test_change_feeds.py`)
 def test_a_merge_keeps_the_newest_row_of_each_key(merging: Workshop, stream_name: str) -> None:
     merging.append("source", [{"order": 1, "at": 1, "word": "a"}, {"order": 2, "at": 1, "word": "b"}])
     merging.run(stream_name)

@@ -72,6 +72,7 @@ def test_rows_that_break_rules_are_rejected_once_with_all_their_rules(workshop: 
     }
 
 
+@pytest.mark.full  # every run: a warning about a batch (`test_batch_rules.py`)
 def test_a_warning_counts_and_rejects_nothing(workshop: Workshop) -> None:
     mostly = {**CARRIER, "kwargs": {**CARRIER["kwargs"], "mostly": 0.6}, "on_failure": "warn"}
     stream = declare(workshop, of_table=[{**PRICE, "on_failure": "warn"}, mostly])
@@ -85,6 +86,7 @@ def test_a_warning_counts_and_rejects_nothing(workshop: Workshop) -> None:
     assert result.rules["known_carrier"] == RuleCount(counted=3, failed=1, on_failure="warn", is_broken=False)
 
 
+@pytest.mark.full  # every run: one of a batch (`test_batch_rules.py`)
 def test_a_rule_that_fails_the_run_lets_nothing_be_staged(workshop: Workshop) -> None:
     stream = declare(workshop, of_table=[{**PRICE, "on_failure": "fail"}])
 

@@ -264,14 +264,14 @@ def test_a_batch_waits_again_when_its_quarantine_is_gone(workshop: Workshop) -> 
     assert ids(workshop) == []
 
 
+@pytest.mark.full  # every run: rejected rows (`test_rejection_holds.py`)
 @pytest.mark.parametrize(
     ("parts", "problem"),
     [
         ({"output": {"mode": "merge", "keys": ["id"]}}, "main is merged"),
-        pytest.param(
+        (
             {"rules": [{"name": "many", "type": "expect_table_row_count_to_equal", "kwargs": {"value": 9}}]},
             "many is no rule about single rows",
-            marks=pytest.mark.full,
         ),
     ],
     ids=["merged", "of the batch"],

@@ -155,6 +155,7 @@ def test_equal_values_are_found_whatever_their_type(spark: SparkSession, kind: s
     assert (judged["once"].counted, judged["once"].failed) == (sum(one is not None for one in batch), repeated)
 
 
+@pytest.mark.full  # every run: rows of a batch that was rejected (`test_repeated_values.py`)
 def test_a_batch_that_is_cleared_while_it_is_read_is_looked_for_again(workshop: Workshop) -> None:
     """Publications have a thread of their own: the rows are in the table then."""
     stream = declare(workshop, ID)

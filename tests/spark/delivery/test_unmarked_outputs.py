@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 from tests.fixtures.continuations import go_on, plan_of
-from tests.fixtures.drill import first_of
 from tests.fixtures.streams_of_tables import writing
 from tests.fixtures.workshop import Workshop
 from tests.spark.runs.test_restored_checkpoints import set_back
@@ -273,7 +272,8 @@ def test_a_plan_that_cannot_be_read_is_repaired_beside_files(workshop: Workshop,
     assert ids(files, "first") == found(tmp_path / "lake") == [1, 2, 3]
 
 
-@pytest.mark.parametrize("kind", first_of("files", "delta"))
+@pytest.mark.full  # every run: the table of a direct stream, above
+@pytest.mark.parametrize("kind", ["files", "delta"])
 def test_an_output_shows_by_itself_that_ledger_and_checkpoint_are_older(
     workshop: Workshop, tmp_path: Path, kind: str
 ) -> None:

@@ -24,10 +24,10 @@ def examples() -> Iterator[Any]:
     exec(compile(code, str(GUIDE), "exec"), defined)  # noqa: S102  # our own guide
     for name, value in defined.items():
         if name.startswith("test_"):
-            # Every run lets drivers die in many other tests.
-            yield pytest.param(value, id=name, marks=[pytest.mark.full] if "driver_dies" in name else [])
+            yield pytest.param(value, id=name)
 
 
+@pytest.mark.full  # every run: the tests of another guide's project (`test_guides.py`)
 @pytest.mark.parametrize("example", list(examples()))
 def test_the_example_of_the_guide_works(
     example: Callable[[Callable[[str], StreamBench]], None], stream_bench: Callable[[str], StreamBench]
@@ -35,7 +35,7 @@ def test_the_example_of_the_guide_works(
     example(stream_bench)
 
 
-@pytest.mark.full  # every run: the example of the guide, and the README's stream
+@pytest.mark.full  # every run: a project's tests (`test_guides.py`), and the README's stream
 def test_records_static_tables_and_refused_rows(stream_bench: Callable[[str], StreamBench]) -> None:
     bench = stream_bench("silver_flights")
     bench.fill("reference.airlines", [{"carrier": "AA", "name": "American"}])
