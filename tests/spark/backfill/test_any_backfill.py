@@ -368,7 +368,7 @@ def test_backfills_in_any_order_give_what_the_stream_gives(seed: int, workshop: 
     assert not [gap for gap in gaps if gap.interval.start.day not in beside]
 
 
-@pytest.mark.full  # every run moves a row in `test_arrived_rows.py`
+@pytest.mark.full  # every run counts rows that move (`test_corrected_content.py`)
 @pytest.mark.parametrize("seed", seeded(100, [1]))
 def test_rows_that_a_correction_moves_are_lost_or_doubled_in_no_order(seed: int, workshop: Workshop) -> None:
     """A day that loses rows to another one, or gets rows of it, fails alone. All of them come right together."""

@@ -1,4 +1,7 @@
-"""A row that a correction moves into an interval is not there twice, as long as its former interval holds it, too."""
+"""A row that a correction moves into an interval is not there twice, as long as its former interval holds it, too.
+
+Every test run counts rows that move, and refuses a backfill whose row gets a time (`test_corrected_content.py`).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,6 @@ from tests.fixtures.backfills import (
     row,
     rows_of_days,
 )
-from tests.fixtures.drill import first_of
 from tests.fixtures.workshop import Workshop
 from tests.spark.backfill.test_right_rows import DAY_6, DAY_7
 
@@ -34,10 +36,10 @@ def correct(workshop: Workshop, stream: str) -> None:
     (workshop.folder / f"{stream}.sql").write_text(query)
 
 
-WAYS = first_of({"reads": {"records": "at"}, "margin": "1 day"}, {})
+WAYS: list[dict[str, Any]] = [{"reads": {"records": "at"}, "margin": "1 day"}, {}]
 
 
-@pytest.mark.full  # every run: the row of the 5th, below
+@pytest.mark.full  # as below
 @pytest.mark.parametrize("reads", WAYS, ids=["reads", "whole"])
 def test_of_rows_that_are_equal_but_for_their_times_only_one_that_is_given_no_more_has_moved(
     workshop: Workshop, reads: dict[str, Any]
@@ -55,6 +57,7 @@ def test_of_rows_that_are_equal_but_for_their_times_only_one_that_is_given_no_mo
         backfill(workshop, stream, start=DAY_6, end=DAY_7)
 
 
+@pytest.mark.full  # every run counts such rows, and refuses one that gets a time (`test_corrected_content.py`)
 @pytest.mark.parametrize("reads", WAYS, ids=["reads", "whole"])
 def test_a_row_that_moves_into_an_interval_is_never_there_twice(workshop: Workshop, reads: dict[str, Any]) -> None:
     stream = declare_single_rows(workshop, rows_of_days(), **reads)

@@ -1,4 +1,7 @@
-"""A backfill of rows with text that is not UTF-8 gives what the stream gives of them."""
+"""A backfill of rows with text that is not UTF-8 gives what the stream gives of them.
+
+Every test run rejects such rows in a stream, and stops it where it has no quarantine (`test_invalid_text.py`).
+"""
 
 from __future__ import annotations
 
@@ -54,6 +57,7 @@ def test_such_rows_are_rejected_again(workshop: Workshop) -> None:
     assert workshop.rows(workshop.stream(stream).declaration.quarantine_table) == quarantined
 
 
+@pytest.mark.full  # every run: in a stream (`test_invalid_text.py`)
 def test_without_a_quarantine_they_are_refused_with_the_column(workshop: Workshop) -> None:
     stream = declare(workshop, sql="SELECT id, decode(value, 'ISO-8859-1') v, at FROM r")
     workshop.run(stream)

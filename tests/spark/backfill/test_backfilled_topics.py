@@ -1,4 +1,8 @@
-"""Backfills of a stream that reads a topic: as far as the stream had read it, decoded as the stream decodes it."""
+"""Backfills of a stream that reads a topic: as far as the stream had read it, decoded as the stream decodes it.
+
+Every test run has what is read of a topic without Spark (`test_topic_bounds.py`), a refresh that reads one
+(`test_refreshed_topics.py`), and backfills of tables (`test_backfills.py`).
+"""
 
 from __future__ import annotations
 
@@ -87,6 +91,7 @@ def declare_read_topic(workshop: Workshop, topic: str) -> str:
     return stream
 
 
+@pytest.mark.full  # every run: a refresh that reads one (`test_refreshed_topics.py`)
 def test_an_interval_is_read_from_the_topic_as_far_as_the_stream_had_read(workshop: Workshop, topic: str) -> None:
     stream = declare_read_topic(workshop, topic)
     quarantined = workshop.rows(f"quarantine.{stream}")
@@ -101,7 +106,7 @@ def test_an_interval_is_read_from_the_topic_as_far_as_the_stream_had_read(worksh
     assert marks(workshop, "target") == before
 
 
-@pytest.mark.full  # every run has the backfill, and gaps in `test_backfill_sources.py`
+@pytest.mark.full  # every run has gaps in `test_backfill_sources.py`
 def test_gaps_in_what_was_read_of_a_topic_are_found_and_the_stream_reads_on(workshop: Workshop, topic: str) -> None:
     stream = declare_read_topic(workshop, topic)
     delete_days(workshop, "target")
@@ -249,6 +254,7 @@ def test_by_the_time_of_its_records_a_topic_is_read_from_the_oldest_that_is_left
     assert workshop.rows("target") == expected()
 
 
+@pytest.mark.full  # every run: `test_topic_bounds.py`
 def test_a_topic_that_is_read_whole_must_have_every_record(workshop: Workshop, topic: str) -> None:
     stream = declare_topic_stream(workshop, topic)
     send(workshop, topic, rows_of_days())

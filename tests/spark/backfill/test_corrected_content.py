@@ -145,7 +145,7 @@ FULL = pytest.mark.full
     [
         pytest.param([TEN], [TEN, NOON], [LEGAL], 1, id="the interval grows"),
         pytest.param([TEN], [NOON], [LEGAL], 1, id="another one leaves for good", marks=FULL),
-        pytest.param([TEN], [TEN, NOON], [LEGAL, ("?", None)], 0, id="no row without a time is missing"),
+        pytest.param([TEN], [TEN, NOON], [LEGAL, ("?", None)], 0, id="no row without a time is missing", marks=FULL),
         pytest.param([TEN], [NOON], [LEGAL, ("x", None)], 1, id="a row loses its time", marks=FULL),
         pytest.param([TEN], [X_AT_NOON], [LEGAL], 1, id="with the values of one that leaves for good", marks=FULL),
         pytest.param([TEN], [("y", "10:00")], [LEGAL], 1, id="with its time", marks=FULL),

@@ -267,7 +267,7 @@ MOVING = """
 """
 
 
-@pytest.mark.full  # every run moves one in `test_arrived_rows.py`
+@pytest.mark.full  # every run counts rows that move (`test_corrected_content.py`)
 def test_a_row_that_moves_to_another_interval_is_never_lost(workshop: Workshop) -> None:
     """A correction gives the row of the 5th a time of the 6th."""
     stream = declare_read_stream(workshop)
@@ -362,7 +362,7 @@ def test_a_row_that_gets_a_time_is_never_there_twice(workshop: Workshop, reads: 
     assert backfill(workshop, stream, start=DAY_5, end=DAY_6).state is BackfillState.UNCHANGED
 
 
-@pytest.mark.full  # every run moves one row in `test_arrived_rows.py`
+@pytest.mark.full  # every run counts rows that move (`test_corrected_content.py`)
 def test_rows_that_change_places_come_with_one_command(workshop: Workshop) -> None:
     """A row of the 5th moves to the 6th, and one of the 6th to the 5th: neither day can be the first."""
     stream = declare_single_rows(workshop, rows_of_days())

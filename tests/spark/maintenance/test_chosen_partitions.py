@@ -198,6 +198,7 @@ def test_deletes_of_now_make_a_partition_recent(workshop: Workshop) -> None:
     assert (plan.steps[1].partitions, plan.steps[1].left) == (("word=b",), 1)
 
 
+@pytest.mark.full  # every run has the rule (`test_rewrite_calls.py`)
 def test_after_a_change_of_the_partitions_all_wait_for_the_recent_one(workshop: Workshop) -> None:
     """Of a file of an earlier spec no filter selects the partition alone."""
     table = of_words(workshop)

@@ -59,6 +59,7 @@ def test_what_delete_files_hide_is_written_away_once_it_is_much(workshop: Worksh
     assert outcome(maintain(workshop, table, open_session=unneeded))[0] is StepOutcome.SKIPPED
 
 
+@pytest.mark.full  # every run: `test_shared_deletes.py`
 def test_delete_files_whose_data_files_are_gone_ask_for_nothing(workshop: Workshop) -> None:
     """A compaction without Spark leaves them behind, until Spark compacts for others."""
     table = with_files(workshop, granularity="file")

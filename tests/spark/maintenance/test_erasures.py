@@ -1,4 +1,8 @@
-"""Rows of a person are erased between the runs of streams: writers and readers lose nothing and get nothing twice."""
+"""Rows of a person are erased between the runs of streams: writers and readers lose nothing and get nothing twice.
+
+Every test run has a reader that passes a removal of rows (`test_row_retention.py`), and erasures that wait for
+readers without Spark (`integration/erasure`).
+"""
 
 from __future__ import annotations
 
@@ -74,6 +78,7 @@ def put(workshop: Workshop, table: str, *rows: int) -> None:
     workshop.append(table, [{"id": one, "name": "Bob" if one % 2 else "Ann"} for one in rows])
 
 
+@pytest.mark.full  # every run: a removal of old rows (`test_row_retention.py`)
 def test_streams_go_past_an_erasure_without_loss_or_double(workshop: Workshop) -> None:
     inbox, middle, copies = streams(workshop)
     writer, reader = f"w{workshop.namespace}", f"r{workshop.namespace}"

@@ -112,6 +112,7 @@ def test_delete_files_that_data_files_share_are_written_away(workshop: Workshop,
     assert outcome(maintain(workshop, table, open_session=unneeded))[0] is StepOutcome.SKIPPED
 
 
+@pytest.mark.full  # every run: other shared ones, above
 def test_a_rewritten_file_whose_name_is_among_those_of_a_shared_delete_file_is_not_rewritten_again(
     workshop: Workshop,
 ) -> None:
@@ -156,6 +157,7 @@ def test_shared_delete_files_that_hide_nothing_go_once(workshop: Workshop) -> No
     assert outcome(second)[0] is StepOutcome.SKIPPED
 
 
+@pytest.mark.full  # every run: delete files
 def test_deletion_vectors_are_written_away_once_they_hide_much(workshop: Workshop, tmp_path: Path) -> None:
     """In a catalog of files: the object store of the local stack takes no deletion vector into a table's folder."""
     session, name = workshop.spark, "vectors.db.rows"
@@ -203,6 +205,7 @@ def test_deletion_vectors_are_written_away_once_they_hide_much(workshop: Worksho
     assert decided().action is StepAction.SKIP
 
 
+@pytest.mark.full  # every run: beside newer ones, below
 def test_equality_deletes_are_written_away_once_they_are_many(workshop: Workshop) -> None:
     table = of_words(workshop)
     delete_equal(workshop, table, [1, 2], partition="word=a")
@@ -222,7 +225,7 @@ def test_equality_deletes_are_written_away_once_they_are_many(workshop: Workshop
     assert outcome(maintain(workshop, table, open_session=unneeded))[0] is StepOutcome.SKIPPED
 
 
-@pytest.mark.full  # every run: those of a partition
+@pytest.mark.full  # as above
 def test_equality_deletes_of_all_partitions_stay(workshop: Workshop) -> None:
     """They are of another partition spec than the data files, and hide rows of all of them."""
     table = of_words(workshop, is_partitioned=False)

@@ -225,6 +225,7 @@ def test_the_reader_of_a_stream_that_was_never_maintained_is_pinned_by_the_strea
     assert ids(workshop, target) == list(range(5))
 
 
+@pytest.mark.full  # every run has the rule (`test_maintenance_plan.py`)
 def test_expiry_waits_for_a_reader_that_has_not_started(copying: tuple[Workshop, str, str, str]) -> None:
     workshop, stream, source, target = copying
     append(workshop, source, 0, 6)
@@ -238,6 +239,7 @@ def test_expiry_waits_for_a_reader_that_has_not_started(copying: tuple[Workshop,
     assert ids(workshop, target) == list(range(6))
 
 
+@pytest.mark.full  # every run has the rule (`test_maintenance_plan.py`)
 def test_expiry_is_refused_while_the_position_of_a_reader_is_unknown(copying: tuple[Workshop, str, str, str]) -> None:
     workshop, stream, source, _ = copying
     append(workshop, source, 0, 6)

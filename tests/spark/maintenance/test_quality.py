@@ -85,6 +85,7 @@ def test_all_expectations_hold(workshop: Workshop, working_folder: Path) -> None
     assert list(working_folder.iterdir()) == []
 
 
+@pytest.mark.full  # every run: pages with a row in them
 def test_the_pages_are_built(workshop: Workshop) -> None:
     table = declare(workshop, [NOT_NULL])
     workshop.append(table, rows(1))

@@ -171,7 +171,7 @@ def test_what_spark_has_rewritten_waits_for_the_reader_of_its_newest_rows(worksh
     assert (ids(workshop, source), ids(workshop, target)) == ([], list(range(1, 8)))
 
 
-@pytest.mark.full  # every run: one that is known by its mark after expiry (`test_maintenance.py`)
+@pytest.mark.full  # every run: a batch that meets its mark (`test_delivery.py`)
 @pytest.mark.parametrize("expires", [False, True])
 def test_the_mark_of_a_writer_stays_and_a_batch_is_not_repeated(workshop: Workshop, expires: bool) -> None:
     source, target = declare(workshop, "source", NO_EXPIRY), declare(workshop, "target", {**KEPT, **NO_EXPIRY})

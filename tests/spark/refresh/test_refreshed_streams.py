@@ -1,4 +1,8 @@
-"""What goes on around a refresh: state, other runs, maintenance, giving up."""
+"""What goes on around a refresh: state, other runs, maintenance, giving up.
+
+Every test run refreshes a stream that goes on (`test_refreshes.py`), and has the rest without Spark:
+`ledger/test_refreshes.py`, `test_swapping.py`, `test_refresh_plan.py`, `test_row_brake.py`.
+"""
 
 from __future__ import annotations
 
@@ -200,6 +204,7 @@ def test_batches_that_wait_to_be_published_come_first(workshop: Workshop) -> Non
     assert workshop.rows("target") == right([*ROWS, NEW])
 
 
+@pytest.mark.full  # every run: the rule (`test_row_brake.py`), and a backfill that asks it (`test_backfills.py`)
 def test_a_refresh_that_would_lose_rows_waits_for_the_word_of_a_person(workshop: Workshop) -> None:
     name = run_wrong_copy(workshop)
     lost = ROWS[0]["id"]
