@@ -192,6 +192,7 @@ def test_an_application_for_work_items_is_bound_to_its_process_and_its_end_is_re
     await_condition(lambda: find_application(ledger, application.run_id).state is ApplicationState.ENDED)
 
 
+@pytest.mark.full  # every run: a run that has ended
 def test_nothing_is_started_for_an_application_that_has_ended(
     launcher: Launcher, ledger: Ledger, application: LaunchRequest
 ) -> None:

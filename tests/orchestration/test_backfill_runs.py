@@ -163,6 +163,7 @@ def test_the_streams_own_dag_takes_no_backfill_and_names_the_one_that_does(airfl
     assert "refilled__backfill" in airflow.get("dags/refilled/details")["doc_md"]
 
 
+@pytest.mark.full  # every run: one of the stream itself is refused
 def test_a_run_that_is_triggered_by_hand_fails_with_the_way_to_backfill(airflow: RunningAirflow) -> None:
     known = items_of(airflow.ledger, "refilled")
 

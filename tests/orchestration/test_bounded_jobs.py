@@ -62,6 +62,7 @@ def test_an_increment_that_wrote_a_table_starts_the_one_that_waits_for_it(airflo
     assert newest["extra"]["payload"]["publication_key"] == "by_clock:1:1"
 
 
+@pytest.mark.full  # every run: `test_decided_increments.py`
 def test_what_is_decided_about_a_held_batch_gets_one_run_where_no_clock_starts_one(airflow: RunningAirflow) -> None:
     airflow.unpause("by_table")
     key = PublicationKey(stream="by_table", generation=1, batch=0)
@@ -120,6 +121,7 @@ def _publish(ledger: Ledger, stream: str, *, batch: int) -> None:
     )
 
 
+@pytest.mark.full  # every run: `test_table_job_dags.py`
 def test_tables_with_nothing_due_take_no_task_and_no_application(
     airflow: RunningAirflow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,7 +145,7 @@ def test_tables_with_nothing_due_take_no_task_and_no_application(
         assert asked_by.count(f"airflow: table_maintenance, {run}") == 1, "what was observed is recorded"
 
 
-@pytest.mark.full  # every run chooses tables of `table_maintenance`
+@pytest.mark.full  # every run: `test_table_job_dags.py`
 def test_only_the_chosen_table_is_checked(airflow: RunningAirflow) -> None:
     airflow.unpause("data_quality")
     run = airflow.trigger("data_quality", tables=["gold.first"])

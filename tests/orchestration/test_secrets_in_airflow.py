@@ -1,9 +1,13 @@
-"""Whatever ran before in this ring: no secret of the deployment lies in Airflow's database or logs."""
+"""Whatever ran before in this ring: no secret of the deployment lies in Airflow's database or logs.
+
+Every run searches the whole platform behind its demo, with Airflow's database and logs (`test_demo.py`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 from tests.fixtures.airflow import RunningAirflow
@@ -11,6 +15,7 @@ from tests.fixtures.airflow import RunningAirflow
 from sluice.ledger.runs import newest_run
 
 
+@pytest.mark.full
 def test_no_secret_is_in_the_database_of_airflow_or_in_any_log(airflow: RunningAirflow) -> None:
     airflow.unpause("left_alone")
     airflow.await_task("left_alone", "supervise", "deferred")

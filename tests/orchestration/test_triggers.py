@@ -16,6 +16,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from sqlalchemy import Executable, Row
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.fixtures.deployment import deployment_environment
+from tests.fixtures.drill import sampled
 
 from sluice.ledger import trigger_queries
 from sluice.ledger.airflow_owner import claim_for_airflow
@@ -32,6 +33,9 @@ from sluice_airflow.triggers.work_trigger import WorkTrigger
 POLL_SECONDS = 0.05
 SOON_SECONDS = 5.0
 A_WHILE_SECONDS = 0.5
+
+STATES = (None, "scheduled", "queued", "running", "deferred", "failed", "success", "skipped")
+"""What Airflow says of a task."""
 
 
 @pytest.fixture(autouse=True)
@@ -130,7 +134,7 @@ def test_its_cancellation_reaches_the_triggerer_and_touches_no_run(ledger: Ledge
     assert beat(ledger, run.run_id).desired_state is DesiredState.RUNNING
 
 
-@pytest.mark.parametrize("state", [None, "scheduled", "queued", "running", "deferred", "failed", "success", "skipped"])
+@pytest.mark.parametrize("state", sampled(STATES, [None, "failed"], full=STATES))
 def test_a_stream_is_stopped_by_a_mark_and_by_nothing_else(
     ledger: Ledger, run: RunObservation, monkeypatch: pytest.MonkeyPatch, state: str | None
 ) -> None:
@@ -265,6 +269,7 @@ def test_a_start_that_is_due_fires_without_a_request() -> None:
     assert _in_loop(_fires(trigger)) == {"seen": "0 seconds are over"}
 
 
+@pytest.mark.full  # every run: `test_trigger_queries.py`
 def test_two_hundred_streams_share_one_poll_however_many_they_are(
     ledger: Ledger, run: RunObservation, monkeypatch: pytest.MonkeyPatch
 ) -> None:

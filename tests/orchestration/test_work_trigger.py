@@ -15,6 +15,7 @@ from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
 from sqlalchemy import Executable, Row
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.fixtures.deployment import deployment_environment
+from tests.fixtures.drill import sampled
 
 from sluice.ledger import trigger_queries
 from sluice.ledger.applications import beat, begin_application, end_application
@@ -30,6 +31,9 @@ FIFTH, SIXTH = datetime(2013, 1, 5, tzinfo=UTC), datetime(2013, 1, 6, tzinfo=UTC
 POLL_SECONDS = 0.05
 SOON_SECONDS = 10.0
 A_WHILE_SECONDS = 0.5
+
+STATES = (None, "scheduled", "queued", "running", "deferred", "failed", "success", "skipped")
+"""What Airflow says of a task."""
 
 
 @pytest.fixture(autouse=True)
@@ -149,7 +153,7 @@ def test_any_other_end_calls_the_task_back(
     assert event.payload == {"seen": str(state)}
 
 
-@pytest.mark.parametrize("state", [None, "scheduled", "queued", "running", "deferred", "failed", "success", "skipped"])
+@pytest.mark.parametrize("state", sampled(STATES, [None, "failed"], full=STATES))
 def test_an_item_is_withdrawn_by_a_mark_and_by_nothing_else(
     ledger: Ledger, item: str, working: tuple[str, WorkItem], monkeypatch: pytest.MonkeyPatch, state: str | None
 ) -> None:

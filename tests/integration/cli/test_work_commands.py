@@ -168,6 +168,7 @@ def test_an_application_that_cannot_be_started_ends_the_command(
     assert (state, application.state) == (WorkState.WITHDRAWN, ApplicationState.ENDED)
 
 
+@pytest.mark.full  # every run: a task (`test_work_operator.py`)
 def test_an_interrupted_command_withdraws_what_it_has_asked_for(
     ledger: Ledger, say_answer: SayAnswer, tmp_path: Path
 ) -> None:

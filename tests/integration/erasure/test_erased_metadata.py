@@ -256,6 +256,7 @@ def test_metadata_of_a_dropped_staging_table(home: Household, monkeypatch: pytes
     assert home.rows() == [("Bob", 2)]
 
 
+@pytest.mark.full  # every run: `test_stale_metadata.py`
 def test_metadata_of_a_staging_table_that_is_there_again_stays(
     home: Household, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,6 +274,7 @@ def test_metadata_of_a_staging_table_that_is_there_again_stays(
     assert home.bench.open_catalog().load_table(name).schema().fields
 
 
+@pytest.mark.full  # every run: `test_erasure_plan.py`
 def test_a_live_file_that_cannot_be_written_again_is_refused_before_anything(home: Household, tmp_path: Path) -> None:
     home.declare()
     home.append(("Bob", 2))
@@ -287,6 +289,7 @@ def test_a_live_file_that_cannot_be_written_again_is_refused_before_anything(hom
     assert "rewrite_data_files" in (refusal.next_step or "")
 
 
+@pytest.mark.full  # every run: `test_searched_files.py`
 def test_a_file_of_the_same_name_in_another_table_is_another_file(home: Household) -> None:
     home.declare()
     home.append((ANN, 1), ("Bob", 2))

@@ -63,7 +63,7 @@ def test_a_person_sees_the_plan_and_then_does_it(
     assert "hold no such row" in capsys.readouterr().out
 
 
-@pytest.mark.full  # test_operations has the exit codes of every verb
+@pytest.mark.full  # every run: one that leaves another table as it is
 def test_a_refused_plan_ends_with_one(home: Household, condition: Path, capsys: pytest.CaptureFixture[str]) -> None:
     condition.write_text("id > 0")
     words = ["table", "erase", home.name, "--where-file", str(condition)]

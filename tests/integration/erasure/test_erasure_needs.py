@@ -46,7 +46,8 @@ def test_a_refresh_that_is_open(home: Household, who: str) -> None:
     assert refused(home) == []
 
 
-@pytest.mark.parametrize("who", first_of("reader", "writer"))
+@pytest.mark.full  # every run: `test_erasure_plan.py`
+@pytest.mark.parametrize("who", ["reader", "writer"])
 def test_a_backfill_that_has_not_ended(home: Household, who: str) -> None:
     home.declare(reads="skip")
     home.append((ANN, 1), ("Bob", 2))
@@ -61,6 +62,7 @@ def test_a_backfill_that_has_not_ended(home: Household, who: str) -> None:
     assert refused(home) == []
 
 
+@pytest.mark.full  # every run: a writer (`test_erasure_positions.py`)
 def test_a_backfill_of_a_reader_that_begins_meanwhile(home: Household) -> None:
     home.declare(reads="skip")
     home.append((ANN, 1), ("Bob", 2))
@@ -117,7 +119,8 @@ def test_what_looks_the_table_up_is_named(home: Household) -> None:
     assert seen.sources == (f"the table {home.writer}.inbox",)
 
 
-@pytest.mark.parametrize("by", first_of("tag", "snapshot_id"))
+@pytest.mark.full  # every run: `test_erasure_plan.py`
+@pytest.mark.parametrize("by", ["tag", "snapshot_id"])
 def test_a_state_that_a_stream_looks_up(home: Household, by: str) -> None:
     home.declare()
     first = home.append((ANN, 1), ("Bob", 2))
@@ -150,6 +153,7 @@ def declare_lookup(home: Household, source: dict[str, Any]) -> None:
     (home.folder / f"l{home.writer}.stream.yaml").write_text(yaml.safe_dump(declared))
 
 
+@pytest.mark.full  # every run: `test_erasure_plan.py`
 def test_a_reader_that_runs_by_an_earlier_declaration(home: Household) -> None:
     home.declare(reads="skip")
     home.append((ANN, 1), ("Bob", 2))
@@ -158,6 +162,7 @@ def test_a_reader_that_runs_by_an_earlier_declaration(home: Household) -> None:
     assert refused(home) == [RefusalReason.NOT_AT_REST]
 
 
+@pytest.mark.full  # every run: `test_erasure_plan.py`
 def test_a_table_that_lies_in_the_folder(home: Household) -> None:
     home.declare()
     home.append((ANN, 1), ("Bob", 2))
@@ -166,6 +171,7 @@ def test_a_table_that_lies_in_the_folder(home: Household) -> None:
     assert RefusalReason.OTHER_WRITERS in refused(home)
 
 
+@pytest.mark.full  # every run: a file that another table needs (`test_expired_data.py`)
 def test_a_file_in_the_trash_that_another_table_lacks(home: Household, tmp_path: Path) -> None:
     """An orphan removal that was killed brings it back when it is repeated."""
     home.declare()
@@ -182,6 +188,7 @@ def test_a_file_in_the_trash_that_another_table_lacks(home: Household, tmp_path:
     assert home.raw(tmp=tmp_path) == [("Bob", 2)]
 
 
+@pytest.mark.full  # every run: `test_erasure_plan.py`
 def test_a_file_that_cannot_be_searched_and_that_another_table_needs_is_not_to_be_deleted(home: Household) -> None:
     home.declare()
     home.append((ANN, 1), ("Bob", 2))
@@ -209,7 +216,7 @@ def test_a_file_that_the_table_gets_back_meanwhile_is_not_deleted(home: Househol
     assert (ANN, 1) in home.rows()
 
 
-@pytest.mark.full  # every run: a reader that passes the cut itself
+@pytest.mark.full  # every run: a reader that passes the cut itself (`test_expired_data.py`)
 def test_a_compaction_behind_the_cut_needs_no_other_one(home: Household) -> None:
     home.declare(reads="skip")
     home.append((ANN, 1), ("Bob", 2))
@@ -226,7 +233,7 @@ def test_a_compaction_behind_the_cut_needs_no_other_one(home: Household) -> None
     assert home.rows() == [("Bob", 2), ("Carl", 3)]
 
 
-@pytest.mark.parametrize("by", ["snapshot", pytest.param("time", marks=pytest.mark.full), "later", "table"])
+@pytest.mark.parametrize("by", first_of("snapshot", "time", "later", "table"))
 def test_a_reader_that_is_to_begin_in_history_that_goes(home: Household, by: str) -> None:
     home.declare()
     first = home.append((ANN, 1), ("Bob", 2))

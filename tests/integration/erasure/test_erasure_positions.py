@@ -64,6 +64,7 @@ def test_a_batch_that_is_merged_before_the_cut_is_not_merged_again(home: Househo
     assert home.bench.mark().batch == 1
 
 
+@pytest.mark.full  # every run: before the erasure
 def test_a_table_that_is_rolled_back_before_the_cut_is_noticed(home: Household) -> None:
     home.declare()
     home.bench.begin()

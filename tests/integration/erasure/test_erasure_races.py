@@ -12,7 +12,6 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
-from tests.fixtures.drill import first_of
 from tests.fixtures.erasing import ANN, Household, home
 
 from sluice.erasure import erase_table
@@ -65,6 +64,7 @@ def live(home: Household) -> tuple[DataFile, ...]:
     return tuple(task.file for task in home.table().scan().plan_files())
 
 
+@pytest.mark.full  # every run: one that comes right behind it
 def test_a_tag_that_comes_during_the_last_search_before_expiry_stays(home: Household) -> None:
     home.declare()
     first = home.append(("Bob", 2))
@@ -90,6 +90,7 @@ def test_a_tag_that_comes_while_all_manifests_are_read_before_expiry_stays(
     assert home.table().scan(snapshot_id=home.table().metadata.refs["seen"].snapshot_id).to_arrow().num_rows == 1
 
 
+@pytest.mark.full  # every run: before it (`test_erasure_needs.py`)
 def test_a_file_that_the_table_gets_back_while_others_are_looked_at_is_not_deleted(
     home: Household, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,6 +115,7 @@ def first_time(does: Callable[[], object]) -> Callable[[], object]:
     return lambda: left.pop()() if left else None
 
 
+@pytest.mark.full  # every run: `test_needed_files.py`
 def test_a_batch_that_is_staged_while_files_are_searched_is_no_sign_of_a_catalog_that_was_set_back(
     home: Household,
 ) -> None:
@@ -157,7 +159,8 @@ def test_a_row_that_comes_during_the_last_search_before_expiry_stays(home: House
     assert home.rows() == [("Bob", 2), ("Carl", 3)]
 
 
-@pytest.mark.parametrize("who", first_of("branch", "staging"))  # every run: another table (`test_erasure_refusals.py`)
+@pytest.mark.full  # every run: another table (`test_erasure_refusals.py`)
+@pytest.mark.parametrize("who", ["branch", "staging"])
 def test_a_file_that_a_branch_or_a_staging_table_refers_to_meanwhile_is_not_deleted(
     home: Household, tmp_path: Path, who: str
 ) -> None:
@@ -191,7 +194,7 @@ def test_a_file_that_a_branch_or_a_staging_table_refers_to_meanwhile_is_not_dele
         pytest.param(RunState.FINISHED, 0, False, marks=pytest.mark.full),
         (RunState.FAILED, 1, False),
         (RunState.FAILED, None, True),  # its lease was ended by others
-        (RunState.LOST, None, True),
+        pytest.param(RunState.LOST, None, True, marks=pytest.mark.full),
     ],
 )
 def test_a_run_has_ended_when_its_process_was_seen_to_end(

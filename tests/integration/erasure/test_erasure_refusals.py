@@ -62,6 +62,7 @@ def test_a_staged_batch_until_it_is_decided(home: Household, tmp_path: Path) -> 
     assert home.raw(tmp=tmp_path) == [("Bob", 2)]
 
 
+@pytest.mark.full  # every run: `test_erasure_plan.py`
 def test_rows_hidden_by_delete_files(home: Household) -> None:
     home.declare(partitioning=[{"column": "kind"}])
     home.append((ANN, 1), ("Bob", 2))
@@ -71,7 +72,7 @@ def test_rows_hidden_by_delete_files(home: Household) -> None:
     assert "rewrite_data_files" in refusal.next_step
 
 
-@pytest.mark.full  # rows that delete files hide are in every run
+@pytest.mark.full  # every run: `test_erasure_plan.py`
 def test_equality_deletes(home: Household) -> None:
     home.declare(partitioning=[{"column": "kind"}])
     home.append((ANN, 1), ("Bob", 2))
@@ -79,7 +80,7 @@ def test_equality_deletes(home: Household) -> None:
     assert RefusalReason.DELETE_FILES in refused(home)
 
 
-@pytest.mark.full  # test_erasures has a reader that is waited for
+@pytest.mark.full  # every run: `test_erasure_plan.py`
 def test_a_reader_that_stops_at_an_overwrite(home: Household) -> None:
     home.declare(reads="fail")
     home.append((ANN, 1), ("Bob", 2))
@@ -125,7 +126,7 @@ def test_a_torn_file_also_where_no_row_is_found(home: Household) -> None:
     assert refused(home) == [RefusalReason.NOT_PROVABLE]
 
 
-@pytest.mark.full  # every run: one that gets a row meanwhile (`test_erasure_races.py`)
+@pytest.mark.full  # every run: `test_erasure_plan.py`
 def test_a_branch_with_commits_of_its_own(home: Household) -> None:
     home.declare()
     home.append(("Bob", 2))
@@ -145,7 +146,7 @@ def test_another_table_that_refers_to_such_a_file(home: Household) -> None:
     assert refused(home) == [RefusalReason.OTHER_WRITERS]
 
 
-@pytest.mark.full  # every run: the command (`test_erasure_command.py`)
+@pytest.mark.full  # every run: `test_erasure_plan.py`
 def test_every_row_only_with_a_word_for_it(home: Household, tmp_path: Path) -> None:
     home.declare()
     home.append((ANN, 1), (ANN, 2))
@@ -239,6 +240,7 @@ def test_what_a_commit_under_way_has_written_stays(home: Household, is_known: bo
     assert folder.size_of("of-a-commit-under-way-m0.avro")
 
 
+@pytest.mark.full  # every run: `test_erasure_plan.py`
 def test_rows_that_a_commit_under_way_may_list_are_not_deleted(home: Household, tmp_path: Path) -> None:
     home.declare()
     home.append(("Bob", 2))
@@ -269,6 +271,7 @@ def test_nothing_is_done_where_nothing_is_found(home: Household) -> None:
     assert home.table().metadata_location == before
 
 
+@pytest.mark.full  # every run: a later one (`test_erasures.py`)
 def test_a_death_before_anything_leaves_everything(home: Household) -> None:
     home.declare()
     home.append((ANN, 1), ("Bob", 2))

@@ -110,6 +110,7 @@ def test_rows_leave_every_file_and_others_stay(home: Household, tmp_path: Path, 
     assert (driver.mark().batch, driver.mark().token) == (2, 2)
 
 
+@pytest.mark.full  # every run: `test_erasure_command.py`
 def test_the_event_and_the_answer_hold_no_value(home: Household) -> None:
     home.declare()
     home.append((ANN, 1), ("Bob", 2))
@@ -152,6 +153,7 @@ def test_the_trash_of_an_earlier_table_of_the_name_knows_nothing_either(home: Ho
     assert sorted(len(one.files) for one in removals_in(folder, f"{TRASH_FOLDER_PREFIX}earlier")) == [0, 1]
 
 
+@pytest.mark.full  # every run: the trash of an earlier table of the name
 def test_the_trash_names_no_file_that_a_killed_removal_has_not_moved(home: Household) -> None:
     home.declare(partitioning=[{"column": "kind"}])
     home.append(("Bob", 2))
@@ -188,7 +190,8 @@ def test_a_killed_erasure_is_completed_by_the_next(
     assert driver.as_run(2).begin().batch == 1
 
 
-@pytest.mark.parametrize("times", sampled([1, 2], [2], full=[1]))
+@pytest.mark.full  # every run: `test_stale_metadata.py`
+@pytest.mark.parametrize("times", [1, 2])
 def test_what_a_killed_commit_has_written_keeps_no_erasure_waiting(home: Household, tmp_path: Path, times: int) -> None:
     """Its manifests are of no state of the table, and a minute old. Those of another program stay for a day."""
     home.declare()
@@ -202,6 +205,7 @@ def test_what_a_killed_commit_has_written_keeps_no_erasure_waiting(home: Househo
     assert not [place for place, content in home.files(home.name) if ANN.encode() in content]
 
 
+@pytest.mark.full  # every run: two erasures wait for one (`test_expired_data.py`)
 def test_a_reader_is_waited_for_and_nothing_goes_from_under_it(home: Household, tmp_path: Path) -> None:
     home.declare(reads="skip")
     furnish(home)
@@ -227,7 +231,7 @@ def test_a_reader_is_waited_for_and_nothing_goes_from_under_it(home: Household, 
     assert [one.snapshot_id for one in home.table().snapshots()] == [cut, home.head()]
 
 
-@pytest.mark.full  # every run waits for a reader, before which rows of others come
+@pytest.mark.full  # every run: `test_expired_data.py`
 def test_rows_that_come_while_a_reader_is_waited_for_go_as_well(home: Household, tmp_path: Path) -> None:
     home.declare(reads="skip")
     furnish(home)
@@ -244,7 +248,7 @@ def test_rows_that_come_while_a_reader_is_waited_for_go_as_well(home: Household,
     assert ANN not in {kind for kind, _ in home.raw(tmp=tmp_path)}
 
 
-@pytest.mark.full  # every run lets one that has started pass
+@pytest.mark.full  # every run: one that has started (`test_expired_data.py`)
 def test_a_reader_that_never_started_begins_with_what_is_left(home: Household, tmp_path: Path) -> None:
     home.declare(reads="fail")
     furnish(home)

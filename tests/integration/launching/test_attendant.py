@@ -68,17 +68,18 @@ def shell(run: RunObservation, log_file: Path, script: str, **environment: str) 
     )
 
 
-@pytest.mark.parametrize(
+@pytest.mark.parametrize(  # every run: the others without a process (`test_exits.py`)
     ("script", "expected"),
     [
-        ("exit 0", (RunState.FINISHED, 0, "finished")),
+        pytest.param("exit 0", (RunState.FINISHED, 0, "finished"), marks=pytest.mark.full),
         pytest.param("exit 3", (RunState.FAILED, 3, "exit code 3"), marks=pytest.mark.full),
         ("kill -9 $$", (RunState.FAILED, -9, "killed by SIGKILL")),
         pytest.param("exit 143", (RunState.FAILED, 143, "killed by SIGTERM"), marks=pytest.mark.full),
-        (
+        pytest.param(
             "echo 'sluice: failed: DeliveryError: an older one' >&2; echo trace; "
             "echo 'sluice: failed: DeliveryError: table bronze.flights refuses' >&2; exit 1",
             (RunState.FAILED, 1, "DeliveryError: table bronze.flights refuses"),
+            marks=pytest.mark.full,
         ),
     ],
 )
@@ -213,6 +214,7 @@ def test_an_application_is_asked_and_not_the_jvm_that_started_it(
     assert log_file.read_text().split("\n")[:2] == ["ready", "application asked"]
 
 
+@pytest.mark.full  # every run: `test_exits.py`
 def test_an_exit_that_the_absent_ledger_cannot_hear_is_noted_beside_the_log(
     launcher: LocalLauncher, ledger: Ledger, ledger_url: str, run: RunObservation, log_file: Path
 ) -> None:

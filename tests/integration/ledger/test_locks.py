@@ -65,6 +65,7 @@ def test_a_ledger_that_does_not_answer_costs_the_order_only() -> None:
         assert not mine
 
 
+@pytest.mark.full  # every run: one that has the turn for longer than is waited
 def test_a_hanging_holder_delays_its_successor_once(ledger: Ledger) -> None:
     successor = PublicationLocks(ledger=ledger, longest_wait_seconds=3)
     waited_seconds = []

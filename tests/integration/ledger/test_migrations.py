@@ -121,6 +121,7 @@ def upgrade() -> None:
 """
 
 
+@pytest.mark.full  # every run: eight upgrades at once
 def test_an_upgrade_beside_a_backup_keeps_no_heartbeat_waiting(
     empty_database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -226,6 +226,7 @@ def test_every_row_that_a_driver_can_change_is_one_of_its_own(driving: Ledger, w
         assert read.scalars().all() == ["clicks"], "a key signs requests to the UI of another driver"
 
 
+@pytest.mark.full  # every run: one that never had more
 def test_a_role_that_had_more_rights_keeps_those_of_drivers_alone(
     roles: tuple[str, str], empty_database_url: str
 ) -> None:
@@ -258,6 +259,7 @@ def test_a_pass_ends_with_the_next_one_and_none_is_good_for_nothing(roles: tuple
             assert beat(opened, run.run_id).holds_lease is is_good
 
 
+@pytest.mark.full  # every run: another role is admitted to a ledger that is current
 def test_an_owner_that_is_named_as_worker_still_migrates(empty_database_url: str) -> None:
     upgrade(empty_database_url, worker=make_url(empty_database_url).username)
     with open_ledger(empty_database_url) as opened, opened.transaction() as connection:
@@ -282,6 +284,7 @@ def test_a_migration_by_a_role_that_may_not_is_refused_with_the_way_to_do_it(str
     assert "SLUICE_LEDGER_OWNER_URL" in refused.value.next_step
 
 
+@pytest.mark.full  # every run: a migration
 def test_tables_that_a_role_was_not_admitted_to_are_refused_with_the_way_to_do_it(
     empty_database_url: str, stranger_url: str
 ) -> None:

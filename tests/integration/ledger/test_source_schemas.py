@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import EventObservation, EventSubject, recent_events
 from sluice.ledger.source_schemas import (
@@ -102,6 +104,7 @@ def test_inputs_that_are_not_declared_any_more_are_left_out(ledger: Ledger) -> N
     assert source_schemas(ledger, "flights", inputs=()) == ()
 
 
+@pytest.mark.full  # every run: long types
 def test_names_without_end_and_names_that_cannot_be_stored_are_bounded(ledger: Ledger) -> None:
     many = {f"bad\x00{number}": "x" * 5_000 for number in range(MOST_FIELDS + 5)}
     record_seen_schema(ledger, "flights", FIRST)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import update
+from tests.fixtures.drill import first_of
 from tests.fixtures.left_behind import a_batch, age, fill, reset
 from tests.fixtures.publication import COLUMNS
 from tests.integration.cli.test_operations import Copier, copier, typed
@@ -71,7 +72,7 @@ def test_an_attempt_that_died_before_it_had_a_staging_table_is_noted_as_lost(cop
     assert (attempt.state, known["n1"] is not None) == (BackfillState.LOST, True)
 
 
-@pytest.mark.parametrize("is_ended", [True, False], ids=["ended", "killed"])
+@pytest.mark.parametrize("is_ended", first_of(True, False), ids=["ended", "killed"])
 def test_what_an_abandoned_refresh_leaves_is_kept_for_the_grace_from_when_it_was_abandoned(
     copier: Copier, is_ended: bool
 ) -> None:
@@ -215,7 +216,7 @@ def test_the_plan_says_what_the_command_will_fail_for(yard: Yard, monkeypatch: p
     assert "The others are gone" not in (failed.value.next_step or ""), f"{failed.value.message}: there are no others"
 
 
-@pytest.mark.parametrize("how", ["away", "unreadable"])
+@pytest.mark.parametrize("how", first_of("away", "unreadable"))
 def test_what_stays_for_the_sake_of_a_table_is_listed_with_the_reason(
     copier: Copier, capsys: pytest.CaptureFixture[str], how: str
 ) -> None:

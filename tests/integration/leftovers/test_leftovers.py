@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 from pyiceberg.catalog import Catalog
 from sqlalchemy import update
-from tests.fixtures.drill import sampled
+from tests.fixtures.drill import first_of, sampled
 from tests.fixtures.left_behind import CHECKPOINT, COPIES, a_batch, age, contents, fill, reset
 from tests.fixtures.publication import COLUMNS
 from tests.fixtures.stack import Stack
@@ -244,6 +244,7 @@ def test_a_link_to_another_folder_is_never_followed(yard: Yard, tmp_path: Path) 
     assert len([file for file in precious.rglob("*") if file.is_file()]) == len(CHECKPOINT)
 
 
+@pytest.mark.parametrize("empty_yard", first_of("folder", "bucket"), indirect=True)
 @pytest.mark.parametrize("step", sampled(STEPS, [STEPS[6]], full=STEPS), ids=lambda step: f"{step[0]} {step[1]}")
 def test_a_removal_that_was_killed_is_completed_by_the_next_one(yard: Yard, step: tuple[CrashPoint, int]) -> None:
     argv = [sys.executable, "-m", "tests.faults.dying_repair", "--stream", yard.stream, "--point", step[0]]

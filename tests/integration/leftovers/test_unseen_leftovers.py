@@ -48,6 +48,7 @@ def local(uri: str) -> Path:
     return Path(unquote(urlsplit(uri).path))
 
 
+@pytest.mark.full  # every run: a mark that cannot be read (`test_leftovers.py`)
 def test_a_table_that_cannot_be_loaded_keeps_no_other_stream(copier: Copier, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its metadata file is gone, so that the catalog answers 500 for it alone."""
     settings = load_settings()
@@ -72,6 +73,7 @@ def test_a_table_that_cannot_be_loaded_keeps_no_other_stream(copier: Copier, mon
     assert copier.stream not in {one.stream for one in left.found}, "it is unknown where its table stands"
 
 
+@pytest.mark.full  # every run: a link (`test_leftovers.py`)
 @FOLDER
 def test_a_folder_that_is_a_loop_of_links_keeps_no_other(yard: Yard) -> None:
     """`Path.resolve` of Python 3.11 raises RuntimeError for one."""
@@ -178,6 +180,7 @@ def test_a_storage_that_does_not_answer_fails_nothing_that_is_not_due(
     assert clean(yard.left(later=timedelta(days=1)), actor=ANN) == ()
 
 
+@pytest.mark.full  # every run: `test_orphan_removal.py`
 def test_the_files_of_a_dead_backfill_are_orphans_once_its_staging_table_is_removed(copier: Copier) -> None:
     """While an attempt may run, the removal of orphans keeps every file that a backfill of the stream has left."""
     began = datetime.now(UTC) - timedelta(hours=1)
@@ -214,6 +217,7 @@ def aged(copier: Copier, refresh: RefreshObservation) -> None:
         os.utime(file, (then, then))
 
 
+@pytest.mark.full  # every run: `test_left_tables.py`
 def test_what_was_not_removed_of_a_refresh_goes_with_the_next_command(copier: Copier) -> None:
     """Its end is noted meanwhile, which says nothing of since when its checkpoint is not needed."""
     aged(copier, abandoned(copier))

@@ -117,6 +117,7 @@ def test_who_looks_at_a_table_and_changes_it_reads_a_manifest_once(tables: Table
     assert isinstance(opened.catalog.load_table(name).io, KeptManifests)
 
 
+@pytest.mark.full  # every run: `test_maintenance_plan.py`
 def test_only_what_needs_spark_is_left(tables: Tables) -> None:
     in_order = [tables.declare(f"in_order_{number}", files=2) for number in range(4)]
     due = [tables.declare(f"due_{number}", files=6, **BY_SPARK) for number in range(2)]
@@ -182,6 +183,7 @@ def of_orphans(steps: Iterable[Any]) -> Any:
     return next(one for one in steps if one.step is MaintenanceStep.REMOVE_ORPHANS)
 
 
+@pytest.mark.full  # every run: `test_orphan_step.py`
 def test_what_dead_writers_left_is_looked_for_here_once_in_a_while(tables: Tables) -> None:
     name = tables.declare("searched", files=1, maintenance={**PATIENT, "orphan_removal": {}})
     assert tables.left_among(name) == ()
@@ -203,6 +205,7 @@ def test_what_dead_writers_left_is_looked_for_here_once_in_a_while(tables: Table
     assert of_orphans(after.idle[0].steps).reason == "looked_recently"
 
 
+@pytest.mark.full  # every run: `test_counted_files.py`
 def test_a_commit_has_the_files_counted_again(tables: Tables) -> None:
     name = tables.declare("grows", files=3)
     assert tables.left_among(name) == ()
@@ -271,6 +274,7 @@ def be_patient(place: Place) -> str:
     return name
 
 
+@pytest.mark.full  # every run: `test_maintenance_steps.py`
 def test_pins_are_moved_without_spark_and_saved_before(place: Place) -> None:
     name = be_patient(place)
     first = place.append("rows", 3)[0]
@@ -289,6 +293,7 @@ def test_pins_are_moved_without_spark_and_saved_before(place: Place) -> None:
     assert event.recorded_at <= run.ended_at
 
 
+@pytest.mark.full  # every run: `test_maintenance_task.py`
 def test_a_refused_step_is_red_without_spark(place: Place) -> None:
     name = f"{place.namespace}.rows"
     place.append("rows", 3)
@@ -304,6 +309,7 @@ def test_a_refused_step_is_red_without_spark(place: Place) -> None:
         require_no_problems(place.ledger, run)
 
 
+@pytest.mark.full  # every run: `test_maintenance_plan.py`
 def test_what_needs_spark_is_left_as_it_is(tables: Tables) -> None:
     table = tables.declare("rows", files=6, **BY_SPARK)
     before = tables.catalog.load_table(table).metadata_location

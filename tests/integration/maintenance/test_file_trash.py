@@ -46,7 +46,8 @@ def die(step: str, folder: Path, removal: Removal, point: int) -> None:
     assert carry_out(step, str(folder), removal, die_at=point) == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("point", sampled(POINTS, [2], full=POINTS))
+@pytest.mark.full  # every run: the next one completes it, and is undone
+@pytest.mark.parametrize("point", POINTS)
 def test_a_move_that_was_killed_is_undone_by_bringing_the_files_back(
     tmp_path: Path, removal: Removal, point: int
 ) -> None:
@@ -84,7 +85,8 @@ def test_bringing_back_beside_a_removal_that_lost_its_lock_loses_no_file(
     assert in_place(tmp_path) == CONTENT
 
 
-@pytest.mark.parametrize("point", sampled(range(1, 3), [1], full=range(1, 3)))
+@pytest.mark.full  # every run: a copy that is half written
+@pytest.mark.parametrize("point", range(1, 3))
 def test_bringing_back_that_was_killed_is_repeated(tmp_path: Path, removal: Removal, point: int) -> None:
     folder = folder_at(str(tmp_path))
     move_files(folder, removal)
@@ -93,7 +95,8 @@ def test_bringing_back_that_was_killed_is_repeated(tmp_path: Path, removal: Remo
     assert in_place(tmp_path) == CONTENT
 
 
-@pytest.mark.parametrize("point", sampled(range(1, 3), [1], full=[2]))
+@pytest.mark.full  # every run: one beside another removal
+@pytest.mark.parametrize("point", range(1, 3))
 def test_a_deletion_that_was_killed_is_repeated(tmp_path: Path, removal: Removal, point: int) -> None:
     folder = folder_at(str(tmp_path))
     move_files(folder, removal)

@@ -120,6 +120,7 @@ def test_a_compaction_says_what_conditions_read_before_and_after_it(
     assert set(compacted["result"]["planning_ms"]) == {"before", "after"}
 
 
+@pytest.mark.full  # every run: `test_layout_probe.py`
 def test_a_condition_that_cannot_be_read_keeps_no_table_from_being_compacted(
     table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -46,6 +46,7 @@ def test_a_staged_batch_that_a_restored_catalog_has_forgotten_stays(yard: Yard) 
     assert yard.fates()[held.name] is FileFate.NEEDED
 
 
+@pytest.mark.full  # every run: `test_needed_files.py`
 def test_a_lost_state_is_found_where_old_metadata_is_deleted(yard: Yard) -> None:
     """The files that had the numbers of the lost ones are gone, so that no number is there twice."""
     few = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "2"}

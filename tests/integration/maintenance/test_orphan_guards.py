@@ -45,6 +45,7 @@ def test_what_was_visible_stays_when_somebody_forgets_the_snapshots(yard: Yard) 
     assert {yard.fates()[name] for name in visible} <= {FileFate.HISTORY_EXPIRED, FileFate.NEEDED}
 
 
+@pytest.mark.full  # every run: all that were forgotten
 def test_snapshots_that_are_missing_between_others_are_no_whole_history(yard: Yard) -> None:
     table = yard.bench.target()
     visible = {name_of(file.file_path) for file in live_files(table)}
@@ -86,6 +87,7 @@ def test_what_a_table_takes_while_files_are_moved_is_brought_back(yard: Yard) ->
     assert yard.trashed()  # its copy stays until the seven days are over
 
 
+@pytest.mark.full  # every run: `test_orphan_plan.py`
 def test_another_table_in_the_same_folder_takes_none_of_the_first_ones_files(yard: Yard) -> None:
     left, location = left_by_a_dead_run(yard), yard.bench.target().location()
     schema = yard.bench.target().schema()
@@ -95,6 +97,7 @@ def test_another_table_in_the_same_folder_takes_none_of_the_first_ones_files(yar
     assert yard.fates()[left] is FileFate.FOREIGN
 
 
+@pytest.mark.full  # every run: `test_orphan_plan.py`
 def test_a_folder_of_a_run_that_the_ledger_does_not_know_stays(yard: Yard) -> None:
     """Another deployment writes into a copy of the catalog, or the ledger was restored."""
     left = left_by_a_dead_run(yard)
@@ -125,6 +128,7 @@ def restore(bench: Workbench, backup: dict[str, str]) -> None:
             connection.execute(change, {"name": name, "location": location, "own": bench.catalog.name})
 
 
+@pytest.mark.full  # every run: a target with such a file
 def test_a_staging_table_of_a_catalog_that_was_set_back_is_named_with_the_way_out(yard: Yard) -> None:
     """Clearing it has removed what its earlier metadata refers to."""
     backup = pointers(yard.bench)
@@ -188,6 +192,7 @@ def test_what_a_restored_catalog_does_not_know_stays(yard: Yard) -> None:
     assert yard.fates()[lost] is FileFate.NEEDED
 
 
+@pytest.mark.full  # every run: `test_needed_files.py`
 def test_a_restored_catalog_that_lost_what_the_ledger_saw_refuses(yard: Yard) -> None:
     backup = pointers(yard.bench)
     yard.bench.publish(yard.bench.stage(2, [20]))
@@ -216,6 +221,7 @@ def test_a_removal_that_is_needed_again_is_not_deleted(yard: Yard) -> None:
     assert path.exists()
 
 
+@pytest.mark.full  # every run: a file that was brought back
 def test_a_trash_to_whose_files_a_table_refers_is_not_deleted(yard: Yard) -> None:
     left = left_by_a_dead_run(yard)
     path = path_of(yard, left)
@@ -230,6 +236,7 @@ def test_a_trash_to_whose_files_a_table_refers_is_not_deleted(yard: Yard) -> Non
     assert yard.trashed()
 
 
+@pytest.mark.full  # every run: `test_orphan_plan.py`
 def test_a_young_file_stays(yard: Yard) -> None:
     left = left_by_a_dead_run(yard)
     assert yard.fates(after=timedelta(days=3))[left] is FileFate.YOUNG
@@ -248,6 +255,7 @@ def test_another_plan_than_was_shown_is_refused(yard: Yard) -> None:
     assert not yard.trashed()
 
 
+@pytest.mark.full  # every run: `test_needed_files.py`
 def test_a_table_that_cannot_be_read_keeps_everything(yard: Yard) -> None:
     left_by_a_dead_run(yard)
     other = yard.bench.catalog.create_table(f"{yard.bench.output.stream}.broken", yard.bench.target().schema())

@@ -169,7 +169,7 @@ ACTIONS: dict[Callable[[Life], object], int] = {
 }
 
 
-@pytest.mark.parametrize("seed", sampled(STATES, [0, 1, 2], full=STATES))
+@pytest.mark.parametrize("seed", sampled(STATES, [1], full=STATES))
 def test_no_removal_moves_what_was_ever_visible(yard: Yard, seed: int) -> None:
     chance = Random(seed)  # noqa: S311  # a history, and no secret
     place = yard.bench.place

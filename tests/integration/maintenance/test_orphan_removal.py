@@ -7,6 +7,7 @@ from uuid import uuid4
 
 import pytest
 from sqlalchemy import update
+from tests.fixtures.drill import first_of
 from tests.fixtures.left_files import ENDED_AFTER, Yard, catalog_place, yard
 
 from sluice.ledger.backfill_attempts import BackfillState, begin_attempt, end_attempt
@@ -50,6 +51,7 @@ def test_a_removal_is_deleted_after_its_time_in_the_trash(yard: Yard) -> None:
     assert [event.action for event in events] == [EventAction.REMOVE_ORPHANS] * 3
 
 
+@pytest.mark.full  # every run: `test_orphan_plan.py`
 def test_a_rejected_batch_is_left_behind(yard: Yard) -> None:
     batch = yard.bench.stage(2, [20])
     reject_batch(yard.bench.catalog, yard.bench.output, batch, token=yard.bench.run)
@@ -61,6 +63,7 @@ def test_a_rejected_batch_is_left_behind(yard: Yard) -> None:
     assert yard.bench.ids() == [0, 10, 30]
 
 
+@pytest.mark.full  # every run: `test_orphan_plan.py`
 def test_a_killed_compaction_is_left_behind(yard: Yard) -> None:
     identity = uuid4().hex
     left = yard.die_as(Writer(kind=WriterKind.REWRITE, identity=identity), 0, 10)
@@ -70,7 +73,7 @@ def test_a_killed_compaction_is_left_behind(yard: Yard) -> None:
     assert yard.remove() == set(left)
 
 
-@pytest.mark.parametrize("state", [BackfillState.FAILED, BackfillState.CHANGED_MEANWHILE])
+@pytest.mark.parametrize("state", first_of(BackfillState.FAILED, BackfillState.CHANGED_MEANWHILE))
 def test_a_failed_attempt_at_a_backfill_is_left_behind(yard: Yard, state: BackfillState) -> None:
     stream, identity, day = yard.bench.output.stream, uuid4().hex, datetime(2026, 1, 5, tzinfo=UTC)
     key = begin_attempt(
@@ -83,6 +86,7 @@ def test_a_failed_attempt_at_a_backfill_is_left_behind(yard: Yard, state: Backfi
     assert yard.remove() == set(left)
 
 
+@pytest.mark.full  # every run: `test_orphan_plan.py`
 def test_an_abandoned_refresh_is_left_behind(yard: Yard) -> None:
     stream = yard.bench.output.stream
     event = command_event(EventAction.REFRESH, stream, by="a test")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from tests.integration.maintenance.conftest import Place
 
 from sluice.declarations.load_declarations import load_declarations
@@ -52,6 +53,7 @@ def test_the_table_asks_every_expiry_to_keep_what_a_slow_reader_needs(place: Pla
     assert create_or_evolve_table(place.catalog, declaration) == ()  # `sluice table create` leaves it
 
 
+@pytest.mark.full  # every run: `test_retention_plan.py`
 def test_maintenance_lowers_what_was_set_for_a_reader_that_has_caught_up(place: Place) -> None:
     *_, newest = place.append("rows", 20)
     place.start(offsets=[place.append("rows", 0)[0]])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from sqlalchemy import text
+from tests.fixtures.drill import first_of
 from tests.fixtures.publication import Workbench
 from tests.integration.cli.test_operations import Copier, copier, typed
 from tests.integration.maintenance.conftest import offset
@@ -45,6 +46,7 @@ def head(bench: Workbench) -> int:
     return found
 
 
+@pytest.mark.full  # every run: rows of others (`test_adoptions.py`)
 def test_an_undo_that_brings_deleted_rows_back_asks_and_keeps_what_it_hides(
     copier: Copier, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -61,7 +63,7 @@ def test_an_undo_that_brings_deleted_rows_back_asks_and_keeps_what_it_hides(
     assert copier.bench.ids() == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("way", ["accept", "reread"])
+@pytest.mark.parametrize("way", first_of("accept", "reread"))
 def test_what_others_had_committed_and_stays_out_is_named(
     copier: Copier, way: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -79,6 +81,7 @@ def test_what_others_had_committed_and_stays_out_is_named(
     assert f"2 other commits with 6 rows stay out, and are not read again: snapshot {foreign}" in shown
 
 
+@pytest.mark.full  # every run: while they are there
 def test_what_others_had_committed_is_unknown_once_the_snapshots_are_expired(
     copier: Copier, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -121,6 +124,7 @@ def copier_ends(snapshot_id: int) -> str:
     return canonical_offsets({"rows": offset(snapshot_id)})
 
 
+@pytest.mark.full  # every run: a lost state (`test_adoptions.py`)
 def test_a_mark_is_not_set_back_to_where_nothing_shows_what_is_read(
     copier: Copier, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -137,7 +141,7 @@ def test_a_mark_is_not_set_back_to_where_nothing_shows_what_is_read(
     assert code == 0, said + errors
 
 
-@pytest.mark.parametrize("witness", ["ledger", "table"])
+@pytest.mark.parametrize("witness", first_of("ledger", "table"))
 def test_a_mark_is_not_set_back_behind_a_rejected_batch(
     copier: Copier, witness: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -176,6 +180,7 @@ def test_the_form_adopts_while_another_output_has_no_table_yet(copier: Copier, t
     assert (plan.subject, plan.seen.is_empty) == (copier.bench.output.target, False)
 
 
+@pytest.mark.full  # every run: rows that do (`test_adoptions.py`)
 def test_rows_that_were_accepted_as_gone_are_not_said_to_come_back(
     copier: Copier, capsys: pytest.CaptureFixture[str]
 ) -> None:

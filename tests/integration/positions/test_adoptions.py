@@ -181,6 +181,7 @@ def test_a_commit_of_another_between_plan_and_undo_is_not_hidden(copier: Copier)
     assert copier.bench.ids_by_duckdb() == [1, 2, *FOREIGN]
 
 
+@pytest.mark.full  # every run: a mark that is not set back
 def test_an_undo_is_refused_once_the_marked_snapshot_is_gone(
     copier: Copier, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,6 +15,7 @@ from tests.integration.positions.test_states_taken_back import published_all
 __all__ = ["copier"]
 
 
+@pytest.mark.full  # every run: `test_taken_back.py`
 def test_what_a_repair_has_the_ledger_forget_is_counted_as_read_again(
     copier: Copier, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -33,6 +33,7 @@ def let_copies_be_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalCheckpointFiles, "list_files", refused)
 
 
+@pytest.mark.full  # every run: the same where the ledger is lost too
 def test_copies_that_cannot_be_looked_at_are_not_called_none(
     copier: Copier, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -48,6 +49,7 @@ def test_copies_that_cannot_be_looked_at_are_not_called_none(
     assert "Input/output error" in shown + errors, shown + errors
 
 
+@pytest.mark.full  # every run: copies that are away
 def test_a_copy_that_cannot_be_read_just_now_is_not_passed_over_for_an_older_one(
     copier: Copier, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,6 +78,7 @@ def test_rows_that_the_source_has_withdrawn_are_lost_and_not_read_again(
     assert (plan["evidence"]["rows_read_again"], plan["evidence"]["rows_lost"]) == (1, 2)
 
 
+@pytest.mark.full  # every run: `test_repair_decision.py`
 def test_how_much_is_lost_is_unknown_once_what_was_withdrawn_is_expired(
     reading: Reading, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -89,7 +90,7 @@ def test_how_much_is_lost_is_unknown_once_what_was_withdrawn_is_expired(
     assert "An unknown number of rows are read again, an unknown number are lost" in shown
 
 
-@pytest.mark.full  # every run: once it is expired
+@pytest.mark.full  # every run: `test_repair_decision.py`
 def test_how_much_is_lost_is_unknown_where_nothing_shows_how_far_was_read(
     reading: Reading, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -206,6 +207,7 @@ def test_a_repair_names_the_rewind_where_its_source_was_rolled_back(
     assert "agree: nothing is written." in typed(["stream", "repair", copier.stream, "--dry-run"], capsys)[1]
 
 
+@pytest.mark.full  # every run: `test_lost_batch_inputs.py`
 def test_files_that_are_gone_are_not_read_again(
     copier: Copier, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -224,6 +224,7 @@ def test_an_output_that_is_declared_again_is_left_to_its_next_start(
     assert (code, "agree: nothing is written." in shown) == (0, True), shown
 
 
+@pytest.mark.full  # every run: `test_repair_decision.py`
 def test_state_that_is_gone_is_refused_with_the_number(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
     ends = read_ends(copier)
     copier.bench.publish(copier.bench.stage(1, [3], start_offsets=ends, end_offsets=ends))
@@ -263,6 +264,7 @@ def test_a_source_that_was_rolled_back_is_found_before_a_start_and_continued(
     assert (code, "2 snapshots" in plan or "1 snapshots with 1" in plan) == (0, True), (plan, errors)
 
 
+@pytest.mark.full  # every run: `test_judge_position.py`
 def test_a_set_back_table_is_another_remedy(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
     filled(copier, batches=1)
     first = copier.bench.target().metadata.current_snapshot_id

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import text
-from tests.fixtures.drill import sampled
+from tests.fixtures.drill import first_of, sampled
 from tests.integration.cli.test_operations import Copier, copier, typed
 from tests.integration.positions.test_repair_commands import QUERY, content, filled, killed, read_ends
 
@@ -124,7 +124,7 @@ def published(copier: Copier, batch: int, run_id: str) -> None:
     )
 
 
-@pytest.mark.parametrize("is_same", [True, False])
+@pytest.mark.parametrize("is_same", first_of(True, False))
 def test_behind_an_older_copy_the_next_run_is_left_the_batches_between_of_the_same_declaration(
     copier: Copier, is_same: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -186,6 +186,7 @@ def test_the_newest_copy_is_shown_for_a_stream_with_state(copier: Copier, capsys
         assert listed["rehearsal"]["problem"] == problem
 
 
+@pytest.mark.full  # every run: what a repair says of them
 def test_a_check_says_what_the_copies_are_worth(copier: Copier) -> None:
     root = filled(copier, batches=2)
 

@@ -58,6 +58,7 @@ def other(copier: Copier) -> Workbench:
     return replace(copier.bench, output=output)
 
 
+@pytest.mark.full  # every run: rows of others (`test_rewinds.py`)
 def test_the_mark_of_another_stream_is_not_left_behind(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
     published(copier)
     other(copier).begin()
@@ -67,6 +68,7 @@ def test_the_mark_of_another_stream_is_not_left_behind(copier: Copier, capsys: p
     assert "refused (other_writers): The mark of other.copies was set on" in shown
 
 
+@pytest.mark.full  # every run: rows of others (`test_rewinds.py`)
 def test_a_batch_of_another_stream_without_rows_is_not_hidden(
     copier: Copier, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -83,6 +85,7 @@ def test_a_batch_of_another_stream_without_rows_is_not_hidden(
     assert "0 rows of theirs would be lost" in shown
 
 
+@pytest.mark.full  # every run: rows of others (`test_rewinds.py`)
 def test_a_rollback_that_took_rows_of_others_out_is_adopted_first(
     copier: Copier, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -98,7 +101,7 @@ def test_a_rollback_that_took_rows_of_others_out_is_adopted_first(
     assert f"`sluice table adopt {copier.bench.output.target} --undo --dry-run`" in shown
 
 
-@pytest.mark.full  # every run: one that did
+@pytest.mark.full  # every run: rows of others (`test_rewinds.py`)
 def test_a_rollback_by_somebody_that_took_out_no_other_rows_is_taken_in(
     copier: Copier, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -112,7 +115,7 @@ def test_a_rollback_by_somebody_that_took_out_no_other_rows_is_taken_in(
 
 
 @pytest.mark.parametrize("is_rolled_back", first_of(True, False))
-@pytest.mark.parametrize("witness", ["ledger", "table"])
+@pytest.mark.parametrize("witness", first_of("ledger", "table"))
 def test_a_rejected_batch_is_not_read_again(
     copier: Copier, witness: str, is_rolled_back: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -155,7 +158,8 @@ def test_what_runs_is_stopped_first(copier: Copier, capsys: pytest.CaptureFixtur
     assert "refused (not_at_rest)" in refused(copier, capsys)
 
 
-@pytest.mark.parametrize("is_gone", first_of(False, True))
+@pytest.mark.full  # every run: one that was expired
+@pytest.mark.parametrize("is_gone", [False, True])
 def test_an_input_that_is_another_one_since_is_not_read_again(
     copier: Copier, is_gone: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -183,6 +187,7 @@ def test_input_that_was_expired_is_not_read_again(copier: Copier, capsys: pytest
     assert "refused (source_gone): What comes behind batch 0" in refused(copier, capsys)
 
 
+@pytest.mark.full  # every run: `test_repair_decision.py`
 def test_state_that_is_not_kept_so_far_back_refuses(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
     published(copier)
     for file in ("1.delta", ".1.delta.crc"):
@@ -224,6 +229,7 @@ def with_files_beside(copier: Copier) -> None:
     (pipelines / "split.py").write_text("def split(rows):\n    return {'copies': rows, 'beside': rows}\n")
 
 
+@pytest.mark.full  # every run: `test_repair_decision.py`
 def test_outputs_that_cannot_go_back_refuse(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
     published(copier)
     with_files_beside(copier)
@@ -231,6 +237,7 @@ def test_outputs_that_cannot_go_back_refuse(copier: Copier, capsys: pytest.Captu
     assert "refused (not_yet)" in refused(copier, capsys)
 
 
+@pytest.mark.full  # every run: one that has passed (`test_rewinds.py`)
 def test_a_reader_that_does_not_show_how_far_it_is_is_not_passed_over(
     copier: Copier, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -248,6 +255,7 @@ def test_a_reader_that_does_not_show_how_far_it_is_is_not_passed_over(
     assert code == 0, errors
 
 
+@pytest.mark.full  # every run: what it has recorded (`test_rewinds.py`)
 def test_what_a_reader_has_planned_counts_as_read(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
     """Also where the ledger has neither its batch nor the names of its sources."""
     published(copier)
@@ -288,6 +296,7 @@ def test_what_is_recorded_by_number_is_forgotten_with_the_batches(
         assert connection.execute(select(table.c.batch).where(table.c.stream == copier.stream)).scalar_one() == 0
 
 
+@pytest.mark.full  # every run: `test_repair_decision.py`
 def test_what_the_ledger_does_not_have_yet_stays_staged(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
     """The next run records the batch to which the stream goes back, from what is staged of it."""
     filled(copier, batches=2)

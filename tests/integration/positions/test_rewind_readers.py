@@ -119,7 +119,7 @@ def test_a_reader_whose_every_batch_goes_is_not_taken_along(chain: Chain, capsys
     assert "--with-readers" not in shown
 
 
-@pytest.mark.full  # every run: one that died behind a reader
+@pytest.mark.full  # every run: a rewind that was killed (`test_rewinds.py`)
 def test_a_reader_that_died_half_way_behind_an_older_checkpoint_is_completed(
     chain: Chain, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -164,6 +164,7 @@ def test_a_reader_is_not_asked_to_go_where_its_tables_are_not(
     assert [one["part"] for one in json.loads(shown)["plans"]] == ["to batch 1:0", "to batch 1:0"]
 
 
+@pytest.mark.full  # every run: `test_rewinds.py`
 def test_one_that_was_interrupted_behind_a_reader_is_completed(
     chain: Chain, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,4 +1,8 @@
-"""A stream goes back behind a removal of old rows: they come back with the table, and go with the next maintenance."""
+"""A stream goes back behind a removal of old rows: they come back with the table, and go with the next maintenance.
+
+Every run takes a stream back without one (`test_rewinds.py`), and shows that such a removal corrects nothing
+(`test_source_bounds.py`).
+"""
 
 from __future__ import annotations
 
@@ -32,6 +36,7 @@ def remove_oldest(copier: Copier, *, is_retention: bool) -> None:
     assert isinstance(commit_checked(committer, copier.bench.output.target, plan, what="a removal"), Landed)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("is_retention", [True, False], ids=["old rows", "a person's delete"])
 def test_a_removal_of_old_rows_is_nothing_that_anybody_counts_on(
     copier: Copier, capsys: pytest.CaptureFixture[str], is_retention: bool
@@ -50,7 +55,7 @@ def test_a_removal_of_old_rows_is_nothing_that_anybody_counts_on(
         assert removed_rows(table.properties) is None, "its rows are there again"
 
 
-@pytest.mark.full  # every run kills one without a removal
+@pytest.mark.full
 def test_a_rewind_behind_a_removal_is_completed_where_it_was_killed(
     copier: Copier, capsys: pytest.CaptureFixture[str]
 ) -> None:

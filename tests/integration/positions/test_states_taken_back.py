@@ -85,7 +85,7 @@ def test_copies_go_also_where_the_checkpoint_stands_there_already(
     assert "Put the copy of" not in typed(["stream", "repair", copier.stream, "--dry-run"], capsys)[1]
 
 
-@pytest.mark.parametrize("occurrence", [0, 2])
+@pytest.mark.parametrize("occurrence", first_of(2, 0))
 def test_a_copy_that_is_left_behind_by_an_interrupted_rewind_is_not_restored(
     copier: Copier, occurrence: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -131,6 +131,7 @@ def test_copies_go_with_the_second_try_of_a_rewind(copier: Copier, capsys: pytes
     assert list_copies(store) == ()
 
 
+@pytest.mark.full  # every run: a rewind that was killed behind its commits
 def test_copies_go_before_the_batches_that_are_only_staged(copier: Copier) -> None:
     """Batch 3 waits behind the mark, and the rewind that discards it is killed at once: no commit on the table shows
     that the copy is of a batch that is planned again as another one."""
@@ -144,6 +145,7 @@ def test_copies_go_before_the_batches_that_are_only_staged(copier: Copier) -> No
     assert list_copies(store) == ()
 
 
+@pytest.mark.full  # every run: such a commit before an undo (`test_adoptions.py`)
 def test_copies_stay_where_the_table_cannot_go_back(copier: Copier) -> None:
     """Another one commits between the plan and the commit."""
     published_all(copier)
@@ -164,6 +166,7 @@ def test_copies_stay_where_the_table_cannot_go_back(copier: Copier) -> None:
     assert may_start(copier)
 
 
+@pytest.mark.full  # every run: `test_restore_copy.py`
 def test_copies_go_with_an_adoption_that_needs_no_repair(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
     """The checkpoint is an older copy, and stands where the table was set back to."""
     published_all(copier)
@@ -179,7 +182,7 @@ def test_copies_go_with_an_adoption_that_needs_no_repair(copier: Copier, capsys:
     assert [one.key.batch for one in recent_batches(copier.ledger, copier.stream, 9)] == [1, 0]
 
 
-@pytest.mark.full  # every run: with an adoption alone
+@pytest.mark.full  # every run: `test_restore_copy.py`
 def test_copies_go_also_with_a_repair_behind_an_adoption(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
     published_all(copier)
     store = with_copy(copier)
@@ -189,6 +192,7 @@ def test_copies_go_also_with_a_repair_behind_an_adoption(copier: Copier, capsys:
     assert list_copies(store) == ()
 
 
+@pytest.mark.full  # every run: `test_restore_copy.py`
 def test_a_copy_that_has_planned_what_is_planned_again_goes(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
     published_all(copier)
     root = folder(copier)
@@ -237,6 +241,7 @@ def test_a_rewind_takes_back_what_a_repair_has_left_to_run_again(
     assert may_start(copier)
 
 
+@pytest.mark.full  # every run: one behind it
 def test_a_rewind_into_what_is_left_to_run_again_is_refused(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
     behind_a_copy(copier, capsys)
 
@@ -258,6 +263,7 @@ def test_so_does_a_repair_behind_a_table_that_was_set_back(copier: Copier, capsy
     assert may_start(copier)
 
 
+@pytest.mark.full  # every run: `test_judge_position.py`
 def test_a_rewind_without_its_generation_in_the_ledger_is_refused(
     copier: Copier, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -291,7 +297,7 @@ def test_a_lost_state_of_which_there_is_a_copy_is_repaired_before_it_goes_back(
     assert may_start(copier)
 
 
-@pytest.mark.full  # every run refuses it (`test_rewind_dangers.py`)
+@pytest.mark.full  # every run: `test_repair_decision.py`
 def test_a_state_that_is_not_kept_so_far_back_asks_for_a_later_batch(
     copier: Copier, capsys: pytest.CaptureFixture[str]
 ) -> None:

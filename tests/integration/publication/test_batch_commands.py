@@ -14,6 +14,7 @@ from uuid import uuid4
 
 import pytest
 import yaml
+from tests.fixtures.drill import first_of
 from tests.fixtures.lost_marks import forget_mark
 from tests.fixtures.publication import COLUMNS, CatalogPlace, Workbench
 from tests.fixtures.stack import Stack
@@ -242,6 +243,7 @@ def test_a_rejection_that_lost_its_lease_moves_no_further_mark(deployment: Deplo
     assert [bench.mark().batch for bench in deployment.benches] == [0, -1]
 
 
+@pytest.mark.full  # every run: one that was killed there
 def test_a_rejection_that_was_cut_short_is_finished(deployment: Deployment, sluice: Callable[..., Any]) -> None:
     """The first output's mark has moved past the batch, the second one's has not."""
     deployment.stage(0, 1)
@@ -254,7 +256,7 @@ def test_a_rejection_that_was_cut_short_is_finished(deployment: Deployment, slui
     assert deployment.next_driver() == [[2], [2]]
 
 
-@pytest.mark.parametrize("number", ["1", "5"])
+@pytest.mark.parametrize("number", first_of("1", "5"))
 def test_only_the_next_batch_can_be_rejected(deployment: Deployment, sluice: Callable[..., Any], number: str) -> None:
     deployment.stage(0, 1)
     deployment.stage(1, 2)
@@ -356,7 +358,7 @@ def test_what_waits_for_a_former_output_is_abandoned_by_name(
     assert find_undeclared_outputs(former.catalog, deployment.stream, [])[0].waiting == ()
 
 
-@pytest.mark.parametrize("verb", ["publish", "abandon"])
+@pytest.mark.parametrize("verb", first_of("publish", "abandon"))
 def test_what_the_next_start_publishes_is_not_settled_by_hand(
     deployment: Deployment, sluice: Callable[..., Any], verb: str
 ) -> None:

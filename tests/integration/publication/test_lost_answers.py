@@ -122,7 +122,7 @@ def behind(bench: Workbench, services_stack: Stack, proxy: FaultyProxy) -> Itera
 
 
 @BEHIND_A_CONNECTION
-@pytest.mark.parametrize("fault", [Fault.DROPPED, Fault.REPEATED, Fault.FAILED_AFTER])
+@pytest.mark.parametrize("fault", first_of(Fault.DROPPED, Fault.REPEATED, Fault.FAILED_AFTER))
 def test_a_commit_that_landed_is_recognised_whatever_the_gateway_answered(
     bench: Workbench, behind: Workbench, proxy: FaultyProxy, fault: Fault
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
+from tests.fixtures.drill import first_of
 from tests.fixtures.publication import Workbench, offsets
 
 from sluice.errors import DivergedError
@@ -12,7 +13,7 @@ from sluice.publication.chain import AbandonReason
 from sluice.publication.mark_moves import plan_output
 
 
-@pytest.mark.parametrize("back", [1, 2, 5])
+@pytest.mark.parametrize("back", first_of(2, 1, 5))
 def test_a_checkpoint_from_a_backup_is_refused_before_anything_is_published(bench: Workbench, back: int) -> None:
     visible = [bench.stage(number, [number]) for number in range(6)]
     bench.publish(*visible)

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from tests.fixtures.drill import first_of
 from tests.fixtures.publication import Workbench
 from tests.fixtures.stack import Stack
 from tests.integration.publication.test_batch_commands import Deployment, deployment, former
@@ -56,7 +57,7 @@ def carried_out(deployment: Deployment, settings: Settings, plan: OperationPlan[
     )
 
 
-@pytest.mark.parametrize("is_planned", [True, False], ids=["planned before", "at once"])
+@pytest.mark.parametrize("is_planned", first_of(True, False), ids=["planned before", "at once"])
 def test_a_batch_that_a_person_has_released_is_not_rejected(
     deployment: Deployment, settings: Settings, *, is_planned: bool
 ) -> None:

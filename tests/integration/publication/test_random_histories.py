@@ -1,4 +1,7 @@
-"""Random histories of drivers, zombies and other people's hands: whatever came before, every batch is there once."""
+"""Random histories of drivers, zombies and other people's hands: whatever came before, every batch is there once.
+
+Every run takes each of their steps alone (`test_recovery.py`, `test_zombies.py`, `test_foreign_hands.py`).
+"""
 
 from __future__ import annotations
 
@@ -100,6 +103,7 @@ STEPS = (
 )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("catalog_place", ["sql"], indirect=True)
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(st.sampled_from(STEPS) | st.just(History.stage), min_size=5, max_size=25))

@@ -26,10 +26,10 @@ def stage(bench: Workbench, batch: int, ids: list[int], *, mode: str) -> StagedB
     ("staged", "declared", "expected"),
     [
         ("append", "complete", [1, 2, 3]),
-        ("append", "overwrite_partitions", [1, 2, 3]),
+        pytest.param("append", "overwrite_partitions", [1, 2, 3], marks=pytest.mark.full),
         ("complete", "append", [3]),
-        ("overwrite_partitions", "append", [3]),
-        ("append", "append", [1, 2, 3]),
+        pytest.param("overwrite_partitions", "append", [3], marks=pytest.mark.full),
+        pytest.param("append", "append", [1, 2, 3], marks=pytest.mark.full),
     ],
 )
 def test_the_mode_of_the_staged_batch_counts(bench: Workbench, staged: str, declared: str, expected: list[int]) -> None:

@@ -75,6 +75,7 @@ def test_every_shard_has_its_share_of_a_limit(kinesis: Kinesis) -> None:
     assert sorted(text for batch in found for text in batch) == sorted(str(number) for number in range(12))
 
 
+@pytest.mark.full  # every run: each shard has its share
 def test_a_limit_below_the_number_of_shards_starves_none(kinesis: Kinesis) -> None:
     name = kinesis.create_stream(shards=3)
     shards = KinesisShards(kinesis.client, name)

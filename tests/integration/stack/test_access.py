@@ -79,6 +79,7 @@ def test_the_snippets_work_as_they_are_pasted(services_stack: Stack, lakehouse: 
     assert ended.stdout.splitlines() == ["landing 1", "2"], ended.stderr
 
 
+@pytest.mark.full  # every run: a file that is uploaded
 def test_a_topic_is_made_once(services_stack: Stack) -> None:
     planned = sluice(services_stack, "stack", "create-topic", "quakes", "--partitions", "2", "--dry-run")
     made = sluice(services_stack, "stack", "create-topic", "quakes", "--partitions", "2")

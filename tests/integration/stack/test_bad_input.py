@@ -38,6 +38,7 @@ def test_a_port_that_was_asked_for_and_is_taken(tmp_path: Path) -> None:
             assert read_ports(stack.data / "ports.json") == {}
 
 
+@pytest.mark.full  # every run: `test_stack_records.py`
 def test_a_requested_port_that_is_not_a_number(tmp_path: Path) -> None:
     with stack_in(tmp_path / "data", SLUICE_S3_PORT="http") as stack:
         result = stack.run("up", "--services", "seaweedfs")
@@ -88,6 +89,7 @@ def _listens(stranger: socket.socket, port: int) -> bool:
     return False
 
 
+@pytest.mark.full  # every run: `test_tools.py`
 def test_no_java(tmp_path: Path) -> None:
     with stack_in(tmp_path / "data", PATH="/nowhere", JAVA_HOME="", SLUICE_HOME=str(tmp_path)) as stack:
         result = stack.run("up")
@@ -96,6 +98,7 @@ def test_no_java(tmp_path: Path) -> None:
         assert not stack.data.exists()
 
 
+@pytest.mark.full  # every run: `test_tools.py`
 def test_a_java_that_is_too_old(tmp_path: Path) -> None:
     java = tmp_path / "jdk" / "bin" / "java"
     java.parent.mkdir(parents=True)
@@ -110,6 +113,7 @@ def test_a_java_that_is_too_old(tmp_path: Path) -> None:
         assert not stack.data.exists()
 
 
+@pytest.mark.full  # every run: `test_tools.py`
 def test_no_jars(tmp_path: Path) -> None:
     with stack_in(tmp_path / "data", SLUICE_JARS=str(tmp_path)) as stack:
         result = stack.run("up")
@@ -129,6 +133,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True)  # noqa: S603, S607
 
 
+@pytest.mark.full  # every run: `test_folder.py`
 def test_a_full_disk(small_disk: Path) -> None:
     with stack_in(small_disk / "data") as stack:
         result = stack.run("up")
@@ -137,6 +142,7 @@ def test_a_full_disk(small_disk: Path) -> None:
         assert not stack.data.exists()
 
 
+@pytest.mark.full  # every run: one of another user (`test_folder.py`)
 def test_a_data_folder_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "data").touch()
     with stack_in(tmp_path / "data") as stack:
@@ -174,6 +180,7 @@ def test_a_service_that_ends_while_it_starts(ended_stack: Stack) -> None:
     assert_refused(result, ended_stack, "PostgreSQL ended while it was starting", "postgres.log")
 
 
+@pytest.mark.full  # every run: `test_folder.py`
 def test_lost_credentials(ended_stack: Stack, tmp_path: Path) -> None:
     credentials = ended_stack.data / "credentials.json"
     kept = credentials.rename(tmp_path / "credentials.json")

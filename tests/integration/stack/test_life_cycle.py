@@ -106,6 +106,7 @@ def test_a_second_up_changes_nothing(running: Stack) -> None:
     assert {name: service["pid"] for name, service in running.status().items()} == before
 
 
+@pytest.mark.full  # every run: `test_folder.py`
 def test_the_log_of_a_service(running: Stack) -> None:
     text = running.run("logs", "postgres", "-n", "1000")
     values = running.run("logs", "postgres", "--json").json
@@ -131,7 +132,8 @@ def test_a_dry_run_prints_the_plan_and_does_nothing(running: Stack, new_stack: S
     assert {process.pid for process in processes_of(running)} & before == before
 
 
-@pytest.mark.parametrize("victim", sampled(PAIR, PAIR[-1:], full=PAIR))
+@pytest.mark.full  # every run: the next `up` ends what a killed one left
+@pytest.mark.parametrize("victim", PAIR)
 def test_up_repairs_a_half_dead_stack(running: Stack, victim: str) -> None:
     before = {name: service["pid"] for name, service in running.status().items()}
     os.kill(before[victim], signal.SIGKILL)
@@ -249,7 +251,7 @@ def test_down_finds_the_processes_of_a_deleted_folder(new_stack: Stack) -> None:
     assert processes_of(new_stack) == []
 
 
-@pytest.mark.parametrize("seconds", sampled([0.2, 0.7, 1.2, 2.0, 3.5], [0.7]))
+@pytest.mark.parametrize("seconds", sampled([0.2, 0.7, 1.2, 2.0, 3.5], (), full=[0.7]))  # every run kills one
 def test_an_interrupted_up_leaves_nothing(new_stack: Stack, seconds: float) -> None:
     """The moments lie from the choice of ports to the start of Kafka; `seconds` counts from the first file."""
     with new_stack.popen("up") as process:

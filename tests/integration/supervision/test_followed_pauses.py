@@ -322,6 +322,7 @@ def test_a_slow_airflow_leaves_time_for_the_drivers_and_comes_to_every_dag(
     assert {stream.name for stream in wanted} <= set(asked)
 
 
+@pytest.mark.full  # every run: an Airflow that is slow
 def test_a_dag_that_airflow_never_answers_about_leaves_out_no_other_one(supervisor: Supervisor, ledger: Ledger) -> None:
     wanted, hangs = streams(4), threading.Event()
 

@@ -141,6 +141,7 @@ def test_a_failure_count_is_reset_by_name(sluice: Sluice, ledger: Ledger, tmp_pa
     assert "to be started" in sluice("stream", "status", "flights")[1]
 
 
+@pytest.mark.full  # every run: `test_staggered_restart.py`
 def test_after_an_upgrade_the_streams_with_older_drivers_are_restarted(sluice: Sluice, ledger: Ledger) -> None:
     sluice("stream", "start", "flights")
     first = newest_run(ledger, "flights")

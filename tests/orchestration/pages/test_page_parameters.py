@@ -1,4 +1,8 @@
-"""Pages asked with parameters that no page links to: none is an error of the server, and none costs much."""
+"""Pages asked with parameters that no page links to: none is an error of the server, and none costs much.
+
+Every run asks for what is not there (`test_page_access.py`) and for addresses that no browser sends
+(`test_page_guard.py`).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from urllib.parse import quote, urlencode
 
 import httpx
 import psutil
+import pytest
 from tests.fixtures.airflow import RunningAirflow
 
 ODD = (
@@ -59,6 +64,7 @@ def cost_of(airflow: RunningAirflow, client: httpx.Client, address: str) -> floa
     return min(costs)
 
 
+@pytest.mark.full
 def test_no_parameter_of_a_page_is_an_error_of_the_server_or_costs_much(
     as_admin: httpx.Client, airflow: RunningAirflow
 ) -> None:

@@ -189,6 +189,7 @@ def test_it_fails_with_the_words_of_its_item(seen: Path, ledger: Ledger) -> None
     assert raised.value.alerts[0].stream == "bronze.flights"
 
 
+@pytest.mark.full  # every run: what a pass meets (`test_reconcile_all.py`)
 def test_a_table_that_stays_red_is_new_once_and_ends_once(seen: Path, ledger: Ledger) -> None:
     """By the night's runs of a DAG: whoever is paged by new alerts is paged once."""
     alerts = []
@@ -221,6 +222,7 @@ def test_when_its_application_has_died_it_starts_the_next_one(seen: Path, ledger
     assert len(recent_applications(ledger, limit=9)) == 2
 
 
+@pytest.mark.full  # every run: `test_work_items.py`
 def test_it_fails_when_no_application_begins_to_work_and_names_the_log(seen: Path, ledger: Ledger) -> None:
     task = task_of()
     _, kwargs = waits(lambda: task.execute(Context()))
@@ -234,6 +236,7 @@ def test_it_fails_when_no_application_begins_to_work_and_names_the_log(seen: Pat
     assert not isinstance(raised.value, AirflowFailException), "the next try may find the host repaired"
 
 
+@pytest.mark.full  # every run: a cleared task
 def test_files_that_changed_while_it_waited_make_it_ask_for_another_item(
     seen: Path, ledger: Ledger, pipelines: Path
 ) -> None:
@@ -258,6 +261,7 @@ def test_a_cleared_task_asks_again_and_its_first_item_is_withdrawn(seen: Path, l
     assert observe_item(ledger, trigger.item).state is WorkState.WAITING
 
 
+@pytest.mark.full  # every run: `test_work_items.py`
 def test_another_run_withdraws_nothing_of_this_one(seen: Path, ledger: Ledger) -> None:
     _, item, _ = working_application(ledger, task_of(), Context())
     waits(lambda: task_of(run_id="manual__2").execute(Context()))
@@ -274,6 +278,7 @@ def test_a_task_that_is_ended_on_its_worker_withdraws_its_item(seen: Path, ledge
     assert observe_item(ledger, trigger.item).state is WorkState.WITHDRAWN
 
 
+@pytest.mark.full  # every run: one that failed
 def test_an_item_that_somebody_withdrew_is_tried_again(seen: Path, ledger: Ledger) -> None:
     task = task_of()
     trigger, kwargs = waits(lambda: task.execute(Context()))
