@@ -30,7 +30,7 @@ from sluice.ledger.desired_states import DesiredStateObservation
 from sluice.ledger.held_batches import RejectedSince
 from sluice.ledger.run_values import DesiredState, RunObservation
 from sluice.ledger.stream_records import StreamRecords
-from sluice.messages.plain_text import in_words
+from sluice.messages.message_parts import in_words
 from sluice.supervision.supervision_decision import DOES_WELL, StreamState, StreamVerdict
 
 STOPPED_BY_LIMIT = MAX_REJECTED
