@@ -26,7 +26,7 @@ DECISION_MODULES = (
     "sluice.supervision.reset_effects",
     "sluice.supervision.restart_policy",
     "sluice.supervision.stream_verdict",
-    "sluice.supervision.supervision_decision",
+    "sluice.supervision.supervision_values",
     "sluice.supervision.time_limits",
     "sluice.supervision.unusual_columns",
     "sluice.supervision.unusual_rows",

@@ -40,7 +40,7 @@ from sluice.ledger.connection import Ledger, connection_use
 from sluice.ledger.stream_records import read_stream
 from sluice.ledger.stream_troubles import StreamTrouble, clear_trouble, record_report, record_trouble
 from sluice.messages.message_parts import in_words
-from sluice.supervision.supervision_decision import StreamState, StreamVerdict
+from sluice.supervision.supervision_values import StreamState, StreamVerdict
 from sluice.supervision.supervisor import Supervisor, read_to_judge
 from sluice.supervision.verdict_causes import with_rows
 

@@ -52,7 +52,7 @@ from sluice.ledger.run_values import DesiredState, RunObservation, WatchedRun
 from sluice.messages.message_parts import in_words
 from sluice.processes.process_identity import ProcessState
 from sluice.supervision.restart_policy import RestartHistory, RestartVerdict, history_of, judge_restart, wait_after
-from sluice.supervision.supervision_decision import (
+from sluice.supervision.supervision_values import (
     StreamObservation,
     StreamState,
     SupervisionAction,

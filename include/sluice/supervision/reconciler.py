@@ -49,8 +49,8 @@ from sluice.supervision.alerts import (
 from sluice.supervision.followed_pauses import DagLooks, ObserveDag, follow_pauses, newest_look
 from sluice.supervision.platform_troubles import note_paused_dags, subjects_beside_streams, watch_schemas
 from sluice.supervision.progress_decision import ProgressJudgement, judge_known
-from sluice.supervision.progress_watch import sample_increments, watch_progress
 from sluice.supervision.rows_watch import watch_rows
+from sluice.supervision.source_watch import sample_increments, watch_progress
 from sluice.supervision.stream_verdict import (
     StreamState,
     StreamVerdict,
@@ -58,7 +58,7 @@ from sluice.supervision.stream_verdict import (
     verdict_of,
     with_its_dag,
 )
-from sluice.supervision.supervision_decision import SupervisionAction, SupervisionReason
+from sluice.supervision.supervision_values import SupervisionAction, SupervisionReason
 from sluice.supervision.supervisor import (
     SupervisionResult,
     Supervisor,

@@ -21,7 +21,7 @@ from sluice.ledger.stream_troubles import StreamTrouble
 from sluice.processes.process_identity import ProcessState
 from sluice.supervision.decide_supervision import decide
 from sluice.supervision.progress_decision import ProgressJudgement, ProgressState, judge_known
-from sluice.supervision.supervision_decision import (
+from sluice.supervision.supervision_values import (
     StreamObservation,
     StreamState,
     StreamVerdict,

@@ -15,7 +15,7 @@ from sluice.ledger.run_values import DesiredState, RunObservation
 from sluice.ledger.runs import ask_to_end, find_run, newest_run
 from sluice.ledger.stream_records import StreamRecords, read_stream
 from sluice.supervision.decide_supervision import decide_about_live_run
-from sluice.supervision.supervision_decision import StreamState, StreamVerdict, command_event
+from sluice.supervision.supervision_values import StreamState, StreamVerdict, command_event
 from sluice.supervision.supervisor import SupervisionResult, Supervisor, act_on, has_ended_within, observe
 from sluice.supervision.time_limits import STOP_GRACE_SECONDS, STOPPED_WITHIN
 from sluice.supervision.verdict_causes import STOPPED_BY_LIMIT, OrphanedRun, OrphanReason, is_stopped_by_limit

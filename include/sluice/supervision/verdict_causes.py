@@ -31,7 +31,7 @@ from sluice.ledger.held_batches import RejectedSince
 from sluice.ledger.run_values import DesiredState, RunObservation
 from sluice.ledger.stream_records import StreamRecords
 from sluice.messages.message_parts import in_words
-from sluice.supervision.supervision_decision import DOES_WELL, StreamState, StreamVerdict
+from sluice.supervision.supervision_values import DOES_WELL, StreamState, StreamVerdict
 
 STOPPED_BY_LIMIT = MAX_REJECTED
 """Who asks that a stream stops which has rejected too many rows, where the ledger names a person otherwise."""

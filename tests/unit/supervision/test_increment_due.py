@@ -12,7 +12,7 @@ from sluice.ledger.desired_states import DesiredStateObservation
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.stream_records import StreamRecords
 from sluice.supervision.stream_verdict import StreamState, StreamVerdict, judge_increment
-from sluice.supervision.supervision_decision import StreamObservation
+from sluice.supervision.supervision_values import StreamObservation
 from sluice.supervision.verdict_causes import TABLES_PATIENCE, find_overdue
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)

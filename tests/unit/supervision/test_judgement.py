@@ -29,7 +29,7 @@ from sluice.supervision.restart_policy import (
     runs_to_read,
 )
 from sluice.supervision.stream_verdict import StreamState, judge_increment, judge_stream, verdict_of, with_its_dag
-from sluice.supervision.supervision_decision import StreamObservation, SupervisionAction, SupervisionReason, decision
+from sluice.supervision.supervision_values import StreamObservation, SupervisionAction, SupervisionReason, decision
 from sluice.supervision.time_limits import HEARD_WITHIN
 from sluice.supervision.verdict_causes import OrphanedRun, OrphanReason, find_orphaned_runs
 

@@ -25,7 +25,7 @@ from sluice.supervision.stream_verdict import (
     verdict_of,
     with_unclear_pause,
 )
-from sluice.supervision.supervision_decision import (
+from sluice.supervision.supervision_values import (
     StreamObservation,
     SupervisionAction,
     SupervisionDecision,
