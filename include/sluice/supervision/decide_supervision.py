@@ -51,6 +51,7 @@ from sluice.ledger.desired_states import SuspensionCause
 from sluice.ledger.run_values import DesiredState, RunObservation, WatchedRun
 from sluice.messages.message_parts import in_words
 from sluice.processes.process_identity import ProcessState
+from sluice.supervision.class_policies import share_of, tries_of
 from sluice.supervision.restart_policy import RestartHistory, RestartVerdict, history_of, judge_restart, wait_after
 from sluice.supervision.supervision_values import (
     StreamObservation,
@@ -68,8 +69,6 @@ from sluice.supervision.time_limits import (
     LOOK_AGAIN_AFTER,
     STARTS_WITHIN,
     STOPPED_WITHIN,
-    share_of,
-    tries_of,
 )
 
 
