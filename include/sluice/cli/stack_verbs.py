@@ -22,7 +22,6 @@ from sluice.stack.credentials import AIRFLOW_USER
 from sluice.stack.environment import load_environment
 from sluice.stack.folder import stack_folder
 from sluice.stack.orchestration import UpReport
-from sluice.stack.services.airflow_api_server import clean_airflow_history
 from sluice.stack.stack_status import (
     Display,
     LiveDisplay,
@@ -217,6 +216,8 @@ def clean_airflow(
     as_json: AsJson = False,
 ) -> None:
     """Delete old runs of the platform's own short DAGs from Airflow's database. No run of a stream is touched."""
+    from sluice.stack.services.airflow_api_server import clean_airflow_history  # psycopg is slow to import
+
     folder = stack_folder()
     environment = load_environment(folder.data) if folder.environment.exists() else os.environ
     before = datetime.now(UTC) - timedelta(days=kept_days)
