@@ -46,7 +46,7 @@ from sluice.demo.airflow_api import AirflowAccess, AirflowApi, open_airflow_api
 from sluice.launching.launch_settings import class_path
 from sluice.processes.deadline import wait_until
 from sluice.settings import Settings
-from sluice.stack.folder import AIRFLOW_USER, read_credentials
+from sluice.stack.credentials import AIRFLOW_USER, read_credentials
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import create_or_evolve_table
 from sluice.work.requests import Increment

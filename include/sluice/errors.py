@@ -55,7 +55,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sluice.failure_reasons import FailureReason
-from sluice.messages.plain_text import Location, one_line
+from sluice.messages.message_parts import Location, one_line
 from sluice.messages.redaction import redacted
 
 

@@ -45,7 +45,7 @@ from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.driver_uis import find_driver_ui
 from sluice.ledger.runs import newest_run
 from sluice.settings import KafkaConnection
-from sluice.stack.folder import AIRFLOW_USER, read_credentials
+from sluice.stack.credentials import AIRFLOW_USER, read_credentials
 from sluice.tables.catalog import open_catalog
 
 pytestmark = pytest.mark.timeout(

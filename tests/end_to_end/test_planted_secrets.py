@@ -34,7 +34,7 @@ from sluice.demo.airflow_api import AirflowAccess, open_airflow_api
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import recent_runs
-from sluice.stack.folder import AIRFLOW_USER, Credentials, read_credentials
+from sluice.stack.credentials import AIRFLOW_USER, Credentials, read_credentials
 
 pytestmark = [
     pytest.mark.timeout(1800),  # a start of the whole platform and six of Spark, on a machine that may be busy

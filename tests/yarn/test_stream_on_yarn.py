@@ -21,7 +21,7 @@ from sluice.ledger.batches import newest_batch
 from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import find_run, newest_run
-from sluice.supervision.supervision_decision import SupervisionAction, SupervisionReason
+from sluice.supervision.supervision_values import SupervisionAction, SupervisionReason
 from sluice.supervision.supervisor import Supervisor, supervise
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import create_or_evolve_table

@@ -28,10 +28,10 @@ from sluice.backfill.observe_inputs import ObservedInputs
 from sluice.backfill.old_input_rows import shortened_lookups
 from sluice.backfill.read_bounds import InputBound
 from sluice.declarations.checks.backfill_checks import unfit_outputs
-from sluice.declarations.input_declaration import BackfillDeclaration
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.declarations.output_declaration import OutputDeclaration
 from sluice.declarations.source_declarations import IcebergSource
+from sluice.declarations.transformation_declaration import BackfillDeclaration
 from sluice.errors import UsageError
 from sluice.ledger.batches import BatchObservation, PublicationKey, find_batch, newest_batch_before
 from sluice.ledger.connection import Ledger

@@ -9,7 +9,8 @@ from pydantic import SecretStr
 from sluice.demo.lakehouse_copy import attach_lakehouse, open_database
 from sluice.errors import LakehouseError
 from sluice.settings import Settings
-from sluice.stack.folder import read_credentials, stack_folder
+from sluice.stack.credentials import read_credentials
+from sluice.stack.folder import stack_folder
 
 if TYPE_CHECKING:
     import duckdb

@@ -34,7 +34,7 @@ from sluice.ledger.connection import database_time
 from sluice.ledger.events import EventAction, record_event
 from sluice.operations import OperationPlan, OperationVerb, Stake, steps_of
 from sluice.publication.resolved_rejections import Resolution, ResolvedRows, mark_resolved
-from sluice.supervision.supervision_decision import command_event
+from sluice.supervision.supervision_values import command_event
 from sluice.tables.catalog import open_catalog
 from sluice.work.requests import NO, YES, ReplayRecords
 

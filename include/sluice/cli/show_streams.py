@@ -37,13 +37,13 @@ from sluice.ledger.runs import find_run, newest_runs, recent_runs
 from sluice.ledger.source_schemas import source_schemas
 from sluice.positions.restore_copy import observe_state_copies
 from sluice.quality.schema_patch import patches_of
+from sluice.supervision.orphaned_runs import find_orphaned_runs
 from sluice.supervision.platform_troubles import (
     SIGNS,
     subjects_beside_streams,
     troubles_beside_streams,
 )
 from sluice.supervision.stream_status import StreamRow, observe_rows
-from sluice.supervision.verdict_causes import find_orphaned_runs
 
 _POLL_SECONDS = 0.3
 _LEDGER_POLL_SECONDS = 3.0

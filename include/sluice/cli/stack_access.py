@@ -21,8 +21,9 @@ from sluice.cli.lakehouse_reader import as_reader
 from sluice.cli.terminal import AsJson, DryRun, print_dry_run_note
 from sluice.errors import StackError, UsageError
 from sluice.settings import KafkaConnection, Settings, load_settings
+from sluice.stack.credentials import read_credentials
 from sluice.stack.environment import LANDING_BUCKET, STACK_MARK, load_environment, shell_lines
-from sluice.stack.folder import read_credentials, stack_folder
+from sluice.stack.folder import stack_folder
 from sluice.stack.surroundings import remembered_in
 
 LOCAL_KAFKA = "local_kafka"

@@ -18,10 +18,10 @@ from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, AsJson, DryRun, print_dry_r
 from sluice.declarations.stream_declaration import SHORT_DAGS
 from sluice.errors import UsageError
 from sluice.stack import orchestration, stopping
+from sluice.stack.credentials import AIRFLOW_USER
 from sluice.stack.environment import load_environment
-from sluice.stack.folder import AIRFLOW_USER, stack_folder
+from sluice.stack.folder import stack_folder
 from sluice.stack.orchestration import UpReport
-from sluice.stack.services.airflow_api_server import clean_airflow_history
 from sluice.stack.stack_status import (
     Display,
     LiveDisplay,
@@ -216,6 +216,8 @@ def clean_airflow(
     as_json: AsJson = False,
 ) -> None:
     """Delete old runs of the platform's own short DAGs from Airflow's database. No run of a stream is touched."""
+    from sluice.stack.services.airflow_api_server import clean_airflow_history  # psycopg is slow to import
+
     folder = stack_folder()
     environment = load_environment(folder.data) if folder.environment.exists() else os.environ
     before = datetime.now(UTC) - timedelta(days=kept_days)

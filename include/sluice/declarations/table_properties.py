@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 
 from sluice.declarations.error_messages import did_you_mean
-from sluice.messages.plain_text import one_line
+from sluice.messages.message_parts import one_line
 from sluice.messages.redaction import SECRET_NAME, holds_secret
 
 LONGEST_VALUE = 4000

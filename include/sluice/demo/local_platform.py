@@ -41,8 +41,9 @@ from sluice.ledger.runs import newest_runs
 from sluice.ledger.work_items import find_items
 from sluice.settings import KafkaConnection, Settings, load_settings
 from sluice.sources.source_heads import SourceHeads
+from sluice.stack.credentials import AIRFLOW_USER, read_credentials
 from sluice.stack.environment import load_environment
-from sluice.stack.folder import AIRFLOW_USER, read_credentials, stack_folder
+from sluice.stack.folder import stack_folder
 from sluice.stack.orchestration import stack_home, up
 from sluice.stack.stack_status import Display, LiveDisplay, PlainDisplay, SilentDisplay, observe_stack
 from sluice.stack.surroundings import demo_pipelines, surroundings_of

@@ -22,9 +22,9 @@ maintenance_runs, quality_checks, checkpoint_checks
 stream_records, stream_figures
                 many streams at once
 announcements, trigger_queries
-                asynchronous queries for Airflow's triggerer
+                publications that Airflow does not know yet, and increments that ended well; queries of its triggerer
 airflow_owner, events, locks
-                whose the ledger is; what was decided; the advisory locks
+                whose the ledger is, and the newest pass of its reconciler; what was decided; the advisory locks
 retention       what is removed, and when
 migrations      the schema's versions
 

@@ -177,7 +177,7 @@ class Event:
     reason: one word, as the decision has it; `requested` for the command of a person.
     explanation: the sentence for a person; may be empty.
     run_id: the run that it is about; unset when it is about none, or when the run is only admitted with it.
-    evidence: the facts that it was decided on. Stored bounded and without secrets (`ledger.event_evidence`).
+    evidence: the facts that it was decided on. Stored bounded and without secrets (`stored_evidence`).
     occasion: what the decision is about. The same action on the same occasion is saved once, so that a supervisor that
         decides the same on every pass leaves one event; unset: each is saved.
     """

@@ -165,7 +165,7 @@ def newest_maintenance(ledger: Ledger, table: str) -> MaintenanceObservation | N
     return next(iter(recent_maintenance(ledger, table, limit=1)), None)
 
 
-def newest_runs(ledger: Ledger, tables: Sequence[str]) -> Mapping[str, Row[Any]]:
+def newest_runs_of_tables(ledger: Ledger, tables: Sequence[str]) -> Mapping[str, Row[Any]]:
     """The newest maintenance run of each of some tables, without its steps, by table."""
     with ledger.transaction() as connection:
         found = connection.execute(newest_by_table(MaintenanceRun, tables, without=("operations",)))

@@ -119,7 +119,7 @@ def newest_quality(ledger: Ledger, table: str) -> QualityObservation | None:
     return next(iter(recent_quality(ledger, table, limit=1)), None)
 
 
-def newest_results(ledger: Ledger, tables: Sequence[str]) -> Mapping[str, Row[Any]]:
+def newest_results_of_tables(ledger: Ledger, tables: Sequence[str]) -> Mapping[str, Row[Any]]:
     """The newest quality check of each of some tables, without its details, by table."""
     with ledger.transaction() as connection:
         found = connection.execute(newest_by_table(QualityResult, tables, without=("details",)))

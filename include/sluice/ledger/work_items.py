@@ -143,6 +143,7 @@ def ask(ledger: Ledger, *wanted: NewItem) -> tuple[str, ...]:
     with ledger.transaction() as connection:
         for one in wanted:
             same = and_(WorkRow.kind == one.kind, WorkRow.subject == one.subject, WorkRow.payload == dict(one.payload))
+            # Where the newest of the same items that ran alone was not done, an application may die with this one, too.
             alone = select(WorkRow.state != WorkState.DONE).where(WorkRow.runs_alone, same)
             runs_alone = connection.execute(alone.order_by(WorkRow.asked_at.desc()).limit(1)).scalar() or False
             earlier_try = and_(_IS_OPEN, same, WorkRow.asked_by == one.asked_by)

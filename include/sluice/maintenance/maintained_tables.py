@@ -67,7 +67,7 @@ from sluice.maintenance.row_retention import removal_notes
 from sluice.maintenance.step_decision import StepReason
 from sluice.maintenance.table_readers import observe_direct_writers, observe_readers, observe_retention, outdated_runs
 from sluice.settings import Settings
-from sluice.supervision.progress_watch import writers_that_defer
+from sluice.supervision.source_watch import writers_that_defer
 from sluice.tables.inspection import observe_table
 from sluice.tables.table_observation import FILE_SIZE_EDGES, FileCounts, ReferenceKind, TableObservation
 

@@ -31,7 +31,7 @@ from sluice.publication.held_decisions import broken_samples, plan_about_batch
 from sluice.publication.staged_batch import staged_outputs
 from sluice.settings import Settings
 from sluice.supervision.platform_dags import MAINTENANCE_DAG
-from sluice.supervision.supervision_decision import command_event
+from sluice.supervision.supervision_values import command_event
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import require_table
 

@@ -31,7 +31,7 @@ from sluice.supervision.control_plans import (
 )
 from sluice.supervision.stream_commands import request_restart, request_start, request_stop, reset_breaker
 from sluice.supervision.stream_reset import GenerationChange, plan_reset, reset_stream
-from sluice.supervision.supervision_decision import SETTLED_BY_START, StreamState
+from sluice.supervision.supervision_values import SETTLED_BY_START, StreamState
 from sluice.supervision.supervisor import Supervisor
 from sluice.tables.catalog import open_catalog
 

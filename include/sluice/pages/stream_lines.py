@@ -22,9 +22,9 @@ from sluice.ledger.stream_figures import StreamFigures, lag_history, read_figure
 from sluice.pages.page_figures import ShownTone
 from sluice.processes.driver_processes import observe_process
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
+from sluice.supervision.orphaned_runs import find_orphaned_runs
 from sluice.supervision.stream_status import JudgedStream, judge_streams
-from sluice.supervision.supervision_decision import SETTLED_BY_START, StreamState, StreamVerdict
-from sluice.supervision.verdict_causes import find_orphaned_runs
+from sluice.supervision.supervision_values import SETTLED_BY_START, StreamState, StreamVerdict
 
 HISTORY_HOURS, HISTORY_POINTS = 6, 24
 

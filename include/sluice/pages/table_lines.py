@@ -13,8 +13,8 @@ from sluice.declarations.loaded_declarations import Declarations, all_tables
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.ledger.batch_findings import RuleResult, rule_results_of_tables
 from sluice.ledger.connection import Ledger, database_time
-from sluice.ledger.maintenance_runs import newest_runs
-from sluice.ledger.quality_checks import UNSUCCESSFUL_VERDICTS, QualityVerdict, newest_results
+from sluice.ledger.maintenance_runs import newest_runs_of_tables
+from sluice.ledger.quality_checks import UNSUCCESSFUL_VERDICTS, QualityVerdict, newest_results_of_tables
 from sluice.pages.page_figures import ShownTone
 from sluice.pages.table_looks import TableLook
 from sluice.quality.rule_results import TableRules, judged_rules, writers_of
@@ -150,7 +150,8 @@ def observe_tables(
     visible = visible_tables(declarations, readable_streams=readable)
     names = sorted(visible) if only is None else [only] if only in visible else []
     seen = looks(names) if names else {}
-    runs, checks = (newest_runs(ledger, names), newest_results(ledger, names)) if names else ({}, {})
+    runs = newest_runs_of_tables(ledger, names) if names else {}
+    checks = newest_results_of_tables(ledger, names) if names else {}
     rules = judged_rules(declarations)
     batches = rule_results_of_tables(ledger, writers_of(rules, names), limit=1)
     now = database_time(ledger)

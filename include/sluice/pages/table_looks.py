@@ -1,7 +1,8 @@
 """What the catalog says of tables, for the pages: columns, partitions, newest snapshot, rows. No manifest is read.
 
 A look is one request to the catalog, and is kept for a minute. The page of a table waits for its look; the page of all
-tables shows what is known, and has the rest looked at behind it, one table after the other.
+tables shows what is known, and has the rest looked at behind it, one table after the other. `BoundedLooks` bounds this
+and every other look of pages at the catalog and the object store, in time and in number.
 """
 
 from __future__ import annotations

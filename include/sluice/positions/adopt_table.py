@@ -47,7 +47,7 @@ from sluice.publication.pyiceberg_committer import UNCERTAIN, PyIcebergCommitter
 from sluice.settings import Settings
 from sluice.sources.source_identities import output_table_name
 from sluice.stored_keys import ADOPTION_TAG_PREFIX, REMOVED_BEFORE
-from sluice.supervision.supervision_decision import command_event
+from sluice.supervision.supervision_values import command_event
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.declared_tables import require_table
 from sluice.tables.removed_rows import removed_rows

@@ -56,7 +56,7 @@ from sluice.publication.command_runs import CommandMode, find_left_driver, run_o
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.staging_layout import empty_staging_table
 from sluice.settings import Settings
-from sluice.supervision.supervision_decision import command_event
+from sluice.supervision.supervision_values import command_event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,7 +44,7 @@ from sluice.publication.staged_batch import StagedOutput
 from sluice.publication.staging_table import clear_staging
 from sluice.publication.undeclared_outputs import load_output_tables
 from sluice.settings import Settings
-from sluice.supervision.supervision_decision import command_event
+from sluice.supervision.supervision_values import command_event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from sluice.declarations.source_declarations import IcebergSource
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.declarations.value_declaration import Column
 from sluice.ledger.source_schemas import FieldChange, SourceSchema, input_of
-from sluice.messages.plain_text import one_line
+from sluice.messages.message_parts import one_line
 
 _TYPES = {
     "bool": "boolean",

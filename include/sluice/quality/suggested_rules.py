@@ -16,7 +16,7 @@ import yaml
 from sluice.declarations.loaded_declarations import LoadedTable
 from sluice.declarations.rule_declaration import RuleDeclaration
 from sluice.declarations.table_declaration import TableDeclaration
-from sluice.messages.plain_text import unshowable_character
+from sluice.messages.message_parts import unshowable_character
 from sluice.tables.column_facts import ColumnFacts
 
 FEWEST_ROWS = 100

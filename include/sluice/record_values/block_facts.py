@@ -241,7 +241,7 @@ def _leaves(kind: Any) -> int:
 _MOST_SCHEMAS = 20
 """Of a block; only a sender that registers a schema for each value has more."""
 
-_MOST_WRITERS, _LONGEST_WRITER = 1_000, 200
+_MOST_HEADER_NAMES, _LONGEST_HEADER_NAME = 1_000, 200
 """Of the first line of a file."""
 
 
@@ -310,7 +310,7 @@ def written_by_id(block: Column, rejected: Iterable[int]) -> WrittenAs:
 
 def written_by_header(names: Iterable[str | None], *, values: int, rejected: int) -> WrittenAs:
     """The lines of a file by the names in its first line, as JSON."""
-    kept = [(name or "")[:_LONGEST_WRITER] for name in names][:_MOST_WRITERS]
+    kept = [(name or "")[:_LONGEST_HEADER_NAME] for name in names][:_MOST_HEADER_NAMES]
     return {json.dumps(kept): WrittenValues(values=values, rejected=rejected)}
 
 

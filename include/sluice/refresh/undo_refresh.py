@@ -39,7 +39,7 @@ from sluice.refresh.settle_refresh import content_before, exchange_all, settle_r
 from sluice.refresh.shadow_stream import drop_shadow, exchanged_outputs
 from sluice.refresh.swap_content import CopyOfFile, copy_files, plan_copies, repeated_rows
 from sluice.refresh.swap_shadow import stopped_stream
-from sluice.supervision.supervision_decision import command_event
+from sluice.supervision.supervision_values import command_event
 from sluice.tables.declared_tables import require_table
 
 _GIVEN_UP = (RefreshState.BUILDING, RefreshState.SWAPPING)

@@ -13,7 +13,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from sluice.errors import StackError
-from sluice.stack.folder import AIRFLOW_USER, KAFKA_USER, StackFolder, write_private
+from sluice.stack.credentials import AIRFLOW_USER, KAFKA_USER
+from sluice.stack.folder import StackFolder, write_private
 from sluice.stack.stack_plan import Command, StackPlan
 from sluice.stack.surroundings import SPARK_CONNECTION, Surroundings, demo_pipelines
 

@@ -20,11 +20,11 @@ from pathlib import Path
 from sluice.errors import StackError
 from sluice.processes.living_processes import observe_processes
 from sluice.settings import project_root
+from sluice.stack.credentials import ensure_credentials
 from sluice.stack.environment import build_environment, load_environment, write_environment
 from sluice.stack.folder import (
     StackFolder,
     check_disk,
-    ensure_credentials,
     exclusive,
     interruptible,
     stack_folder,

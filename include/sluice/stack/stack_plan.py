@@ -13,7 +13,8 @@ from typing import Self
 
 import psutil
 
-from sluice.stack.folder import Credentials, StackFolder
+from sluice.stack.credentials import Credentials
+from sluice.stack.folder import StackFolder
 from sluice.stack.tools import Tools
 
 LOOPBACK = "127.0.0.1"

@@ -16,8 +16,9 @@ from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElaps
 
 from sluice.processes.deadline import wait_until
 from sluice.processes.living_processes import LivingProcess, observe_processes
+from sluice.stack.credentials import read_credentials
 from sluice.stack.environment import load_environment
-from sluice.stack.folder import read_credentials, stack_folder
+from sluice.stack.folder import stack_folder
 from sluice.stack.services import all_services
 from sluice.stack.stack_plan import Health, Service, StackPlan
 from sluice.stack.stack_records import ProcessRecord, read_ports, read_records, read_selection, stack_members

@@ -1,12 +1,17 @@
-"""The steps of one `up`: leave a healthy service as it is, start the others, and wait until they give a real answer."""
+"""The steps of one `up`: leave a healthy service as it is, start the others, and wait until they give a real answer.
+
+Their processes are started detached, so that they outlive the command.
+"""
 
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 
 from sluice.errors import StackError
 from sluice.processes.deadline import wait_until
@@ -16,7 +21,7 @@ from sluice.stack.services import needs_of
 from sluice.stack.stack_plan import Command, Health, HeldPorts, Service, StackPlan, Step, holder_of, is_free
 from sluice.stack.stack_records import ProcessRecord, fingerprint, read_records, write_record
 from sluice.stack.stack_status import Display, last_line
-from sluice.stack.stopping import end_service, exit_code, forget_service, start_process
+from sluice.stack.stopping import end_service, forget_service
 
 _TOOL_SECONDS = 300.0
 """How long a preparation's command may take. The longest, Airflow's first migration, takes 10 seconds on two cores."""
@@ -24,6 +29,15 @@ _TOOL_SECONDS = 300.0
 _RELEASE_SECONDS = 2.0
 
 _POLL_SECONDS = 0.1
+
+_LONGEST_LOG_BYTES = 16 * 1024**2
+"""A log that has grown beyond this is renamed once when its service starts again."""
+
+_PRIVATE_FILES = 0o077
+"""Whatever a service or a driver that it starts creates, only its user can read: logs, shuffles, sockets in /tmp."""
+
+_children: dict[int, subprocess.Popen[bytes]] = {}
+"""The children of this very process: only a parent can collect the exit code of its child."""
 
 
 class PortTakenError(StackError):
@@ -215,3 +229,47 @@ def _port_taken(service: Service, number: int) -> PortTakenError:
         f"{service.title} cannot start: port {number} is taken by {holder_of(number)}.",
         next_step="Stop that process and run `sluice stack up` again.",
     )
+
+
+def start_process(argv: Sequence[str], *, environment: Mapping[str, str], working_folder: Path, log: Path) -> int:
+    """Start a process in a session of its own, so that the terminal's Ctrl-C and hang-up do not reach it.
+
+    Parameters
+    ----------
+    argv: the command line.
+    environment: its whole environment.
+    working_folder: where it runs.
+    log: the file that its output is appended to.
+
+    Returns
+    -------
+    Its process id.
+
+    Raises
+    ------
+    StackError: when the program cannot be executed.
+    """
+    if log.exists() and log.stat().st_size > _LONGEST_LOG_BYTES:
+        log.replace(log.with_suffix(".log.1"))
+    try:
+        with log.open("ab") as output:
+            child = subprocess.Popen(  # noqa: S603  # the command lines are this package's own
+                argv,
+                env=dict(environment),
+                cwd=working_folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                umask=_PRIVATE_FILES,
+            )
+    except OSError as error:
+        raise StackError(f"{argv[0]} cannot be executed: {error}.") from error
+    _children[child.pid] = child
+    return child.pid
+
+
+def exit_code(pid: int) -> int | None:
+    """The exit code of a child of this very process; None while it runs, and for any other process."""
+    child = _children.get(pid)
+    return child.poll() if child else None

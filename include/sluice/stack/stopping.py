@@ -1,15 +1,13 @@
-"""`down`: end a stack, or a part of it. Its processes are started detached, and end with all that they have started."""
+"""`down`: end a stack, or a part of it: its processes, with all that they have started."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import signal
-import subprocess
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from sluice.errors import StackError
 from sluice.processes.deadline import Deadline, wait_until
@@ -49,22 +47,13 @@ _OTHERS = StopRule(patience_seconds=10.0)
 _RELEASE_SECONDS = 5.0
 """How long the kernel may take to free the ports of processes that have ended."""
 
-_LONGEST_LOG_BYTES = 16 * 1024**2
-"""A log that has grown beyond this is renamed once when its service starts again."""
-
 _POLL_SECONDS = 0.05
-
-_PRIVATE_FILES = 0o077
-"""Whatever a service or a driver that it starts creates, only its user can read: logs, shuffles, sockets in /tmp."""
 
 TREE_SECONDS = 4.0
 """How long the rest of a tree may take to end once its first process has been given up."""
 
 _LONGEST_SECONDS = 60.0
 """No process can refuse SIGKILL; only one that hangs in the kernel is still there after this time."""
-
-_children: dict[int, subprocess.Popen[bytes]] = {}
-"""The children of this very process: only a parent can collect the exit code of its child."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,50 +186,6 @@ def end_service(service: Service, folder: StackFolder, record: ProcessRecord | N
 
     rule = _stop_rule(service)
     return end_processes(find, rules={record.pid: rule} if record else {}, otherwise=rule)
-
-
-def start_process(argv: Sequence[str], *, environment: Mapping[str, str], working_folder: Path, log: Path) -> int:
-    """Start a process in a session of its own, so that the terminal's Ctrl-C and hang-up do not reach it.
-
-    Parameters
-    ----------
-    argv: the command line.
-    environment: its whole environment.
-    working_folder: where it runs.
-    log: the file that its output is appended to.
-
-    Returns
-    -------
-    Its process id.
-
-    Raises
-    ------
-    StackError: when the program cannot be executed.
-    """
-    if log.exists() and log.stat().st_size > _LONGEST_LOG_BYTES:
-        log.replace(log.with_suffix(".log.1"))
-    try:
-        with log.open("ab") as output:
-            child = subprocess.Popen(  # noqa: S603  # the command lines are this package's own
-                argv,
-                env=dict(environment),
-                cwd=working_folder,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                umask=_PRIVATE_FILES,
-            )
-    except OSError as error:
-        raise StackError(f"{argv[0]} cannot be executed: {error}.") from error
-    _children[child.pid] = child
-    return child.pid
-
-
-def exit_code(pid: int) -> int | None:
-    """The exit code of a child of this very process; None while it runs, and for any other process."""
-    child = _children.get(pid)
-    return child.poll() if child else None
 
 
 def decide_signal(rule: StopRule, *, is_root: bool, waited_seconds: float) -> signal.Signals | None:

@@ -39,10 +39,10 @@ from sluice.ledger.clock_jumps import follow_clock
 from sluice.ledger.connection import Ledger, connection_use
 from sluice.ledger.stream_records import read_stream
 from sluice.ledger.stream_troubles import StreamTrouble, clear_trouble, record_report, record_trouble
-from sluice.messages.plain_text import in_words
-from sluice.supervision.supervision_decision import StreamState, StreamVerdict
+from sluice.messages.message_parts import in_words
+from sluice.supervision.row_verdicts import with_rows
+from sluice.supervision.supervision_values import StreamState, StreamVerdict
 from sluice.supervision.supervisor import Supervisor, read_to_judge
-from sluice.supervision.verdict_causes import with_rows
 
 _AT_ONCE, _SOON, _LATER = timedelta(0), timedelta(minutes=1), timedelta(minutes=10)
 

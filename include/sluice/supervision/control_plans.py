@@ -14,7 +14,7 @@ from sluice.operations import OperationPlan, OperationVerb, PlannedStep, steps_o
 from sluice.settings import Settings
 from sluice.supervision.observed_starts import observe_starts
 from sluice.supervision.reset_effects import describe_inputs
-from sluice.supervision.supervision_decision import SupervisionAction
+from sluice.supervision.supervision_values import SupervisionAction
 from sluice.supervision.supervisor import SupervisionResult, Supervisor, plan_supervision
 from sluice.supervision.time_limits import STOP_GRACE_SECONDS, STOPPED_WITHIN
 

@@ -45,7 +45,7 @@ from sluice.supervision.decide_about_pause import (
     pause_after,
     with_failures_since,
 )
-from sluice.supervision.supervision_decision import SupervisionAction
+from sluice.supervision.supervision_values import SupervisionAction
 from sluice.supervision.supervisor import Supervisor, plan_supervision
 
 _log = logging.getLogger(__name__)

@@ -47,18 +47,21 @@ from sluice.supervision.alerts import (
     report_at_once,
 )
 from sluice.supervision.followed_pauses import DagLooks, ObserveDag, follow_pauses, newest_look
+from sluice.supervision.orphaned_runs import OrphanedRun, find_orphaned_runs
 from sluice.supervision.platform_troubles import note_paused_dags, subjects_beside_streams, watch_schemas
 from sluice.supervision.progress_decision import ProgressJudgement, judge_known
-from sluice.supervision.progress_watch import sample_increments, watch_progress
+from sluice.supervision.row_verdicts import with_rows
 from sluice.supervision.rows_watch import watch_rows
+from sluice.supervision.source_watch import sample_increments, watch_progress
 from sluice.supervision.stream_verdict import (
     StreamState,
     StreamVerdict,
     judge_increment,
     verdict_of,
+    waiting_from,
     with_its_dag,
 )
-from sluice.supervision.supervision_decision import SupervisionAction, SupervisionReason
+from sluice.supervision.supervision_values import SupervisionAction, SupervisionReason
 from sluice.supervision.supervisor import (
     SupervisionResult,
     Supervisor,
@@ -70,7 +73,6 @@ from sluice.supervision.supervisor import (
 )
 from sluice.supervision.time_limits import LEFT_TO_ITS_TASK
 from sluice.supervision.undeclared_streams import look_after_orphan, stop_beyond_limit
-from sluice.supervision.verdict_causes import OrphanedRun, find_orphaned_runs, waiting_from, with_rows
 
 _log = logging.getLogger(__name__)
 

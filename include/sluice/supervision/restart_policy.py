@@ -56,7 +56,7 @@ from sluice.declarations.supervision_declaration import BreakerDeclaration, Rest
 from sluice.failure_reasons import Failure, FailureClass, FailureReason
 from sluice.failures.classification import failure_of_run
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
-from sluice.supervision.time_limits import helps_to_restart, restart_wait, tries_of
+from sluice.supervision.class_policies import helps_to_restart, restart_wait, tries_of
 
 UNEXPLAINED = Failure.of(FailureReason.UNEXPLAINED)
 

@@ -27,7 +27,7 @@ from sluice.publication.batch_views import BatchState, BatchView, observe_batche
 from sluice.settings import Settings
 from sluice.supervision.observed_starts import observe_starts
 from sluice.supervision.reset_effects import describe_inputs, describe_outputs
-from sluice.supervision.supervision_decision import command_event
+from sluice.supervision.supervision_values import command_event
 from sluice.tables.catalog import open_catalog
 
 _WAITING = (BatchState.STAGED, BatchState.PARTLY_STAGED, BatchState.UNDECLARED)

@@ -14,10 +14,10 @@ from sluice.ledger.generations import find_generation
 from sluice.ledger.progress_samples import LAG_UNKNOWN, LagObservation
 from sluice.ledger.stream_figures import read_figures
 from sluice.sources.source_heads import SourceHeads
+from sluice.supervision.orphaned_runs import OrphanedRun
 from sluice.supervision.stream_verdict import StreamVerdict, judge_stream
-from sluice.supervision.supervision_decision import StreamObservation
+from sluice.supervision.supervision_values import StreamObservation
 from sluice.supervision.supervisor import observe, read_to_judge
-from sluice.supervision.verdict_causes import OrphanedRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,7 +40,7 @@ from sluice.processes.process_identity import ProcessState
 from sluice.sources.source_heads import SourceHeads
 from sluice.supervision.decide_supervision import decide, with_room
 from sluice.supervision.restart_policy import BECAUSE_CHANGED, runs_that_count
-from sluice.supervision.supervision_decision import (
+from sluice.supervision.supervision_values import (
     StreamObservation,
     SupervisionAction,
     SupervisionDecision,

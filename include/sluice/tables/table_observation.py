@@ -116,7 +116,7 @@ class TableObservation:
     snapshots: every listed snapshot, oldest first, whichever branch it is on.
     file_sizes: how many data files of the newest snapshot are below each of `FILE_SIZE_EDGES` and not below the edge
         before, and how many are larger.
-    rewrite_limits: why its small files cannot be written again without Spark (`tables.rewrite_limits`).
+    rewrite_limits: why its small files cannot be written again without Spark (`inspection.rewrite_limits`).
     table_uuid: of this table, and of no other one of its name. location: its folder.
     statistics: every statistics file that the metadata lists. is_partitioned: by its default spec.
     columns: those that the schema of the newest snapshot has.

@@ -38,7 +38,7 @@ from sluice.refresh.shadow_stream import Exchanged, drop_shadow, ensure_shadow, 
 from sluice.refresh.swap_shadow import keep_positions, stopped_stream, swap_shadow
 from sluice.settings import Settings
 from sluice.supervision.held_lease import HeldLease
-from sluice.supervision.supervision_decision import command_event
+from sluice.supervision.supervision_values import command_event
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import load_table, require_table
 from sluice_spark.delivery.batch_recording import LedgerWriter

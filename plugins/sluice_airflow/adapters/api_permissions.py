@@ -3,14 +3,14 @@
 *Control*: only who may edit the stream's own DAG, and so pause it, may control it. The form of `stream_control` is one
 DAG for all streams, so Airflow's permission on it says nothing about a stream. The API server asks its auth manager
 about the stream's own DAG before it triggers, changes or answers a run of `stream_control`: the question that the page
-of the stream asks too (`pages.page_state`). Only the API server knows the person; a task does not. So it also records
+of the stream asks too (`pages.page_access`). Only the API server knows the person; a task does not. So it also records
 in the ledger what the person asks and answers, and the tasks act on that alone. Which requests are meant is decided in
 `control_routes`.
 
-*Choices*: who may read the DAG of a stream may choose the stream and its quarantine, as the pages show them. For
-`table_maintenance`, `data_quality` and `checkpoint_health` are one DAG each for all tables or streams, so Airflow's
-permission on them says nothing about one of those. A run for all of them, which the schedule makes too, chooses none
-and passes.
+*Choices*: `table_maintenance`, `data_quality` and `checkpoint_health` are one DAG each for all tables or streams, so
+Airflow's permission on them says nothing about one of those. A person may choose in their forms the tables and streams
+that the pages show them: a quarantine is for who may read the DAG of its stream. A run for all of them, which the
+schedule makes too, chooses none and passes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What tasks ask Airflow by its Execution API: how the DAGs of streams are, and runs for the decisions of persons.
+"""What tasks ask Airflow by its Execution API, because they cannot read its database: how the DAGs of streams are, and
+runs for the decisions of persons.
 
 A run of a stream carries out what was decided about its held batch. One that the clock starts comes by itself; where
 tables alone start it, the decision would wait for rows that may never come. So the reconciler triggers one run for each

@@ -131,7 +131,7 @@ class IncrementOperator(WorkOperator):
         """Whether it is known that there is nothing to do. What cannot be observed, the increment itself reports."""
         from sluice.declarations.load_declarations import load_declarations
         from sluice.sources.source_heads import SourceHeads
-        from sluice.supervision.progress_watch import has_nothing_to_do, observe_increment
+        from sluice.supervision.source_watch import has_nothing_to_do, observe_increment
         from sluice_airflow.composition import load_deployment  # it imports SQLAlchemy: too slow for parsing a DAG file
 
         try:

@@ -44,9 +44,10 @@ from sluice.pages.page_actions import MEANINGS, NEEDS_ONE_PERSON, PageActions, P
 from sluice.pages.page_templates import render
 from sluice.publication.held_decisions import BATCH_VERBS
 from sluice.supervision.platform_dags import MAINTENANCE_DAG, MISSED_WHILE_PAUSED
+from sluice_airflow.pages.page_access import Reader, ReaderDep
 from sluice_airflow.pages.page_addresses import base_of
 from sluice_airflow.pages.page_guard import ShownPlan, is_of_own_origin, use_of
-from sluice_airflow.pages.page_state import PageState, Reader, ReaderDep, StateDep
+from sluice_airflow.pages.page_state import PageState, StateDep
 
 _log = logging.getLogger(__name__)
 

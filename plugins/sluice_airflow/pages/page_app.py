@@ -16,9 +16,10 @@ from sluice.errors import LedgerError, SluiceError
 from sluice.pages.page_templates import STATIC, render
 from sluice_airflow.composition import load_deployment
 from sluice_airflow.pages.action_routes import action_routes
+from sluice_airflow.pages.page_access import REQUIRES_LOGIN
 from sluice_airflow.pages.page_addresses import base_of
 from sluice_airflow.pages.page_guard import add_headers, require_readable
-from sluice_airflow.pages.page_state import REQUIRES_LOGIN, PageState
+from sluice_airflow.pages.page_state import PageState
 from sluice_airflow.pages.stream_routes import stream_routes
 from sluice_airflow.pages.table_routes import table_routes
 

@@ -32,9 +32,10 @@ from sluice.processes.driver_processes import observe_process
 from sluice.publication.held_decisions import BATCH_VERBS
 from sluice.supervision.platform_dags import CHECKPOINTS_DAG, GAPS_DAG, RECONCILER_DAG
 from sluice.supervision.stream_verdict import StreamState
+from sluice_airflow.pages.page_access import SAMPLES_HIDDEN, Reader, ReaderDep
 from sluice_airflow.pages.page_addresses import airflow_of, base_of, dag_run_link
 from sluice_airflow.pages.page_guard import spark_ui_policy
-from sluice_airflow.pages.page_state import SAMPLES_HIDDEN, PageState, Reader, ReaderDep, StateDep, find_outlooks
+from sluice_airflow.pages.page_state import PageState, StateDep, find_outlooks
 
 
 def stream_routes() -> APIRouter:

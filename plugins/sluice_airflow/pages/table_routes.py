@@ -39,8 +39,9 @@ from sluice.quality.check_results import QualityPages
 from sluice.quality.rule_results import SHOWN_RESULTS, TableRules, judged_rules, read_report, writers_of
 from sluice.supervision.platform_dags import MAINTENANCE_DAG, QUALITY_DAG
 from sluice.supervision.platform_troubles import unusual_rows
+from sluice_airflow.pages.page_access import Reader, ReaderDep
 from sluice_airflow.pages.page_addresses import airflow_of, base_of, dag_run_link
-from sluice_airflow.pages.page_state import PageState, Reader, ReaderDep, StateDep, find_outlooks
+from sluice_airflow.pages.page_state import PageState, StateDep, find_outlooks
 from sluice_airflow.pages.stream_routes import held_batch_verbs
 
 

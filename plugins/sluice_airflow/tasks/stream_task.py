@@ -24,7 +24,7 @@ from sluice.ledger.run_values import DesiredState
 from sluice.supervision.alerts import Alert, report_given_up
 from sluice.supervision.followed_pauses import follow_unpausing
 from sluice.supervision.stream_verdict import StreamState
-from sluice.supervision.supervision_decision import SupervisionAction, SupervisionDecision, command_event
+from sluice.supervision.supervision_values import SupervisionAction, SupervisionDecision, command_event
 from sluice.supervision.supervisor import SupervisionResult, Supervisor, supervise
 from sluice_airflow.adapters.airflow_id import owning_airflow
 from sluice_airflow.adapters.execution_api import observe_dag

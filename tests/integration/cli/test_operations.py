@@ -39,7 +39,7 @@ from sluice.publication.staged_batch import StagedOutput, canonical_offsets
 from sluice.refresh.undo_refresh import abandon, plan_way_back, take_back
 from sluice.settings import load_settings
 from sluice.supervision.stream_reset import plan_reset, reset_stream
-from sluice.supervision.supervision_decision import command_event
+from sluice.supervision.supervision_values import command_event
 from sluice.tables.catalog import open_catalog
 
 __all__ = ["cut", "deployment", "former", "place"]

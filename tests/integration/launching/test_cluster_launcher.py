@@ -27,7 +27,7 @@ from sluice.ledger.stream_records import read_stream
 from sluice.ledger.work_values import NewItem, Pool, WorkKind
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 from sluice.supervision import supervisor as supervisor_module
-from sluice.supervision.supervision_decision import SupervisionAction, SupervisionReason
+from sluice.supervision.supervision_values import SupervisionAction, SupervisionReason
 from sluice.supervision.supervisor import Supervisor, observe, supervise
 
 WANTED = continuous_stream(restart={"attempts": 2, "first_delay": "1 hour", "longest_delay": "1 day"})

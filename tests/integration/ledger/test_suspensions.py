@@ -20,7 +20,7 @@ from sluice.ledger.events import EventAction
 from sluice.ledger.generations import current_generation, find_generation, record_fingerprint
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import admit_run, ask_to_end, beat, find_run, record_end
-from sluice.supervision.supervision_decision import command_event
+from sluice.supervision.supervision_values import command_event
 
 RESET = command_event(EventAction.RESET_BREAKER, "flights", by="ann")
 

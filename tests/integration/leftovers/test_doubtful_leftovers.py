@@ -38,7 +38,7 @@ from sluice.publication.crash_points import CrashPoint
 from sluice.publication.staging_layout import BACKFILL_NAMESPACE
 from sluice.settings import load_settings
 from sluice.sources.source_identities import output_table_name
-from sluice.supervision.supervision_decision import command_event
+from sluice.supervision.supervision_values import command_event
 
 __all__ = ["COLUMNS", "copier", "empty_yard", "yard"]
 

@@ -33,7 +33,7 @@ from sluice.publication.staging_layout import (
 )
 from sluice.publication.write_folders import Writer, WriterKind
 from sluice.settings import load_settings
-from sluice.supervision.supervision_decision import command_event
+from sluice.supervision.supervision_values import command_event
 
 __all__ = ["COLUMNS", "copier"]
 

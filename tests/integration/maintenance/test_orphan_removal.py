@@ -16,7 +16,7 @@ from sluice.ledger.refreshes import Refresh, RefreshState, begin_refresh
 from sluice.maintenance.orphan_plan import FileFate
 from sluice.publication.mark_moves import reject_batch
 from sluice.publication.write_folders import Writer, WriterKind
-from sluice.supervision.supervision_decision import command_event
+from sluice.supervision.supervision_values import command_event
 
 __all__ = ["catalog_place", "yard"]
 

@@ -17,7 +17,7 @@ from tests.fixtures.stack import CommandResult, Stack
 
 from sluice.checkpoints.s3_checkpoint_files import s3_client
 from sluice.cli.lakehouse_reader import as_reader
-from sluice.stack.folder import read_credentials
+from sluice.stack.credentials import read_credentials
 from sluice.tables.catalog import open_catalog
 
 ROWS = pa.table({"id": [1, 2], "word": ["[b]", None]})

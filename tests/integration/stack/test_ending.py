@@ -14,14 +14,8 @@ from tests.fixtures.drivers import await_condition
 
 from sluice.processes.living_processes import LivingProcess, find_process, observe_processes, with_descendants
 from sluice.stack.environment import STACK_MARK
-from sluice.stack.stopping import (
-    TREE_SECONDS,
-    StopRule,
-    decide_signal,
-    end_processes,
-    exit_code,
-    start_process,
-)
+from sluice.stack.starting import exit_code, start_process
+from sluice.stack.stopping import TREE_SECONDS, StopRule, decide_signal, end_processes
 
 RULE = StopRule(signal=signal.SIGINT, patience_seconds=10)
 

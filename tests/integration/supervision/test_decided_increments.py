@@ -21,7 +21,7 @@ from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import admit_run, record_end
 from sluice.settings import FilesConnection
 from sluice.sources.source_heads import SourceHeads
-from sluice.supervision.progress_watch import has_nothing_to_do, observe_increment
+from sluice.supervision.source_watch import has_nothing_to_do, observe_increment
 
 FILES: dict[str, Any] = {
     "connection": "landing",

@@ -14,7 +14,7 @@ from sluice.ledger.runs import beat, newest_run
 from sluice.pages.stream_lines import observe_streams
 from sluice.supervision.stream_status import observe_rows
 from sluice.supervision.stream_verdict import StreamState
-from sluice.supervision.supervision_decision import SupervisionReason
+from sluice.supervision.supervision_values import SupervisionReason
 from sluice.supervision.supervisor import Supervisor, plan_supervision, supervise
 
 QUICK = {"first_delay": "1 millisecond"}

@@ -35,7 +35,7 @@ from sluice.processes.process_identity import ProcessState
 from sluice.supervision import supervisor as supervisor_module
 from sluice.supervision.stream_commands import restart_stream, start_stream
 from sluice.supervision.stream_verdict import verdict_of
-from sluice.supervision.supervision_decision import SupervisionAction, SupervisionReason
+from sluice.supervision.supervision_values import SupervisionAction, SupervisionReason
 from sluice.supervision.supervisor import SupervisionResult, Supervisor, plan_supervision, supervise
 from sluice.supervision.time_limits import LEFT_TO_ITS_TASK
 

@@ -21,10 +21,10 @@ from sluice.ledger.runs import beat
 from sluice.ledger.stream_troubles import all_troubles
 from sluice.supervision import reconciler
 from sluice.supervision.alerts import report_good_increment
+from sluice.supervision.row_verdicts import STOPPED_BY_LIMIT
 from sluice.supervision.stream_verdict import StreamState
 from sluice.supervision.supervisor import Supervisor, supervise
 from sluice.supervision.undeclared_streams import stop_beyond_limit
-from sluice.supervision.verdict_causes import STOPPED_BY_LIMIT
 
 INCREMENTAL: dict[str, Any] = {"mode": "incremental", "trigger": None, "schedule": {"cron": "@hourly"}}
 

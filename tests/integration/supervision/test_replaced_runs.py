@@ -14,7 +14,7 @@ from sluice.ledger.run_values import DesiredState
 from sluice.ledger.runs import beat, newest_run, recent_runs
 from sluice.supervision.stream_status import observe_rows
 from sluice.supervision.stream_verdict import StreamState, verdict_of
-from sluice.supervision.supervision_decision import SupervisionAction, SupervisionReason
+from sluice.supervision.supervision_values import SupervisionAction, SupervisionReason
 from sluice.supervision.supervisor import Supervisor, plan_supervision, supervise
 
 WANTED = continuous_stream(restart={"first_delay": "1 millisecond"})

@@ -40,7 +40,7 @@ def test_who_may_not_read_the_dag_is_refused_before_anything_is_looked_up() -> N
     from fastapi import HTTPException
 
     from sluice_airflow.pages import stream_routes
-    from sluice_airflow.pages.page_state import Reader
+    from sluice_airflow.pages.page_access import Reader
 
     class Blind(Reader):
         """A person who may read no DAG."""

@@ -17,8 +17,9 @@ from sluice.pages.declared_now import DeclaredNow
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # a library of Airflow's imports FastAPI's test client, which warns of its own
     from sluice_airflow.pages.action_routes import stream_with_batches
+    from sluice_airflow.pages.page_access import Reader
     from sluice_airflow.pages.page_guard import PlanTokens
-    from sluice_airflow.pages.page_state import PageState, Reader
+    from sluice_airflow.pages.page_state import PageState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ import pytest
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # a library of Airflow's imports FastAPI's test client, which warns of its own
-    from sluice_airflow.pages.page_state import SAMPLES_VIEW, Reader
+    from sluice_airflow.pages.page_access import SAMPLES_VIEW, Reader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

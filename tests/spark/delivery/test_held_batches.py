@@ -31,8 +31,8 @@ from sluice.publication.batch_views import observe_batches
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.held_decisions import broken_samples, decide, plan_decision
 from sluice.publication.settle_output import publish_output
+from sluice.supervision.row_verdicts import with_held
 from sluice.supervision.stream_verdict import StreamState, StreamVerdict
-from sluice.supervision.verdict_causes import with_held
 from sluice.tables.catalog import open_catalog
 from sluice_spark.run.stop_request import StopReason, StopRequest
 

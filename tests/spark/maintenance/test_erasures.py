@@ -26,7 +26,7 @@ from sluice.ledger.events import Actor
 from sluice.ledger.run_values import DesiredState
 from sluice.settings import Settings
 from sluice.sources.source_heads import SourceHeads
-from sluice.supervision.progress_watch import has_nothing_to_do, observe_increment
+from sluice.supervision.source_watch import has_nothing_to_do, observe_increment
 from sluice.tables.catalog import open_catalog
 
 pytestmark = [pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")]

@@ -14,7 +14,7 @@ from tests.fixtures.workshop import Workshop
 from sluice.errors import InputReplacedError
 from sluice.settings import FilesConnection
 from sluice.sources.source_heads import SourceHeads
-from sluice.supervision.progress_watch import has_nothing_to_do, observe_increment
+from sluice.supervision.source_watch import has_nothing_to_do, observe_increment
 
 COLUMNS = {"id": "long", "amount": "double"}
 

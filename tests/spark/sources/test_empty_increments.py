@@ -6,7 +6,7 @@ from pyiceberg.expressions import EqualTo
 from tests.fixtures.workshop import Workshop
 
 from sluice.sources.source_heads import SourceHeads
-from sluice.supervision.progress_watch import has_nothing_to_do, observe_increment
+from sluice.supervision.source_watch import has_nothing_to_do, observe_increment
 
 
 def is_empty(workshop: Workshop, stream: str) -> bool:

@@ -19,7 +19,7 @@ from sluice.ledger.events import EventAction, EventSubject, recent_events
 from sluice.ledger.generations import find_generation
 from sluice.publication.crash_points import CrashPoint
 from sluice.sources.source_heads import SourceHeads
-from sluice.supervision.progress_watch import has_nothing_to_do, observe_increment
+from sluice.supervision.source_watch import has_nothing_to_do, observe_increment
 
 OLD = [f"old{number}" for number in range(5)]
 NEW = [f"new{number}" for number in range(8)]

@@ -12,7 +12,7 @@ from tests.fixtures.sample_settings import sample_settings
 
 from sluice.cli.lakehouse_reader import as_reader
 from sluice.settings import ObjectStoreSettings, Settings
-from sluice.stack.folder import Credentials, generate_credentials
+from sluice.stack.credentials import Credentials, generate_credentials
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from sluice.ledger.progress_samples import LagObservation
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.supervision.stream_status import StreamRow
 from sluice.supervision.stream_verdict import StreamState, StreamVerdict
-from sluice.supervision.supervision_decision import StreamObservation
+from sluice.supervision.supervision_values import StreamObservation
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 WATERMARK = datetime(2013, 1, 5, tzinfo=UTC)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sluice.errors import DeclarationError, LakehouseError, SluiceError
 from sluice.failures.error_chains import chain_of
 from sluice.messages import redaction
-from sluice.messages.plain_text import Location, one_line, plain_text, unshowable_character
+from sluice.messages.message_parts import Location, one_line, plain_text, unshowable_character
 from sluice.messages.redaction import RedactingFormatter, holds_secret, name_secrets, redacted
 
 S = "Pl4nted-s3cret"

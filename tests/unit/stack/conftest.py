@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from sluice.stack.credentials import generate_credentials
 from sluice.stack.environment import build_environment
-from sluice.stack.folder import StackFolder, generate_credentials
+from sluice.stack.folder import StackFolder
 from sluice.stack.services import all_services
 from sluice.stack.stack_plan import StackPlan
 from sluice.stack.surroundings import Surroundings

@@ -24,6 +24,7 @@ from sluice.settings import project_root
 from sluice.stack import compose_databases
 from sluice.stack.compose_databases import OWNER, ROLES
 from sluice.stack.compose_secrets import compose_secrets, driver_password, write_secrets
+from sluice.stack.credentials import Credentials
 from sluice.stack.environment import (
     DRIVERS_ROLE,
     FIXED_SETTINGS,
@@ -34,7 +35,6 @@ from sluice.stack.environment import (
     SUPERVISION_POOL_SLOTS,
     TABLE_BUCKET,
 )
-from sluice.stack.folder import Credentials
 from sluice.stack.services import all_services
 from sluice.stack.services.kafka_broker import AUTHENTICATION, SINGLE_BROKER_SETTINGS, TOPIC_SETTINGS
 from sluice.stack.services.postgres import LEDGER_DATABASE, SERVER_SETTINGS

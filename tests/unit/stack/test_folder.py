@@ -16,17 +16,8 @@ from rich.console import Console
 
 from sluice.errors import StackError
 from sluice.processes.deadline import wait_until
-from sluice.stack.folder import (
-    Credentials,
-    StackFolder,
-    check_disk,
-    ensure_credentials,
-    exclusive,
-    generate_credentials,
-    read_credentials,
-    stack_folder,
-    write_private,
-)
+from sluice.stack.credentials import Credentials, ensure_credentials, generate_credentials, read_credentials
+from sluice.stack.folder import StackFolder, check_disk, exclusive, stack_folder, write_private
 from sluice.stack.stack_plan import Command
 from sluice.stack.stack_records import (
     ProcessRecord,
@@ -38,7 +29,7 @@ from sluice.stack.stack_records import (
     write_selection,
 )
 from sluice.stack.stack_status import LiveDisplay, PlainDisplay, follow_log, last_line, last_lines
-from sluice.stack.stopping import exit_code, start_process
+from sluice.stack.starting import exit_code, start_process
 
 RECORD = ProcessRecord(
     service="kafka", pid=42, start_ticks=7, started_at="2026-01-02T03:04:05+00:00", fingerprint="abc"

@@ -11,7 +11,7 @@ import pytest
 from sluice.ledger.batches import BatchObservation, PublicationKey
 from sluice.ledger.progress_samples import LagObservation
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
-from sluice.supervision.progress_watch import IncrementObservation, has_nothing_to_do
+from sluice.supervision.source_watch import IncrementObservation, has_nothing_to_do
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 RUN = RunObservation(

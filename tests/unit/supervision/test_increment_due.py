@@ -11,9 +11,8 @@ from sluice.ledger.airflow_owner import DagPause, PauseOrigin
 from sluice.ledger.desired_states import DesiredStateObservation
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.stream_records import StreamRecords
-from sluice.supervision.stream_verdict import StreamState, StreamVerdict, judge_increment
-from sluice.supervision.supervision_decision import StreamObservation
-from sluice.supervision.verdict_causes import TABLES_PATIENCE, find_overdue
+from sluice.supervision.stream_verdict import TABLES_PATIENCE, StreamState, StreamVerdict, find_overdue, judge_increment
+from sluice.supervision.supervision_values import StreamObservation
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)

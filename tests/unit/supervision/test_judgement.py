@@ -18,7 +18,8 @@ from sluice.ledger.desired_states import SuspensionCause
 from sluice.ledger.progress_samples import ProgressSample
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.stream_troubles import StreamTrouble
-from sluice.messages.plain_text import Location
+from sluice.messages.message_parts import Location
+from sluice.supervision.orphaned_runs import OrphanedRun, OrphanReason, find_orphaned_runs
 from sluice.supervision.progress_decision import BECAUSE_LATE, BECAUSE_STALLED, ProgressState, judge_known
 from sluice.supervision.restart_policy import (
     BECAUSE_CHANGED,
@@ -29,9 +30,8 @@ from sluice.supervision.restart_policy import (
     runs_to_read,
 )
 from sluice.supervision.stream_verdict import StreamState, judge_increment, judge_stream, verdict_of, with_its_dag
-from sluice.supervision.supervision_decision import StreamObservation, SupervisionAction, SupervisionReason, decision
+from sluice.supervision.supervision_values import StreamObservation, SupervisionAction, SupervisionReason, decision
 from sluice.supervision.time_limits import HEARD_WITHIN
-from sluice.supervision.verdict_causes import OrphanedRun, OrphanReason, find_orphaned_runs
 
 STOPPED = DesiredState.STOPPED
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)

@@ -14,7 +14,7 @@ from sluice.ledger.stream_troubles import StreamTrouble
 from sluice.supervision.decide_supervision import decide
 from sluice.supervision.restart_policy import BECAUSE_CHANGED, REPLACED_WITHIN, is_back_and_forth, runs_that_count
 from sluice.supervision.stream_verdict import StreamState, judge_stream
-from sluice.supervision.supervision_decision import StreamObservation, SupervisionAction, SupervisionReason
+from sluice.supervision.supervision_values import StreamObservation, SupervisionAction, SupervisionReason
 
 MINUTE = timedelta(minutes=1)
 

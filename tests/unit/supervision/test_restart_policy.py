@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from sluice.declarations.supervision_declaration import BreakerDeclaration, RestartDeclaration, SupervisionDeclaration
 from sluice.failure_reasons import Failure, FailureClass, FailureReason
+from sluice.supervision.class_policies import POLICIES, helps_to_restart, restart_wait, share_of, tries_of
 from sluice.supervision.restart_policy import (
     MOST_RUNS_READ,
     RestartHistory,
@@ -18,7 +19,6 @@ from sluice.supervision.restart_policy import (
     judge_restart,
     runs_to_read,
 )
-from sluice.supervision.time_limits import POLICIES, helps_to_restart, restart_wait, share_of, tries_of
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

@@ -18,6 +18,7 @@ from sluice.ledger.stream_troubles import StreamTrouble
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 from sluice.supervision.control_plans import note_of_paused_dag
 from sluice.supervision.progress_decision import ProgressJudgement, ProgressState
+from sluice.supervision.row_verdicts import STOPPED_BY_LIMIT, with_limit, with_rejections
 from sluice.supervision.stream_verdict import (
     StreamState,
     StreamVerdict,
@@ -25,13 +26,12 @@ from sluice.supervision.stream_verdict import (
     verdict_of,
     with_unclear_pause,
 )
-from sluice.supervision.supervision_decision import (
+from sluice.supervision.supervision_values import (
     StreamObservation,
     SupervisionAction,
     SupervisionDecision,
     SupervisionReason,
 )
-from sluice.supervision.verdict_causes import STOPPED_BY_LIMIT, with_limit, with_rejections
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

@@ -21,7 +21,7 @@ from tests.fixtures.supervision_world import World
 
 from sluice.failure_reasons import FailureReason
 from sluice.ledger.run_values import DesiredState
-from sluice.supervision.supervision_decision import StreamState
+from sluice.supervision.supervision_values import StreamState
 
 SLICE = 15
 SEQUENCES = int(os.environ.get("SLUICE_MODEL_SEQUENCES", SLICE))

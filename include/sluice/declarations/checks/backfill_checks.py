@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from sluice.declarations.column_types import kind_of
 from sluice.declarations.declaration_files import KeyPath
 from sluice.declarations.error_messages import did_you_mean, key_text
-from sluice.declarations.input_declaration import BackfillDeclaration
 from sluice.declarations.loaded_declarations import LoadedStream, LoadedTable
 from sluice.declarations.output_declaration import IcebergOutput
 from sluice.declarations.scalar_types import listed
@@ -21,6 +20,7 @@ from sluice.declarations.source_declarations import (
     KafkaSource,
 )
 from sluice.declarations.table_declaration import is_partition_aligned
+from sluice.declarations.transformation_declaration import BackfillDeclaration
 from sluice.errors import DeclarationError, NotYetError
 
 TIME_TYPES = ("date", "timestamp", "timestamptz")

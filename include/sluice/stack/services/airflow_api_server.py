@@ -23,13 +23,14 @@ import psycopg
 from psycopg.rows import TupleRow
 
 from sluice.errors import StackError, UsageError
+from sluice.stack.credentials import AIRFLOW_USER
 from sluice.stack.environment import (
     SPARK_POOL,
     SPARK_POOL_SLOTS,
     SUPERVISION_POOL,
     SUPERVISION_POOL_SLOTS,
 )
-from sluice.stack.folder import AIRFLOW_USER, write_private
+from sluice.stack.folder import write_private
 from sluice.stack.stack_plan import (
     HEALTHY,
     LOOPBACK,

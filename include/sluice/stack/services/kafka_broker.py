@@ -16,7 +16,8 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from sluice.stack.folder import KAFKA_USER, write_private
+from sluice.stack.credentials import KAFKA_USER
+from sluice.stack.folder import write_private
 from sluice.stack.stack_plan import (
     HEALTHY,
     LOOPBACK,

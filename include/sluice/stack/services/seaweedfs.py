@@ -15,8 +15,9 @@ from urllib.request import Request, urlopen
 
 from sluice.errors import StackError
 from sluice.processes.deadline import wait_until
+from sluice.stack.credentials import Credentials
 from sluice.stack.environment import LANDING_BUCKET, TABLE_BUCKET
-from sluice.stack.folder import Credentials, write_private
+from sluice.stack.folder import write_private
 from sluice.stack.seaweedfs_security import write_security
 from sluice.stack.stack_plan import (
     GRPC_OFFSET,

@@ -1,4 +1,4 @@
-"""Texts that every table, log, page and terminal can show, and the places and durations in them.
+"""The parts of messages: text that every table, log, page and terminal can show, places, and durations in words.
 
 PostgreSQL stores no NUL and no half of a surrogate pair; a terminal obeys control characters; a page shows what follows
 a change of direction in another order than it is stored.

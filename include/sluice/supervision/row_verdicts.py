@@ -1,37 +1,15 @@
-"""What decides about a stream beside its runs: its rows, an overdue increment, a run that fits no declaration. Pure.
-
-| schedule | due                                         | overdue                                              |
-|----------|---------------------------------------------|------------------------------------------------------|
-| cron     | at its first time after the newest increment| at its time after that, `PATIENCE` later at least    |
-| tables   | when each of them has rows since then       | `TABLES_PATIENCE` later                              |
-
-The newest increment is the one that ended well last, also without anything to read; before the first one it counts from
-when a person last asked something of the stream, or when its DAG was first seen unpaused. While one runs or has
-failed, that is the state of the stream. Airflow starts increments, and nothing else says when it does not: a paused
-DAG, a pool without a free slot, a scheduler that is down.
-
-After a standstill of the reconciler it counts from when that was up again: Airflow was down with it, as a stack is
-overnight, and starts what is due now.
-"""
+"""What rows change in the verdict on a stream: all of them rejected, more than its limit, or a batch that is held."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from datetime import datetime, timedelta
-from enum import StrEnum
-
-from sluice.declarations.loaded_declarations import STREAM_SUFFIX, Declarations
-from sluice.declarations.stream_declaration import ScheduleDeclaration
 from sluice.declarations.supervision_declaration import RejectionLimit
 from sluice.ledger.batch_findings import MAX_REJECTED
 from sluice.ledger.batches import MOST_REJECTED_FILES, BatchObservation
 from sluice.ledger.desired_states import DesiredStateObservation
 from sluice.ledger.held_batches import RejectedSince
-from sluice.ledger.run_values import DesiredState, RunObservation
+from sluice.ledger.run_values import DesiredState
 from sluice.ledger.stream_records import StreamRecords
-from sluice.messages.plain_text import in_words
-from sluice.supervision.supervision_decision import DOES_WELL, StreamState, StreamVerdict
+from sluice.supervision.supervision_values import DOES_WELL, StreamState, StreamVerdict
 
 STOPPED_BY_LIMIT = MAX_REJECTED
 """Who asks that a stream stops which has rejected too many rows, where the ledger names a person otherwise."""
@@ -47,46 +25,6 @@ _MAY_HOLD = DOES_WELL | {
 
 _MAY_BE_STOPPED = _MAY_HOLD - {StreamState.NEVER_STARTED} | {StreamState.SOURCES_UNOBSERVED}
 """The states of a stream that publishes, and so is stopped beyond its limit, also when it lags."""
-
-PATIENCE = timedelta(minutes=10)
-"""How long an increment may wait for its start at least: for a retry, or a busy pool."""
-
-TABLES_PATIENCE = timedelta(minutes=30)
-"""How long new rows may wait for an increment that runs by them, and so has no interval of its own."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OverdueIncrement:
-    """An increment that was not run in time. due_at: when it was due; it is the occasion of the alert."""
-
-    due_at: datetime
-    explanation: str
-
-
-class OrphanReason(StrEnum):
-    """Why a run does not fit what is declared."""
-
-    UNDECLARED = "undeclared"
-    BROKEN = "declaration broken"
-    MODE_CHANGED = "mode changed"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OrphanedRun:
-    """The newest run of a stream that does not fit what is declared.
-
-    may_end: whether it is to end; a run whose file is broken continues until the file is corrected or deleted.
-    """
-
-    run: RunObservation
-    reason: OrphanReason
-    explanation: str
-    may_end: bool
-
-    @property
-    def stream(self) -> str:
-        """The name of the stream in the ledger."""
-        return self.run.stream
 
 
 def with_rows(verdict: StreamVerdict, seen: StreamRecords, limit: RejectionLimit | None) -> StreamVerdict:
@@ -211,96 +149,3 @@ def _is_settled(refused: BatchObservation, seen: StreamRecords) -> bool:
     if asked_at is not None and refused.recorded_at is not None and asked_at > refused.recorded_at:
         return True
     return digest is not None and seen.newest_run is not None and seen.newest_run.declaration_digest != digest
-
-
-def find_overdue(
-    schedule: ScheduleDeclaration, seen: StreamRecords, *, rows_since: datetime | None = None
-) -> OverdueIncrement | None:
-    """Whether the next increment of a stream is overdue; none when it is not, or when that is unknown.
-
-    Parameters
-    ----------
-    rows_since: since when each table of the schedule has had rows that no increment has read; unset: one has none, or
-        that was not looked at.
-    """
-    known = waiting_from(seen)
-    if known is None:
-        return None
-    up_since = seen.up_since
-    counts_from = known if up_since is None else max(known, up_since)
-    found = [_by_cron(schedule.cron, counts_from, seen.observed_at) if schedule.cron is not None else None]
-    may_be_read_from = rows_since if rows_since is None or up_since is None else max(rows_since, up_since)
-    if (
-        rows_since is not None
-        and may_be_read_from is not None
-        and seen.observed_at - may_be_read_from > TABLES_PATIENCE
-    ):
-        waiting = in_words(seen.observed_at - rows_since)
-        tables = ", ".join(schedule.tables)
-        text = f"New rows in {tables} have waited for {waiting}, and no increment has begun since."
-        found.append(OverdueIncrement(due_at=rows_since, explanation=text))
-    overdue = [one for one in found if one is not None]
-    return min(overdue, key=lambda one: one.due_at, default=None)
-
-
-def waiting_from(seen: StreamRecords) -> datetime | None:
-    """From when on the next increment of a stream is waited for; none before it was ever asked to run."""
-    pause, run = seen.dag_pause, seen.newest_run
-    unpaused_at = pause.since if pause is not None and not pause.is_paused else None
-    ended_at = None if run is None else run.ended_at
-    known = (seen.increment_at, ended_at, seen.desired.changed_at, unpaused_at)
-    return max((at for at in known if at is not None), default=None)
-
-
-def _by_cron(cron: str, known: datetime, now: datetime) -> OverdueIncrement | None:
-    from croniter import croniter  # it takes a while to import, and most streams have no cron
-
-    times = croniter(cron, known)
-    due_at = times.get_next(datetime)
-    following = times.get_next(datetime)
-    if now < max(following, due_at + PATIENCE):
-        return None
-    text = f"Its increment of {due_at:%Y-%m-%d %H:%M %Z} is overdue for {in_words(now - due_at)}: none has ended since."
-    return OverdueIncrement(due_at=due_at, explanation=text)
-
-
-def find_orphaned_runs(declarations: Declarations, newest: Iterable[RunObservation]) -> tuple[OrphanedRun, ...]:
-    """The newest runs that do not fit what is declared now. Pure.
-
-    While a folder holds no declaration at all, nothing is known about what is declared, and no run is to end.
-
-    Parameters
-    ----------
-    newest: the newest run of every stream that ever ran.
-    """
-    is_known = bool(declarations.stream_names)
-    return tuple(orphan for run in newest if (orphan := _orphan_of(declarations, run, is_known=is_known)) is not None)
-
-
-def _orphan_of(declarations: Declarations, run: RunObservation, *, is_known: bool) -> OrphanedRun | None:
-    name = run.stream
-    declared = declarations.streams.get(name)
-    if declared is None and name in declarations.stream_names:
-        return _broken(declarations, run)
-    if not run.is_live:
-        return None
-    lives = f"run {run.run_id} of the {run.mode} stream {name} still lives"
-    if declared is None:
-        text = (
-            f"No file in {declarations.folder} declares {name} any more, and {lives}. It ends after its batch; to keep "
-            "it, restore its declaration."
-        )
-        return OrphanedRun(run=run, reason=OrphanReason.UNDECLARED, explanation=text, may_end=is_known)
-    if run.mode == declared.declaration.mode or run.mode != "continuous":
-        return None  # the supervision of a continuous stream replaces a run of an increment itself
-    text = f"{name} is declared {declared.declaration.mode} now, and {lives}. It ends after its batch."
-    return OrphanedRun(run=run, reason=OrphanReason.MODE_CHANGED, explanation=text, may_end=True)
-
-
-def _broken(declarations: Declarations, run: RunObservation) -> OrphanedRun:
-    file_name = f"{run.stream}{STREAM_SUFFIX}"
-    problems = [problem for problem in declarations.problems if problem.location.file.name == file_name]
-    state = "continues with its previous declaration" if run.is_live else "has ended, and none is started"
-    why = str(problems[0]).replace("\n", " ") if problems else "another declaration contradicts it"
-    text = f"The declaration of {run.stream} is broken; run {run.run_id} {state}: {why}"
-    return OrphanedRun(run=run, reason=OrphanReason.BROKEN, explanation=text, may_end=False)
