@@ -29,8 +29,8 @@ from sluice.backfill.observe_backfill import (
     replaces_rows,
     settled_plan,
 )
-from sluice.backfill.present_source import PresentSource
 from sluice.backfill.read_bounds import InputBound
+from sluice.backfill.replayable_rows import PresentSource
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.errors import IntervalChangedError, SluiceError, StarvedError, UnpublishableError, UsageError
 from sluice.ledger.backfill_attempts import BackfillAttemptKey, BackfillState, begin_attempt, end_attempt, record_plan

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 from pyiceberg.catalog import Catalog
 from pyspark.sql import DataFrame, SparkSession
 
-from sluice.backfill.present_source import PresentSource
 from sluice.backfill.replay_lane import ReplayLane, replay_key
 from sluice.backfill.replayable_rows import (
+    PresentSource,
     Selection,
     arriving_input,
     may_have_published,

@@ -26,9 +26,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from sluice.backfill.present_source import PresentSource
 from sluice.backfill.read_bounds import OffsetRange
-from sluice.backfill.replayable_rows import OpenRow, arriving_input, stored_value
+from sluice.backfill.replayable_rows import OpenRow, PresentSource, arriving_input, stored_value
 from sluice.declarations.input_declaration import InputDeclaration
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.source_declarations import IcebergSource, KafkaSource
