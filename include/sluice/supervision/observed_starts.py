@@ -12,7 +12,7 @@ from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import SluiceError
 from sluice.settings import Settings
 from sluice.sources.table_starts import StartAmount, Unreachable, amount_of
-from sluice.tables.removed_rows import RemovedRows, removed_from
+from sluice.tables.table_observation import RemovedRows, removed_from
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
