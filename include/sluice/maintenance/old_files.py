@@ -39,8 +39,7 @@ from sluice.publication.checked_commit import (
 from sluice.publication.crash_points import Reached, unnoticed
 from sluice.publication.marks import refuse_unpublishable
 from sluice.tables.catalog import catalog_refusals
-from sluice.tables.manifest_reading import each_manifest
-from sluice.tables.partition_filters import path_of
+from sluice.tables.manifest_reading import each_manifest, path_of
 from sluice.tables.table_observation import RemovedRows, removed_from
 
 MOST_FILES = 10_000

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from sluice.maintenance.step_decision import RewriteCall
-from sluice.tables.partition_filters import any_of
+from sluice.tables.manifest_reading import any_of
 from sluice.tables.table_observation import PartitionObservation, TableObservation
 
 LARGEST_CALL_FILES = 5_000

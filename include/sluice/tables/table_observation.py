@@ -135,7 +135,7 @@ class PartitionObservation:
     small_files, small_bytes: the number of files below `TableObservation.small_file_bytes`, and their bytes.
     written_at: the newest commit of one of its live files, delete files among them, that was no rewrite; unset when
         that snapshot is expired.
-    filter: that selects it alone, as Iceberg's JSON (`tables.partition_filters`); empty for a table without partitions,
+    filter: that selects it alone, as Iceberg's JSON (`tables.manifest_reading`); empty for a table without partitions,
         unset where no filter does.
     """
 
