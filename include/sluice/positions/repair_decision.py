@@ -36,8 +36,7 @@ from sluice.ledger.checkpoint_checks import CheckpointFinding, CheckpointPropert
 from sluice.ledger.generations import LONG_AGO
 from sluice.operations import Refusal, RefusalReason
 from sluice.positions.judge_position import HARMLESS
-from sluice.positions.log_offsets import canonical_end, reads_within_snapshot, source_lines
-from sluice.positions.stream_position import StreamPosition
+from sluice.positions.stream_position import StreamPosition, canonical_end, reads_within_snapshot, source_lines
 from sluice.publication.direct_history import rolled_back_behind
 
 
