@@ -21,10 +21,11 @@ from pyiceberg.table.metadata import TableMetadata
 
 from sluice.erasure.cut_history import HistoryLook, live_files
 from sluice.erasure.file_columns import key_of
-from sluice.erasure.listed_files import UnreadableMetadataError, earlier_metadata
 from sluice.erasure.searched_files import (
     Found,
     PlacedFile,
+    UnreadableMetadataError,
+    earlier_metadata,
     folders_of,
     is_within,
     lies_within,

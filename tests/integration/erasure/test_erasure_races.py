@@ -16,9 +16,8 @@ from tests.fixtures.drill import first_of
 from tests.fixtures.erasing import ANN, Household, home
 
 from sluice.erasure import erase_table
-from sluice.erasure.listed_files import listed_keys
 from sluice.erasure.row_test import condition_of
-from sluice.erasure.searched_files import FileSearch, Found
+from sluice.erasure.searched_files import FileSearch, Found, listed_keys
 from sluice.errors import LakehouseError, UnpublishableError
 from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import admit_run, record_end, record_process
