@@ -41,7 +41,7 @@ from sluice.pages.page_figures import (
     stacked_paths,
     top_of,
 )
-from sluice.quality.schema_patch import patches_of
+from sluice.quality.declaration_patches import patches_of
 
 WINDOWS_HOURS = (1, 6, 24)
 """The times that the charts can show; the samples of a lag are kept for a day."""
