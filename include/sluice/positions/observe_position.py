@@ -28,10 +28,10 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import checkpoint_of, find_generation
 from sluice.ledger.runs import newest_run
 from sluice.positions.later_generation import observe_newest_begun
+from sluice.positions.repair_writes import torn_former_outputs
 from sluice.positions.restore_copy import with_copies
 from sluice.positions.source_reach import find_moved_sources
 from sluice.positions.stream_position import KnownBatch, MovedSource, StreamPosition, TableWitness, Witness
-from sluice.positions.torn_staging import torn_former_outputs
 from sluice.publication.chain import MarkPosition, plan_publication
 from sluice.publication.command_runs import is_vacated
 from sluice.publication.direct_history import direct_tables
