@@ -11,8 +11,8 @@ from sluice.cli.cli_context import have_done, open_cli_context
 from sluice.cli.terminal import UNHEALTHY_EXIT_CODE, AsJson, StreamName, print_json
 from sluice.declarations.load_declarations import load_declarations
 from sluice.launching.job_output import json_value
-from sluice.ledger.checkpoint_checks import CheckpointObservation
 from sluice.ledger.connection import open_ledger
+from sluice.ledger.recorded_checks import CheckpointObservation
 from sluice.positions.check_checkpoints import check_checkpoints
 from sluice.settings import load_settings
 from sluice.work.requests import RehearseCopy

@@ -36,7 +36,7 @@ from sluice.ledger.backfill_attempts import recent_attempts
 from sluice.ledger.batches import all_totals
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.maintenance_runs import newest_maintenance
-from sluice.ledger.quality_checks import newest_quality
+from sluice.ledger.recorded_checks import newest_quality
 from sluice.ledger.runs import newest_runs
 from sluice.ledger.work_items import find_items
 from sluice.settings import KafkaConnection, Settings, load_settings

@@ -33,7 +33,7 @@ from sluice.ledger.backfill_attempts import BackfillState, recent_attempts
 from sluice.ledger.batches import totals
 from sluice.ledger.connection import Ledger
 from sluice.ledger.maintenance_runs import newest_maintenance
-from sluice.ledger.quality_checks import newest_quality
+from sluice.ledger.recorded_checks import newest_quality
 from sluice.settings import Settings
 
 if TYPE_CHECKING:

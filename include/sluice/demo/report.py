@@ -10,7 +10,7 @@ from rich.table import Table
 from sluice.demo.demo_progress import StepDuration
 from sluice.demo.lakehouse_copy import CheckResult
 from sluice.ledger.maintenance_runs import MaintenanceObservation
-from sluice.ledger.quality_checks import QualityObservation
+from sluice.ledger.recorded_checks import QualityObservation
 
 STOP_COMMAND = "sluice stack down"
 YEAR_IS_OVER = "Every flight of 2013 has been sent. To start again, stop the stack and delete its data folder."

@@ -17,7 +17,7 @@ refreshes, backfill_attempts
                 tables that are rebuilt, and intervals that are replaced
 work_items, applications, work_tables, work_values
                 the queue of bounded work, and the Spark applications that do it
-maintenance_runs, quality_checks, checkpoint_checks
+maintenance_runs, recorded_checks
                 the results of maintenance runs and checks
 stream_records, stream_figures
                 many streams at once

@@ -14,10 +14,10 @@ from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.declarations.supervision_declaration import LagDeclaration
 from sluice.launching.driver_records import open_log_of
 from sluice.ledger.batches import BatchObservation, recent_batches
-from sluice.ledger.checkpoint_checks import CheckpointObservation, newest_checkpoint_check
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import EventObservation, EventSubject, recent_events
 from sluice.ledger.generations import GenerationObservation, find_generation
+from sluice.ledger.recorded_checks import CheckpointObservation, newest_checkpoint_check
 from sluice.ledger.run_values import RunObservation
 from sluice.ledger.runs import recent_runs
 from sluice.ledger.source_schemas import SourceSchema, source_schemas

@@ -23,9 +23,9 @@ from sluice.declarations.source_declarations import IcebergSource, KafkaSource
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import CheckpointError, DeliveryError, LakehouseError, SettingsError
 from sluice.ledger.batches import BatchObservation, recent_batches
-from sluice.ledger.checkpoint_checks import CheckpointObservation
 from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import checkpoint_of, find_generation
+from sluice.ledger.recorded_checks import CheckpointObservation
 from sluice.ledger.runs import newest_run
 from sluice.positions.later_generation import observe_newest_begun
 from sluice.positions.repair_writes import torn_former_outputs

@@ -21,8 +21,8 @@ from sluice.checkpoints.checkpoint_layout import (
     replayed_through,
 )
 from sluice.checkpoints.compatibility import SOURCES, STATE_MEANING, STATE_OPERATORS
-from sluice.ledger.checkpoint_checks import CheckpointObservation
 from sluice.ledger.generations import GenerationObservation
+from sluice.ledger.recorded_checks import CheckpointObservation
 from sluice.publication.chain import MarkPosition
 from sluice.publication.marks import UNNAMED_SOURCE
 from sluice.publication.staged_batch import StagedOutput, canonical_offsets

@@ -27,7 +27,7 @@ from sluice.declarations.table_declaration import is_partition_aligned
 from sluice.errors import SluiceError, UnhealthyError, WithdrawnError
 from sluice.launching.job_output import json_value
 from sluice.ledger.connection import Ledger
-from sluice.ledger.quality_checks import UNSUCCESSFUL_VERDICTS
+from sluice.ledger.recorded_checks import UNSUCCESSFUL_VERDICTS
 from sluice.ledger.work_values import WorkItem
 from sluice.maintenance.maintenance_records import run_sentences
 from sluice.maintenance.run_maintenance import require_no_problems

@@ -27,14 +27,14 @@ from sluice.ledger.batches import (
     rejections_of,
     totals,
 )
-from sluice.ledger.checkpoint_checks import (
+from sluice.ledger.connection import Ledger
+from sluice.ledger.ledger_table import LedgerTable
+from sluice.ledger.progress_samples import LagObservation, record_progress_sample
+from sluice.ledger.recorded_checks import (
     CheckpointObservation,
     recent_checkpoint_checks,
     record_checkpoint_check,
 )
-from sluice.ledger.connection import Ledger
-from sluice.ledger.ledger_table import LedgerTable
-from sluice.ledger.progress_samples import LagObservation, record_progress_sample
 from sluice.ledger.retention import Retention, RetentionResult, apply_retention
 from sluice.ledger.run_table import Run
 from sluice.ledger.run_values import RunState
