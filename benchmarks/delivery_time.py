@@ -51,7 +51,7 @@ from sluice.declarations.engine_declaration import StateDeclaration
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.settings import KafkaConnection
 from sluice.sources.kafka_clients import client_settings, spark_options
-from sluice_spark.session.row_content import sums_of_rows
+from sluice_spark.session.columns import sums_of_rows
 from sluice_spark.session.session import open_session
 
 COLUMNS = {"id": "long", "word": "string", "amount": "double", "at": "timestamptz"}

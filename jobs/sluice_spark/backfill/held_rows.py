@@ -32,9 +32,8 @@ from sluice.publication.staging_layout import create_staging_copy
 from sluice.publication.write_folders import Writer
 from sluice.tables.declared_tables import require_table
 from sluice_spark.backfill.batch_outputs import within
-from sluice_spark.session.columns import quoted, quoted_table
+from sluice_spark.session.columns import fingerprint_of, quoted, quoted_table, row_hashes, sums_of_rows
 from sluice_spark.session.jvm import first_line
-from sluice_spark.session.row_content import fingerprint_of, row_hashes, sums_of_rows
 
 _FILE = "_file"
 """Iceberg's metadata column with the path of a row's file."""

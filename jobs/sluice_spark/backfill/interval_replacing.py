@@ -38,7 +38,7 @@ from sluice.stored_keys import END_OFFSETS, OUTPUT, ROWS
 from sluice_spark.backfill.held_rows import HeldRows, StagedRows, computing, stage_rows
 from sluice_spark.backfill.interval_rows import IntervalRows
 from sluice_spark.backfill.rejected_rows import RejectedRows
-from sluice_spark.session.row_content import fingerprint
+from sluice_spark.session.columns import fingerprint
 
 _log = logging.getLogger(__name__)
 

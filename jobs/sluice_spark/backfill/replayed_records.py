@@ -35,8 +35,7 @@ from sluice.errors import UnpublishableError
 from sluice.record_values.rejection import RejectionKind
 from sluice.settings import KafkaConnection, Settings
 from sluice_spark.backfill.held_rows import is_between
-from sluice_spark.session.columns import quoted, quoted_table
-from sluice_spark.session.row_content import row_hashes
+from sluice_spark.session.columns import quoted, quoted_table, row_hashes
 from sluice_spark.sources import kafka, read_input
 
 _FARTHEST = 10_000
