@@ -25,8 +25,7 @@ from sluice.settings import load_settings
 from sluice.work.pools import LINGER_SECONDS, EngineProfile, files_digest
 from sluice_spark.run.job import run_job
 from sluice_spark.run.stop_request import SIGNALS, StopRequest
-from sluice_spark.session.item_context import hand_context_on
-from sluice_spark.session.item_sessions import ItemSessions
+from sluice_spark.session.item_sessions import ItemSessions, hand_context_on
 from sluice_spark.session.session import new_ui_key
 from sluice_spark.work.application import News, WorkApplication
 from sluice_spark.work.application_health import Wear, reporting

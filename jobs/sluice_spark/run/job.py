@@ -41,7 +41,7 @@ from sluice.processes.deadline import wait_until
 from sluice.processes.memory_kills import MemoryKillWatch
 from sluice.settings import take_settings_file
 from sluice_spark.delivery.delivery_port import TurnedAwayError
-from sluice_spark.session.item_context import name_item
+from sluice_spark.session.item_sessions import name_item
 
 _log = logging.getLogger(__name__)
 

@@ -118,7 +118,7 @@ from uuid import UUID
 from sluice.settings import load_settings
 from sluice_spark.run.job import run_job
 from sluice_spark.run.stop_request import SIGNALS, StopRequest, stopped_by_signals
-from sluice_spark.session.item_context import hand_context_on, in_item
+from sluice_spark.session.item_sessions import hand_context_on, in_item
 from sluice_spark.session.item_sessions import ItemSessions
 
 hand_context_on()
