@@ -10,6 +10,6 @@
 | `replay_plan` | which records are sent for a span of days |
 | `flights_topic` | the Kafka topic, and which records are still missing in it |
 | `flight_streaming` | sends the flights, and waits until the streams have read them |
-| `demo_progress`, `report` | how far the streams are; what is shown during the demo and at its end |
+| `report` | how far the streams are; what is shown during the demo and at its end |
 | `proof`, `verification`, `lakehouse_copy` | the checks of the tables by DuckDB |
 """

@@ -36,7 +36,6 @@ from sluice.demo.airflow_api import (
     DagRunObservation,
 )
 from sluice.demo.backfill_step import BackfillStep
-from sluice.demo.demo_progress import BRONZE, STREAMS, DemoStep, LiveTable, Render, StepLog
 from sluice.demo.flight_streaming import FlightStreaming, watermark_to_pass
 from sluice.demo.flights_data import DAYS_OF_DATA, FIRST_DAY, Span, drop_weather, open_landing_folder
 from sluice.demo.flights_topic import NextReplay
@@ -51,7 +50,7 @@ from sluice.demo.local_platform import (
     where_to_look,
 )
 from sluice.demo.proof import load_sent, prove
-from sluice.demo.report import DemoReport
+from sluice.demo.report import BRONZE, STREAMS, DemoReport, DemoStep, LiveTable, Render, StepLog
 from sluice.errors import DemonstrationError
 from sluice.ledger.batches import PublicationKey, totals
 from sluice.ledger.connection import database_time

@@ -26,10 +26,9 @@ from sluice.demo.airflow_api import (
     Standstill,
     open_airflow_api,
 )
-from sluice.demo.demo_progress import GOLD, SILVER, STREAMS, DemoStep, StreamWatch
 from sluice.demo.flights_data import read_airlines, read_planes
 from sluice.demo.flights_topic import FlightsTopic, NextReplay, next_replay
-from sluice.demo.report import YEAR_IS_OVER, WhereToLook
+from sluice.demo.report import GOLD, SILVER, STREAMS, YEAR_IS_OVER, DemoStep, StreamWatch, WhereToLook
 from sluice.errors import SettingsError
 from sluice.launching.launchers import LocalLauncher
 from sluice.ledger.backfill_attempts import recent_attempts

@@ -14,7 +14,7 @@ from tests.faults.supervision.orders import await_deferred, clear, task_instance
 from tests.faults.supervision.report import Recovery
 from tests.faults.supervision.scene import NotRecoveredError, Scene
 
-from sluice.demo.demo_progress import STREAMS
+from sluice.demo.report import STREAMS
 from sluice.ledger.batches import recent_batches
 from sluice.ledger.leases import Lease
 from sluice.ledger.run_table import Run
