@@ -143,7 +143,7 @@ FAMILIES = (
             "stop": "stream_verbs:stop",
             "restart": "stream_verbs:restart",
             "reset": "stream_verbs:reset",
-            "refresh": "refresh_verbs:refresh",
+            "refresh": "position_verbs:refresh",
             "continue": "position_verbs:continue_past_gap",
             "repair": "position_verbs:repair",
             "rewind": "position_verbs:rewind",
