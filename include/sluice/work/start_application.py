@@ -24,8 +24,7 @@ from sluice.ledger.work_tables import WorkListener
 from sluice.ledger.work_values import NewItem, Pool, WorkObservation
 from sluice.processes.deadline import Deadline
 from sluice.settings import Settings
-from sluice.work.pools import EngineProfile, conf_of, pool_of, profile_of
-from sluice.work.read_item_log import FollowedLog
+from sluice.work.pools import EngineProfile, FollowedLog, conf_of, pool_of, profile_of
 from sluice.work.requests import (
     FindGaps,
     Increment,

@@ -48,8 +48,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from sluice.declarations.engine_declaration import StateDeclaration
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.settings import Settings
-from sluice.work.pools import EngineProfile
-from sluice.work.read_item_log import item_label
+from sluice.work.pools import EngineProfile, item_label
 from sluice_spark.session.jvm import close_idle_callbacks, jvm_of, private_field
 from sluice_spark.session.session import deletion_conf, open_session
 from sluice_spark.session.state_settings import choose_shuffle_partitions, state_conf

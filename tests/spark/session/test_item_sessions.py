@@ -21,7 +21,7 @@ from tests.fixtures.workshop import Workshop
 
 from sluice.declarations.engine_declaration import StateDeclaration
 from sluice.settings import Settings
-from sluice.work.read_item_log import lines_of_item
+from sluice.work.pools import lines_of_item
 from sluice_spark.session.item_sessions import ItemSessions, call_sites, choose_call_sites_by_context
 from sluice_spark.session.jvm import jvm_of
 
