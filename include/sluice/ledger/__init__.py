@@ -4,7 +4,7 @@ connection      `open_ledger`
 ledger_table, stored_values
                 a table has the columns of its record, and its rows become records
 run_values      runs and desired states as values, which DAG files may import
-runs, run_table, leases
+runs, run_leases
                 admit, observe and end runs; at most one live run for each stream, with a fencing token
 desired_states  what a person requested of a stream, and what suspends it
 control_requests, control_values

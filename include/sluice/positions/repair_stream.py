@@ -32,9 +32,9 @@ from sluice.ledger.batches import recent_batches, rejected_batches
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.events import EventAction, record_event
 from sluice.ledger.generations import restore_generation
-from sluice.ledger.leases import LEASE_SECONDS
 from sluice.ledger.next_generation import count_batches_behind, forget_batches_behind
 from sluice.ledger.refreshes import RefreshState, unsettled_refresh
+from sluice.ledger.run_leases import LEASE_SECONDS
 from sluice.ledger.run_values import RunObservation
 from sluice.ledger.runs import recent_runs
 from sluice.operations import OperationPlan, OperationVerb, Refusal, RefusalReason, Stake, steps_of

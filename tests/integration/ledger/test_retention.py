@@ -36,7 +36,7 @@ from sluice.ledger.recorded_checks import (
     record_checkpoint_check,
 )
 from sluice.ledger.retention import Retention, RetentionResult, apply_retention
-from sluice.ledger.run_table import Run
+from sluice.ledger.run_leases import Run
 from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import admit_run, recent_runs, record_end
 from sluice.ledger.stream_records import read_streams
