@@ -24,8 +24,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from sluice.processes.log_rotation import keep_rotating
-from sluice.processes.memory_kills import MemoryKillWatch
+from sluice.processes.driver_watch import MemoryKillWatch, keep_rotating
 
 _GATE = ("/bin/sh", "-c", 'read -r _ && exec "$@" </dev/null', "sluice-driver")
 """The future driver: waits for a line, then becomes the command under the same process id. When the attendant dies

@@ -30,7 +30,7 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.launching.launch_settings import job_environment, launch_conf
 from sluice.launching.spark_submit import DEFAULT_CONNECTION, SparkConnection
 from sluice.ledger.work_values import Pool, WorkObservation
-from sluice.processes.log_rotation import rotated_logs
+from sluice.processes.driver_watch import rotated_logs
 from sluice.settings import Settings
 
 _BEGINNING = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z [A-Z]+ (?:\[(?P<item>[0-9a-f]{8})\] )?")

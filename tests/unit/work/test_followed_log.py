@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sluice.ledger.work_values import WorkObservation, WorkState
-from sluice.processes.log_rotation import rotate_if_full
+from sluice.processes.driver_watch import rotate_if_full
 from sluice.work.pools import FollowedLog, last_lines_of_item
 
 ITEM = "0a1b2c3d-0000-4000-8000-000000000000"
