@@ -32,8 +32,7 @@ from sluice.erasure.row_test import RowTest
 from sluice.errors import LakehouseError
 from sluice.ledger.connection import Ledger
 from sluice.ledger.table_writers import ended_writes, exited_runs, is_number
-from sluice.maintenance.file_trash import Removal, forget_files, removals_in
-from sluice.maintenance.orphan_plan import CLOCK_MARGIN
+from sluice.maintenance.orphan_files import CLOCK_MARGIN, Removal, forget_files, removals_in
 from sluice.publication.write_folders import WriterKind, data_folder, is_of_commit, writer_of, writes_folder
 from sluice.stored_keys import TRASH_FOLDER_PREFIX
 from sluice.tables.catalog import catalog_refusals

@@ -48,7 +48,7 @@ from sluice.maintenance.maintenance_records import (
     step_event,
 )
 from sluice.maintenance.maintenance_steps import TableMaintainer
-from sluice.maintenance.orphan_plan import sentences_of
+from sluice.maintenance.orphan_files import sentences_of
 from sluice.maintenance.orphan_removal import OrphanRemoval
 from sluice.maintenance.step_decision import StepDecision, StepReason, TableProcedures
 from sluice.publication.expired_rejections import remove_expired

@@ -15,7 +15,7 @@ from sluice.erasure.searched_files import metadata_folder
 from sluice.errors import UnhealthyError
 from sluice.ledger.events import Actor, EventAction, EventSubject, recent_events
 from sluice.ledger.table_writers import LONGEST_WRITE
-from sluice.maintenance.file_trash import removals_in, restore_files
+from sluice.maintenance.orphan_files import removals_in, restore_files
 from sluice.maintenance.orphan_removal import OrphanRemoval
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.staging_table import load_staging_table
