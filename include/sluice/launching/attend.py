@@ -135,7 +135,7 @@ def _record_exit(arguments: argparse.Namespace, exit_code: int, *, is_memory_kil
 def _ask_to_end(pid: int) -> None:
     # One request is enough, and a second one would interrupt the import and end the attendant, not the driver.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    from sluice.processes.driver_processes import ask_to_end
+    from sluice.processes.host_processes import ask_to_end
 
     ask_to_end(pid)
 

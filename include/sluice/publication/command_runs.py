@@ -28,7 +28,7 @@ from sluice.ledger.runs import (
     record_process,
     take_over,
 )
-from sluice.processes.driver_processes import identity_of, observe_process
+from sluice.processes.host_processes import identity_of, observe_process
 from sluice.processes.process_identity import ProcessState
 
 

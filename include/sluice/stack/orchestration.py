@@ -18,7 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from sluice.errors import StackError
-from sluice.processes.living_processes import observe_processes
+from sluice.processes.host_processes import observe_processes
 from sluice.settings import project_root
 from sluice.stack.environment import build_environment, load_environment, write_environment
 from sluice.stack.folder import (

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from sluice.processes.deadline import wait_until
-from sluice.processes.living_processes import LivingProcess, observe_processes
+from sluice.processes.host_processes import LivingProcess, observe_processes
 from sluice.stack.environment import load_environment
 from sluice.stack.folder import read_credentials, stack_folder
 from sluice.stack.services import all_services

@@ -18,7 +18,7 @@ from sluice.demo.report import STREAMS
 from sluice.ledger.batches import recent_batches
 from sluice.ledger.run_leases import Lease, Run
 from sluice.ledger.run_values import RunObservation
-from sluice.processes.driver_processes import observe_process
+from sluice.processes.host_processes import observe_process
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 from sluice.stack.folder import stack_folder
 from sluice.stack.orchestration import up

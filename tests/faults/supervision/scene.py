@@ -26,7 +26,7 @@ from sluice.errors import DemonstrationError, SluiceError
 from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import find_run, newest_run
-from sluice.processes.driver_processes import observe_process
+from sluice.processes.host_processes import observe_process
 from sluice.processes.process_identity import ProcessState
 from sluice.tables.catalog import open_catalog
 

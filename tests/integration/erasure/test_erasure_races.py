@@ -25,7 +25,7 @@ from sluice.ledger.table_writers import LONGEST_WRITE
 from sluice.maintenance.file_rewrite import CommitConflictError
 from sluice.maintenance.needed_files import OtherTable, other_tables
 from sluice.operations import RefusalReason
-from sluice.processes.driver_processes import identity_of
+from sluice.processes.host_processes import identity_of
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.staging_table import load_staging_table
 from sluice.publication.write_folders import Writer, folder_of
