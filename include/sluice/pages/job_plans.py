@@ -15,8 +15,7 @@ from typing import Any, Literal
 from pyiceberg.table import Table
 
 from sluice.backfill.backfill_plan import BackfillPlan
-from sluice.backfill.followers import Follower, declarations_digest, followers_of
-from sluice.backfill.intervals import Interval, divide
+from sluice.backfill.intervals import Follower, Interval, declarations_digest, divide, followers_of
 from sluice.backfill.observe_backfill import backfill_of, plan_with_followers
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.ledger.connection import Ledger, database_time

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sluice.backfill.followers import followers_of
-from sluice.backfill.intervals import parse_interval
+from sluice.backfill.intervals import followers_of, parse_interval
 from sluice.declarations.load_declarations import load_declarations
 from sluice.errors import LaunchError, SettingsError
 from sluice.launching.launch_settings import ui_environment

@@ -17,8 +17,7 @@ from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
 from sluice.backfill.backfill_plan import BackfillObservation, plan_backfill
-from sluice.backfill.followers import declarations_digest, followers_of
-from sluice.backfill.intervals import Interval, divide
+from sluice.backfill.intervals import Interval, declarations_digest, divide, followers_of
 from sluice.backfill.observe_backfill import (
     PATIENCE_SECONDS,
     PlannedOn,

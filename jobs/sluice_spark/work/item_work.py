@@ -16,9 +16,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from sluice.backfill.followers import followers_of
 from sluice.backfill.interval_gaps import require_no_gaps
-from sluice.backfill.intervals import Interval, parse_time
+from sluice.backfill.intervals import Interval, followers_of, parse_time
 from sluice.backfill.observe_backfill import backfill_of, backfilled_output
 from sluice.backfill.replayable_rows import Selection
 from sluice.declarations.engine_declaration import StateDeclaration
