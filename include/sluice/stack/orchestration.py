@@ -32,7 +32,7 @@ from sluice.stack.folder import (
     write_private,
 )
 from sluice.stack.services import all_services, select_steps
-from sluice.stack.stack_plan import HeldPorts, Service, StackPlan, Step, holder_of
+from sluice.stack.stack_plan import HeldPorts, Service, StackPlan, Step, Tools, find_tools, holder_of
 from sluice.stack.stack_records import (
     choose_stack_ports,
     port_requests,
@@ -52,7 +52,6 @@ from sluice.stack.surroundings import (
     remembered_in,
     surroundings_of,
 )
-from sluice.stack.tools import Tools, find_tools
 
 _PORT_CHOICES = 3
 """How often ports are chosen: a port is held until its service starts, and another program may take it before the

@@ -38,7 +38,7 @@ from sluice.launching.spark_submit import find_spark_submit
 from sluice.ledger.connection import Ledger
 from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import admit_run, find_run
-from sluice.stack.tools import find_tools
+from sluice.stack.stack_plan import find_tools
 
 Reason = FailureReason
 PATIENCE_SECONDS = 240.0

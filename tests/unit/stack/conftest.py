@@ -10,9 +10,8 @@ import pytest
 from sluice.stack.environment import build_environment
 from sluice.stack.folder import StackFolder, generate_credentials
 from sluice.stack.services import all_services
-from sluice.stack.stack_plan import StackPlan
+from sluice.stack.stack_plan import StackPlan, Tools
 from sluice.stack.surroundings import Surroundings
-from sluice.stack.tools import Tools
 
 
 @pytest.fixture
