@@ -42,7 +42,7 @@ from sluice.demo.report import GOLD, SILVER, DemoStep
 from sluice.errors import DemonstrationError, VerificationError
 from sluice.ledger.backfill_attempts import BackfillState, recent_attempts
 from sluice.ledger.connection import Ledger, open_ledger
-from sluice.ledger.driver_uis import find_driver_ui
+from sluice.ledger.driver_access import find_driver_ui
 from sluice.ledger.runs import newest_run
 from sluice.settings import KafkaConnection
 from sluice.stack.folder import AIRFLOW_USER, read_credentials

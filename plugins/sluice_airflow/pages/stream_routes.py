@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from sluice.ledger.driver_uis import DriverUi
+from sluice.ledger.driver_access import DriverUi
 from sluice.operations import OperationVerb
 from sluice.pages.job_plans import BACKFILL_SUFFIX, BATCH_WORDS, CONTROL_DAG, can_stage
 from sluice.pages.line_selection import LineCounts, LineSelection

@@ -30,7 +30,7 @@ from sluice.demo.replay_plan import MALFORMED_KINDS, PlannedRecord, RecordKind, 
 from sluice.ledger.batches import recent_batches, totals
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.desired_states import set_desired_state
-from sluice.ledger.driver_uis import find_driver_ui
+from sluice.ledger.driver_access import find_driver_ui
 from sluice.ledger.run_values import DesiredState, RunState
 from sluice.ledger.runs import admit_run, find_run, newest_run, record_end, record_process
 from sluice.ledger.work_items import observe_item
