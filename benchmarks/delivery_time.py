@@ -47,7 +47,7 @@ from tests.fixtures.spark_submit import submit_arguments
 from tests.fixtures.stack import Stack, stack_in
 from tests.fixtures.workshop import Workshop
 
-from sluice.declarations.engine_declaration import StateDeclaration
+from sluice.declarations.run_declaration import StateDeclaration
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.settings import KafkaConnection
 from sluice.sources.kafka_clients import client_settings, spark_options

@@ -42,7 +42,7 @@ from tests.fixtures.spark_submit import submit_arguments
 from tests.fixtures.stack import Stack, stack_in
 from tests.fixtures.workshop import Workshop
 
-from sluice.declarations.engine_declaration import StateDeclaration
+from sluice.declarations.run_declaration import StateDeclaration
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.publication.crash_points import CrashPoint
 from sluice_spark.session.columns import sums_of_rows

@@ -13,8 +13,8 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
-from sluice.declarations.engine_declaration import EngineDeclaration
 from sluice.declarations.load_declarations import load_declarations
+from sluice.declarations.run_declaration import EngineDeclaration
 from sluice.errors import LaunchError
 from sluice.launching.spark_submit import RunWork, parse_arguments
 from sluice.ledger.applications import end_application, find_application

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from sluice.declarations.engine_declaration import StateDeclaration
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.loaded_declarations import LoadedStream, all_tables
+from sluice.declarations.run_declaration import StateDeclaration
 from sluice.declarations.spark_reports import PlanObservation, PlansObservation
 from sluice.errors import UsageError
 from sluice.launching.job_output import json_line

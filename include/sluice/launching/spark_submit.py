@@ -18,8 +18,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from sluice.declarations.engine_declaration import EngineDeclaration
 from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.declarations.run_declaration import EngineDeclaration
 from sluice.errors import LaunchError, SettingsError
 from sluice.launching.job_output import FAILURE_MARK, last_after
 from sluice.launching.launch_settings import job_environment, launch_conf, ui_environment

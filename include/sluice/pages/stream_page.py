@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
-from sluice.declarations.supervision_declaration import LagDeclaration
+from sluice.declarations.run_declaration import LagDeclaration
 from sluice.launching.driver_records import open_log_of
 from sluice.ledger.batches import BatchObservation, recent_batches
 from sluice.ledger.connection import Ledger

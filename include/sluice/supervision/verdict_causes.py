@@ -22,8 +22,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from sluice.declarations.loaded_declarations import STREAM_SUFFIX, Declarations
+from sluice.declarations.run_declaration import RejectionLimit
 from sluice.declarations.stream_declaration import ScheduleDeclaration
-from sluice.declarations.supervision_declaration import RejectionLimit
 from sluice.ledger.batch_findings import MAX_REJECTED
 from sluice.ledger.batches import MOST_REJECTED_FILES, BatchObservation
 from sluice.ledger.desired_states import DesiredStateObservation

@@ -25,8 +25,8 @@ from uuid import UUID
 from pydantic import ByteSize
 
 import sluice
-from sluice.declarations.engine_declaration import EngineDeclaration
 from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.declarations.run_declaration import EngineDeclaration
 from sluice.launching.launch_settings import job_environment, launch_conf
 from sluice.launching.spark_submit import DEFAULT_CONNECTION, SparkConnection
 from sluice.ledger.work_values import Pool, WorkObservation

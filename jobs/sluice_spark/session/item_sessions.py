@@ -45,7 +45,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from sluice.declarations.engine_declaration import StateDeclaration
+from sluice.declarations.run_declaration import StateDeclaration
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.settings import Settings
 from sluice.work.pools import EngineProfile, item_label

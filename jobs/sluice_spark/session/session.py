@@ -21,7 +21,7 @@ from pydantic import SecretStr
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from sluice.declarations.engine_declaration import StateDeclaration
+from sluice.declarations.run_declaration import StateDeclaration
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import LedgerError
 from sluice.launching.launch_settings import LOCAL_IP_VARIABLE, LOOPBACK, is_local

@@ -20,8 +20,8 @@ from sluice.backfill.interval_gaps import require_no_gaps
 from sluice.backfill.intervals import Interval, followers_of, parse_time
 from sluice.backfill.observe_backfill import backfill_of, backfilled_output
 from sluice.backfill.replayable_rows import Selection
-from sluice.declarations.engine_declaration import StateDeclaration
 from sluice.declarations.loaded_declarations import Declarations
+from sluice.declarations.run_declaration import StateDeclaration
 from sluice.declarations.table_declaration import is_partition_aligned
 from sluice.errors import SluiceError, UnhealthyError, WithdrawnError
 from sluice.launching.job_output import json_value

@@ -29,7 +29,7 @@ from tests.architecture.source_modules import ROOT
 from tests.fixtures.drivers import await_condition, end_drivers
 from tests.fixtures.ledger import PostgresServer
 
-from sluice.declarations.engine_declaration import EngineDeclaration
+from sluice.declarations.run_declaration import EngineDeclaration
 from sluice.failure_reasons import Failure, FailureReason
 from sluice.launching.launch_settings import launch_conf
 from sluice.launching.launcher_port import LaunchRequest

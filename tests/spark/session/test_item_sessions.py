@@ -19,7 +19,7 @@ from tests.fixtures.spark_submit import submit_arguments
 from tests.fixtures.stack import Stack
 from tests.fixtures.workshop import Workshop
 
-from sluice.declarations.engine_declaration import StateDeclaration
+from sluice.declarations.run_declaration import StateDeclaration
 from sluice.settings import Settings
 from sluice.work.pools import lines_of_item
 from sluice_spark.session.item_sessions import ItemSessions, call_sites, choose_call_sites_by_context
