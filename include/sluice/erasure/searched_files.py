@@ -33,7 +33,7 @@ from sluice.errors import LakehouseError
 from sluice.ledger.connection import Ledger
 from sluice.ledger.table_writers import ended_writes, exited_runs, is_number
 from sluice.maintenance.orphan_files import CLOCK_MARGIN, Removal, forget_files, removals_in
-from sluice.publication.write_folders import WriterKind, data_folder, is_of_commit, writer_of, writes_folder
+from sluice.publication.data_files import WriterKind, data_folder, is_of_commit, writer_of, writes_folder
 from sluice.stored_keys import TRASH_FOLDER_PREFIX
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.manifest_reading import READERS

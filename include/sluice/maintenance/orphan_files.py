@@ -32,7 +32,7 @@ from pydantic import TypeAdapter
 
 from sluice.errors import LakehouseError
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
-from sluice.publication.write_folders import Writer
+from sluice.publication.data_files import Writer
 from sluice.tables.stored_files import StoredFile, StoredFolder
 
 CLOCK_MARGIN = timedelta(hours=1)

@@ -47,8 +47,8 @@ from sluice.maintenance.orphan_files import (
 )
 from sluice.operations import OperationPlan, OperationVerb, Refusal, RefusalReason, Stake, steps_of
 from sluice.publication.crash_points import Reached, unnoticed
+from sluice.publication.data_files import Writer, WriterKind, data_folder, writer_of
 from sluice.publication.staged_batch import staged_outputs
-from sluice.publication.write_folders import Writer, WriterKind, data_folder, writer_of
 from sluice.stored_keys import TRASH_FOLDER_PREFIX, WRITES_FOLDER_PREFIX
 from sluice.tables.declared_tables import require_table
 from sluice.tables.stored_files import StoredFile, StoredFolder

@@ -30,8 +30,8 @@ from sluice.positions.judge_position import disagreeing, judge_position
 from sluice.positions.observe_position import observe_position
 from sluice.positions.restore_copy import observe_state_copies
 from sluice.positions.stream_position import Agreement, StreamPosition, Witness
+from sluice.publication.data_files import absent_files, named
 from sluice.publication.marks import batch_of
-from sluice.publication.present_files import absent_files, named
 from sluice.publication.staged_batch import StagedOutput
 from sluice.settings import Settings
 from sluice.tables.catalog import catalog_refusals, open_catalog

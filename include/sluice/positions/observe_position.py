@@ -34,10 +34,10 @@ from sluice.positions.source_reach import find_moved_sources
 from sluice.positions.stream_position import KnownBatch, MovedSource, StreamPosition, TableWitness, Witness
 from sluice.publication.chain import MarkPosition, plan_publication
 from sluice.publication.command_runs import is_vacated
+from sluice.publication.data_files import missing_list
 from sluice.publication.direct_history import direct_tables
 from sluice.publication.mark_moves import MarkMove
 from sluice.publication.marks import entries_of, history_of_main, moved_mark
-from sluice.publication.present_files import missing_list
 from sluice.publication.staged_batch import (
     BatchSummary,
     canonical_offsets,

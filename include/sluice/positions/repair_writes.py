@@ -21,8 +21,8 @@ from sluice.positions.restore_copy import put_copy
 from sluice.positions.stream_position import StreamPosition, TableWitness
 from sluice.publication.chain import plan_publication
 from sluice.publication.crash_points import CrashPoint, Reached
+from sluice.publication.data_files import missing_list
 from sluice.publication.marks import batch_of, entries_of, history_of_main
-from sluice.publication.present_files import missing_list
 from sluice.publication.staged_batch import StagedBatch, StagedOutput, recovered_observation
 from sluice.publication.start_check import known_rejections
 from sluice.publication.undeclared_outputs import (

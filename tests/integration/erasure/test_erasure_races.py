@@ -27,8 +27,8 @@ from sluice.maintenance.needed_files import OtherTable, other_tables
 from sluice.operations import RefusalReason
 from sluice.processes.host_processes import identity_of
 from sluice.publication.crash_points import CrashPoint
+from sluice.publication.data_files import Writer, folder_of
 from sluice.publication.staging_table import load_staging_table
-from sluice.publication.write_folders import Writer, folder_of
 
 __all__ = ["home"]
 

@@ -13,8 +13,8 @@ from sluice.ledger.backfill_attempts import BackfillState, begin_attempt, end_at
 from sluice.ledger.events import EventAction, EventSubject, recent_events
 from sluice.ledger.refreshes import Refresh, RefreshState, begin_refresh
 from sluice.maintenance.orphan_files import FileFate
+from sluice.publication.data_files import Writer, WriterKind
 from sluice.publication.mark_moves import reject_batch
-from sluice.publication.write_folders import Writer, WriterKind
 from sluice.supervision.supervision_decision import command_event
 
 __all__ = ["catalog_place", "yard"]
