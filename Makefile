@@ -149,7 +149,7 @@ format: setup ## Format the code
 lock: ## Rewrite uv.lock and ivy.lock after a change of pyproject.toml or ivy.xml
 	@[ -x $(BIN)/uv ] || $(MAKE) setup
 	$(BIN)/uv lock
-	$(BIN)/python -m sluice.setup.lock_jars
+	$(BIN)/python -m sluice.setup.jars
 
 clean: down ## Remove the environment, the data and the caches of tools from this folder; the user's cache stays
 	rm -rf .venv .sluice .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -15,7 +15,7 @@ from sluice.launching.spark_submit import SparkConnection
 from sluice.ledger.connection import open_ledger
 from sluice.ledger.work_items import ask
 from sluice.ledger.work_values import WorkState
-from sluice.processes.driver_processes import kill_group
+from sluice.processes.host_processes import kill_group
 from sluice.processes.process_identity import ProcessIdentity
 from sluice.settings import Settings
 from sluice.work.requests import WorkRequest

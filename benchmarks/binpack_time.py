@@ -39,7 +39,7 @@ from tests.fixtures.spark_submit import submit_arguments
 from tests.fixtures.stack import Stack, stack_in
 
 from sluice.cli.cli_context import CliContext, open_cli_context
-from sluice.declarations.engine_declaration import StateDeclaration
+from sluice.declarations.run_declaration import StateDeclaration
 from sluice.ledger.maintenance_runs import MaintenanceStep, StepObservation, StepOutcome, newest_maintenance
 from sluice.maintenance.maintenance_steps import TableMaintainer
 from sluice.maintenance.run_maintenance import open_maintenance

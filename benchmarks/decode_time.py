@@ -46,8 +46,7 @@ from tests.fixtures.workshop import Workshop
 from sluice.declarations.column_types import parse_column_type
 from sluice.settings import FilesConnection
 from sluice.sources.kafka_clients import spark_options
-from sluice_spark.session.columns import spark_type
-from sluice_spark.session.row_content import sums_of_rows
+from sluice_spark.session.columns import spark_type, sums_of_rows
 
 BY_HAND = "by hand"
 LIMITS_OF_RECORDS = tuple(

@@ -47,11 +47,11 @@ from tests.fixtures.spark_submit import submit_arguments
 from tests.fixtures.stack import Stack, stack_in
 from tests.fixtures.workshop import Workshop
 
-from sluice.declarations.engine_declaration import StateDeclaration
+from sluice.declarations.run_declaration import StateDeclaration
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.settings import KafkaConnection
 from sluice.sources.kafka_clients import client_settings, spark_options
-from sluice_spark.session.row_content import sums_of_rows
+from sluice_spark.session.columns import sums_of_rows
 from sluice_spark.session.session import open_session
 
 COLUMNS = {"id": "long", "word": "string", "amount": "double", "at": "timestamptz"}

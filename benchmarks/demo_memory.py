@@ -23,7 +23,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from sluice.processes.living_processes import observe_processes
+from sluice.processes.host_processes import observe_processes
 from sluice.stack.folder import StackFolder
 from sluice.stack.services import all_services
 from sluice.stack.stack_records import stack_members

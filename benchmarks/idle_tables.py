@@ -42,7 +42,7 @@ from rich.table import Table
 from tests.fixtures.stack import Stack, stack_in
 
 from sluice.cli.cli_context import CliContext, open_cli_context
-from sluice.declarations.engine_declaration import EngineDeclaration
+from sluice.declarations.run_declaration import EngineDeclaration
 from sluice.ledger.applications import recent_applications
 from sluice.ledger.maintenance_runs import MaintenanceStep, StepOutcome, newest_maintenance
 from sluice.ledger.work_items import ask

@@ -42,7 +42,7 @@ from tests.fixtures.spark_submit import submit_arguments
 from tests.fixtures.stack import stack_in
 
 from sluice.cli.cli_context import open_cli_context
-from sluice.declarations.engine_declaration import StateDeclaration
+from sluice.declarations.run_declaration import StateDeclaration
 from sluice.maintenance.run_maintenance import TableMaintenance, open_maintenance
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import create_or_evolve_table

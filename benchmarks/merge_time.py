@@ -42,10 +42,10 @@ from tests.fixtures.spark_submit import submit_arguments
 from tests.fixtures.stack import Stack, stack_in
 from tests.fixtures.workshop import Workshop
 
-from sluice.declarations.engine_declaration import StateDeclaration
+from sluice.declarations.run_declaration import StateDeclaration
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.publication.crash_points import CrashPoint
-from sluice_spark.session.row_content import sums_of_rows
+from sluice_spark.session.columns import sums_of_rows
 from sluice_spark.session.session import open_session
 
 COLUMNS = {"id": "long", "region": "long", "amount": "double", "changed_by": "long", "note": "string"}

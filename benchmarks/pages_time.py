@@ -35,7 +35,7 @@ from tests.fixtures.sample_declarations import write_continuous_stream, write_ta
 from sluice.ledger.batch_findings import rule_results_of_tables
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.migrations import upgrade
-from sluice.ledger.quality_checks import checks_of_tables
+from sluice.ledger.recorded_checks import checks_of_tables
 from sluice.pages.declared_now import DeclaredNow
 from sluice.pages.line_selection import LineCounts, LineSelection, TableSelection, counts_of
 from sluice.pages.lineage_page import MOST_NAMED, LineageSelection, known_lineage, lineage_page

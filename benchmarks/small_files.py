@@ -27,7 +27,7 @@ from tests.fixtures.workshop import Workshop
 from sluice.checkpoints.s3_checkpoint_files import s3_client
 from sluice.settings import FilesConnection
 from sluice.stack.environment import LANDING_BUCKET
-from sluice_spark.session.row_content import sums_of_rows
+from sluice_spark.session.columns import sums_of_rows
 
 _COLUMNS = {"id": "long", "word": "string", "amount": "double"}
 _NOT_LOOKED_AT, _LOOKED_AT = "not looked at", "looked at"

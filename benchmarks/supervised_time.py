@@ -30,7 +30,7 @@ from rich.table import Table
 from tests.fixtures.spark_submit import submit_arguments
 from tests.fixtures.stack import stack_in
 
-from sluice.declarations.engine_declaration import StateDeclaration
+from sluice.declarations.run_declaration import StateDeclaration
 from sluice.errors import NotYetError
 from sluice.ledger.connection import open_ledger
 from sluice_spark.session.session import open_session

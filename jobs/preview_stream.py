@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from sluice.declarations.engine_declaration import StateDeclaration
 from sluice.declarations.load_declarations import load_declarations
+from sluice.declarations.run_declaration import StateDeclaration
 from sluice.launching.job_output import json_line
 from sluice.launching.spark_submit import PreviewStream, parse_arguments
 from sluice.settings import load_settings

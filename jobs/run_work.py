@@ -13,8 +13,8 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
-from sluice.declarations.engine_declaration import EngineDeclaration
 from sluice.declarations.load_declarations import load_declarations
+from sluice.declarations.run_declaration import EngineDeclaration
 from sluice.errors import LaunchError
 from sluice.launching.spark_submit import RunWork, parse_arguments
 from sluice.ledger.applications import end_application, find_application
@@ -25,8 +25,7 @@ from sluice.settings import load_settings
 from sluice.work.pools import LINGER_SECONDS, EngineProfile, files_digest
 from sluice_spark.run.job import run_job
 from sluice_spark.run.stop_request import SIGNALS, StopRequest
-from sluice_spark.session.item_context import hand_context_on
-from sluice_spark.session.item_sessions import ItemSessions
+from sluice_spark.session.item_sessions import ItemSessions, hand_context_on
 from sluice_spark.session.session import new_ui_key
 from sluice_spark.work.application import News, WorkApplication
 from sluice_spark.work.application_health import Wear, reporting

@@ -15,16 +15,16 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from sluice.declarations.engine_declaration import StateDeclaration
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.loaded_declarations import LoadedStream, all_tables
+from sluice.declarations.run_declaration import StateDeclaration
 from sluice.declarations.spark_reports import PlanObservation, PlansObservation
 from sluice.errors import UsageError
 from sluice.launching.job_output import json_line
 from sluice.launching.spark_submit import ValidateStreams, parse_arguments
 from sluice.settings import Settings, load_settings
 from sluice.tables.catalog import open_catalog
-from sluice_spark.query.plan_check import TablesOfStream, observe_plan, session_with_all, tables_of_stream
+from sluice_spark.query.stream_preview import TablesOfStream, observe_plan, session_with_all, tables_of_stream
 from sluice_spark.run.job import run_job
 from sluice_spark.session.session import open_session
 

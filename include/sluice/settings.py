@@ -14,7 +14,7 @@ from pydantic_settings import SettingsError as UnreadableSettingsError
 
 from sluice.errors import SettingsError
 from sluice.messages.redaction import name_secrets
-from sluice.processes.log_rotation import LARGEST_LOG_BYTES
+from sluice.processes.driver_watch import LARGEST_LOG_BYTES
 
 
 def project_root() -> Path:

@@ -23,9 +23,8 @@ from sluice.maintenance.run_maintenance import open_maintenance
 from sluice.maintenance.step_decision import StoreRefusesError
 from sluice.settings import Settings
 from sluice.tables.table_observation import StatisticsKind
-from sluice_spark.session.columns import quoted, quoted_table
+from sluice_spark.session.columns import fingerprint_of, quoted, quoted_table, sums_of_rows
 from sluice_spark.session.jvm import jvm_of
-from sluice_spark.session.row_content import fingerprint_of, sums_of_rows
 
 _LOST = "org.apache.iceberg.exceptions.CommitFailedException"
 _INVALID = "org.apache.iceberg.exceptions.ValidationException"

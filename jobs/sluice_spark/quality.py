@@ -26,7 +26,7 @@ from sluice.declarations.loaded_declarations import Declarations, masked_columns
 from sluice.declarations.table_declaration import ExpectationDeclaration, TableDeclaration
 from sluice.errors import UsageError
 from sluice.ledger.connection import Ledger, database_time
-from sluice.ledger.quality_checks import ExpectationObservation, QualityObservation, QualityVerdict, record_quality
+from sluice.ledger.recorded_checks import ExpectationObservation, QualityObservation, QualityVerdict, record_quality
 from sluice.maintenance.maintained_tables import find_declaration
 from sluice.quality.check_results import (
     QualityPages,

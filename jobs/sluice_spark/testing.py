@@ -30,10 +30,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from sluice.declarations.engine_declaration import EngineDeclaration, StateDeclaration
 from sluice.declarations.input_declaration import InputDeclaration
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream, quarantine_declaration
+from sluice.declarations.run_declaration import EngineDeclaration, StateDeclaration
 from sluice.declarations.source_declarations import FilesSource, IcebergSource, KafkaSource
 from sluice.declarations.table_declaration import TableColumn, TableDeclaration
 from sluice.declarations.value_declaration import Column

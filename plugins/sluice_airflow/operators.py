@@ -220,7 +220,7 @@ class WorkOperator(BaseOperator):
 
     def _show_log(self, seen: WorkObservation, settings: Settings) -> None:
         """Repeat what the application has logged about the item, if its log is on this host."""
-        from sluice.work.read_item_log import last_lines_of_item
+        from sluice.work.pools import last_lines_of_item
 
         for secret in settings.secret_values():
             mask_secret(secret)  # whatever a library of the application has written into its log

@@ -32,7 +32,7 @@ from tests.differential.shrinking import shrunk
 from tests.fixtures.spark_submit import SMALL_PAGES, submit_arguments
 from tests.fixtures.workshop import Workshop
 
-from sluice.declarations.engine_declaration import StateDeclaration
+from sluice.declarations.run_declaration import StateDeclaration
 from sluice.ledger.connection import open_ledger
 from sluice.settings import load_settings
 from sluice_spark.session.session import open_session

@@ -35,14 +35,14 @@ from tests.fixtures.supervised_streams import kill_driver
 from tests.integration.stack.traces import assert_nothing_is_left, processes_of
 
 from sluice.demo.airflow_api import CHECKPOINT_HEALTH, AirflowAccess, DagRuns, Standstill, open_airflow_api
-from sluice.demo.demo_progress import GOLD, SILVER, DemoStep
 from sluice.demo.flights_topic import FlightsTopic
 from sluice.demo.lakehouse_copy import require_truth
 from sluice.demo.proof import prove
+from sluice.demo.report import GOLD, SILVER, DemoStep
 from sluice.errors import DemonstrationError, VerificationError
 from sluice.ledger.backfill_attempts import BackfillState, recent_attempts
 from sluice.ledger.connection import Ledger, open_ledger
-from sluice.ledger.driver_uis import find_driver_ui
+from sluice.ledger.driver_access import find_driver_ui
 from sluice.ledger.runs import newest_run
 from sluice.settings import KafkaConnection
 from sluice.stack.credentials import AIRFLOW_USER, read_credentials

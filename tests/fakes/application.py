@@ -25,8 +25,7 @@ from sluice.ledger.work_items import claim, end_item, hand_back, withdrawn_among
 from sluice.ledger.work_values import WorkItem, WorkKind, WorkState
 from sluice.processes.deadline import Deadline
 from sluice.work.choose_items import Bench, IntervalLane, interval_of
-from sluice.work.pools import LINGER_SECONDS
-from sluice.work.read_item_log import item_label
+from sluice.work.pools import LINGER_SECONDS, item_label
 
 APPLICATIONS = "applications"
 """The subject of the behaviour of applications themselves: one that fails does so before it reports to the ledger."""

@@ -39,7 +39,7 @@ from tests.fixtures.stack import Stack, stack_in
 from tests.fixtures.tampering import ALWAYS, Fault, FaultyProxy, faulty_proxy
 from tests.fixtures.workshop import Workshop
 
-from sluice.declarations.engine_declaration import StateDeclaration
+from sluice.declarations.run_declaration import StateDeclaration
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.settings import Settings
 from sluice_spark.session.session import open_session

@@ -26,7 +26,7 @@ from tests.fixtures.spark_submit import submit_arguments
 from sluice.declarations.load_declarations import load_declarations
 from sluice.ledger.connection import open_ledger
 from sluice.ledger.runs import admit_run, record_process
-from sluice.processes.driver_processes import identity_of
+from sluice.processes.host_processes import identity_of
 from sluice.publication.crash_points import CrashPoint, Reached
 from sluice.settings import Settings, load_settings
 from sluice_spark.delivery import staged_publication

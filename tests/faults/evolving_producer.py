@@ -41,7 +41,7 @@ from tests.fixtures.registry import Registry, registry_in
 from tests.fixtures.stack import stack_in
 from tests.fixtures.workshop import Workshop
 
-from sluice.declarations.engine_declaration import EngineDeclaration, StateDeclaration
+from sluice.declarations.run_declaration import EngineDeclaration, StateDeclaration
 from sluice.errors import SchemaError
 from sluice.launching.launch_settings import launch_conf
 from sluice.ledger.connection import open_ledger

@@ -20,9 +20,9 @@ from tests.fixtures.supervised_streams import DEADLINE_SECONDS, await_running
 from sluice.ledger.airflow_owner import find_dag_pause
 from sluice.ledger.clock_jumps import SIGNS
 from sluice.ledger.connection import Ledger
-from sluice.ledger.leases import Lease
 from sluice.ledger.migrations import LOCK_SECONDS, observe_version
 from sluice.ledger.progress_samples import SourceSample
+from sluice.ledger.run_leases import Lease
 from sluice.ledger.runs import find_run, newest_run, recent_runs
 from sluice.supervision.restart_policy import BECAUSE_CHANGED
 

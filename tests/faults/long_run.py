@@ -24,7 +24,7 @@ from tests.fixtures.leaks import ALLOWED_GROWTH, LeakWatch, stopping_after
 from tests.fixtures.stack import stack_in
 from tests.fixtures.workshop import Workshop
 
-from sluice.declarations.engine_declaration import EngineDeclaration, StateDeclaration
+from sluice.declarations.run_declaration import EngineDeclaration, StateDeclaration
 from sluice.launching.launch_settings import launch_conf
 from sluice.ledger.connection import open_ledger
 from sluice.settings import Settings

@@ -33,7 +33,7 @@ from tests.faults.supervision.report import FaultReport, Recovery, print_reports
 from tests.faults.supervision.scene import Scene, open_scene
 from tests.fixtures.stack import stack_in
 
-from sluice.demo.demo_progress import BRONZE, GOLD, SILVER, STREAMS
+from sluice.demo.report import BRONZE, GOLD, SILVER, STREAMS
 from sluice.errors import SluiceError
 
 COMPONENTS = ("airflow-scheduler", "airflow-triggerer", "airflow-dag-processor", "airflow-api-server")

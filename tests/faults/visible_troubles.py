@@ -47,7 +47,7 @@ from tests.fixtures.tampering import faulty_proxy
 
 from sluice.ledger.runs import newest_run
 from sluice.settings import KafkaConnection, project_root
-from sluice.stack.tools import find_tools
+from sluice.stack.stack_plan import find_tools
 
 _END_OF_MESSAGE = re.compile("['\"], 'level'")
 """What follows the message in an entry of a log, as Airflow returns it."""

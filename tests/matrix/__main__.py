@@ -29,7 +29,7 @@ from tests.matrix.running import name_of, run_combination
 from tests.matrix.services import Services, services_in
 
 from sluice.declarations.checks.combinations import Combination
-from sluice.declarations.engine_declaration import EngineDeclaration, StateDeclaration
+from sluice.declarations.run_declaration import EngineDeclaration, StateDeclaration
 from sluice.launching.launch_settings import launch_conf
 from sluice.ledger.connection import open_ledger
 from sluice_spark.session.session import open_session

@@ -12,12 +12,12 @@ from tests.fixtures.queued_work import applications_of, items_of
 from sluice.declarations.load_declarations import load_declarations
 from sluice.ledger.applications import find_application, recent_applications
 from sluice.ledger.batches import BatchObservation, PublicationKey, record_batch
-from sluice.ledger.checkpoint_checks import newest_checkpoint_check
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import Actor, Event, EventAction, EventSubject, recent_events
 from sluice.ledger.generations import current_generation, record_query_id
 from sluice.ledger.held_batches import HeldBatch, HeldDecision, decide_held, find_held, hold_batch, let_go
 from sluice.ledger.maintenance_runs import recent_maintenance
+from sluice.ledger.recorded_checks import newest_checkpoint_check
 from sluice.ledger.work_values import ApplicationState, WorkKind
 from sluice.settings import load_settings
 from sluice.tables.catalog import open_catalog

@@ -15,8 +15,8 @@ from sluice.ledger.applications import find_application, recent_applications
 from sluice.ledger.batches import newest_batch
 from sluice.ledger.work_items import observe_item
 from sluice.ledger.work_values import WorkState
-from sluice.processes.driver_processes import kill_group
-from sluice.work.read_item_log import last_lines_of_item
+from sluice.processes.host_processes import kill_group
+from sluice.work.pools import last_lines_of_item
 from sluice_airflow.operators import SPARK_POOL
 
 TOGETHER = ("together_one", "together_two", "together_three")

@@ -17,7 +17,7 @@ from tests.fixtures.spark_submit import SMALL_PAGES, submit_arguments
 from tests.fixtures.stack import SERVICES, Stack, stack_in
 from tests.fixtures.workshop import Workshop
 
-from sluice.declarations.engine_declaration import StateDeclaration
+from sluice.declarations.run_declaration import StateDeclaration
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.settings import Settings
 from sluice_spark.session.session import open_session

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from sluice.declarations.supervision_declaration import RejectionLimit
+from sluice.declarations.run_declaration import RejectionLimit
 from sluice.ledger.batches import BatchObservation, PublicationKey
 from sluice.ledger.held_batches import RejectedSince
 from sluice_spark.delivery import batch_audit

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from sluice.backfill.intervals import Interval, IntervalLength, floor_time, rounded_outwards
 from sluice.errors import UnhealthyError, UnpublishableError
-from sluice.tables.removed_rows import RemovedRows
+from sluice.tables.table_observation import RemovedRows
 
 EARLIEST = datetime(1900, 1, 1, tzinfo=UTC)
 """Where a search begins without a start: before any event time that is not a mistake."""

@@ -22,8 +22,7 @@ from sluice.backfill.backfill_plan import (
     inputs_behind,
     plan_backfill,
 )
-from sluice.backfill.followers import Follower, followers_of
-from sluice.backfill.intervals import Interval, divide
+from sluice.backfill.intervals import Follower, Interval, divide, followers_of
 from sluice.backfill.observe_inputs import ObservedInputs
 from sluice.backfill.old_input_rows import shortened_lookups
 from sluice.backfill.read_bounds import InputBound

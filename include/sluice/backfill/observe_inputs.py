@@ -50,7 +50,7 @@ from sluice.sources.unread_input import (
     written_again,
 )
 from sluice.tables.declared_tables import require_table
-from sluice.tables.removed_rows import removed_rows
+from sluice.tables.table_observation import removed_rows
 
 _BEGINNING = -1
 """The snapshot id of an offset before the first snapshot. Source: Iceberg's `StreamingOffset.START_OFFSET`."""

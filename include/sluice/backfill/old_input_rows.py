@@ -21,7 +21,7 @@ from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.ledger.batches import BatchObservation
 from sluice.publication.batch_rejection import name_of
 from sluice.tables.declared_tables import load_table
-from sluice.tables.removed_rows import RemovedRows, removed_from
+from sluice.tables.table_observation import RemovedRows, removed_from
 
 
 def shortened_lookups(declaration: StreamDeclaration, catalog: Catalog) -> Iterator[ShortenedLookup]:

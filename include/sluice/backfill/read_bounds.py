@@ -21,7 +21,7 @@ from sluice.backfill.intervals import Interval
 from sluice.checkpoints.checkpoint_layout import FileObservation
 from sluice.declarations.source_declarations import RECORD_TIME, KafkaSource
 from sluice.sources.topic_starts import compacted_topics
-from sluice.tables.removed_rows import RemovedRows
+from sluice.tables.table_observation import RemovedRows
 
 if TYPE_CHECKING:
     from sluice.sources.kafka_topics import KafkaTopics

@@ -28,7 +28,7 @@ from sluice.checkpoints.checkpoint_layout import (
     state_stores,
 )
 from sluice.declarations.stream_declaration import StreamDeclaration
-from sluice.ledger.checkpoint_checks import CheckpointFinding, CheckpointObservation, CheckpointProperty
+from sluice.ledger.recorded_checks import CheckpointFinding, CheckpointObservation, CheckpointProperty
 
 NOT_WRITTEN = "is not what was written, by the checksum beside it"
 

@@ -12,9 +12,10 @@ from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.loaded_declarations import masked_columns_of_table
 from sluice.launching.job_output import json_value
 from sluice.ledger.connection import open_ledger
-from sluice.ledger.quality_checks import UNSUCCESSFUL_VERDICTS, QualityObservation, QualityVerdict, newest_checks
+from sluice.ledger.recorded_checks import UNSUCCESSFUL_VERDICTS, QualityObservation, QualityVerdict, newest_checks
 from sluice.maintenance.maintained_tables import find_declaration
 from sluice.quality.check_results import quality_sentence
+from sluice.quality.declaration_patches import FEWEST_ROWS, as_patch, suggest_rules
 from sluice.quality.rule_results import (
     RuleHistory,
     TableReport,
@@ -23,7 +24,6 @@ from sluice.quality.rule_results import (
     read_newest_reports,
     read_report,
 )
-from sluice.quality.suggested_rules import FEWEST_ROWS, as_patch, suggest_rules
 from sluice.settings import load_settings
 from sluice.supervision.platform_troubles import unusual_rows
 from sluice.tables.catalog import open_catalog

@@ -14,10 +14,10 @@ import typer
 from pyiceberg.catalog import Catalog
 from rich.table import Table
 
-from sluice.backfill.present_source import PresentSource
 from sluice.backfill.replay_lane import ReplayLane, replay_key
 from sluice.backfill.replayable_rows import (
     OpenRow,
+    PresentSource,
     Selection,
     of_several_sources,
     read_open_rows,

@@ -36,7 +36,7 @@ from sluice.ledger.run_values import RunObservation
 from sluice.ledger.runs import find_run, newest_runs, recent_runs
 from sluice.ledger.source_schemas import source_schemas
 from sluice.positions.restore_copy import observe_state_copies
-from sluice.quality.schema_patch import patches_of
+from sluice.quality.declaration_patches import patches_of
 from sluice.supervision.orphaned_runs import find_orphaned_runs
 from sluice.supervision.platform_troubles import (
     SIGNS,

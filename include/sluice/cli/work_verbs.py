@@ -15,7 +15,6 @@ from sluice.ledger.connection import open_ledger
 from sluice.ledger.work_items import find_items, find_items_named, show_item
 from sluice.ledger.work_values import WorkItem, WorkState
 from sluice.settings import load_settings
-from sluice.work.read_item_log import last_lines_of_item
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
@@ -64,6 +63,8 @@ def logs(
     lines: Annotated[int, typer.Option("--lines", "-n", min=1, max=1_000_000, help="How many of the last.")] = 1000,
 ) -> None:
     """Show what was logged about one work item, without the lines of those that ran beside it."""
+    from sluice.work.pools import last_lines_of_item  # it loads the declarations of engines
+
     with open_ledger(load_settings().ledger_url) as ledger:
         found = find_items_named(ledger, item)
         if len(found) != 1:

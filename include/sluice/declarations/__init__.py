@@ -9,7 +9,7 @@
 | `maintenance_declaration`, `maintenance_policy` | the maintenance of a table, and what tables have in common |
 | `input_declaration`, `source_declarations`, `value_declaration` | where rows come from, and what they hold |
 | `output_declaration`, `rule_declaration` | where rows go, and what must be true of them |
-| `engine_declaration`, `supervision_declaration` | with what a stream runs, and what to do on failure |
+| `run_declaration` | with what a stream runs, and what to do on failure |
 | `checks` | what one model alone cannot check: names across files, combinations, connections |
 | `schema_files`, `protobuf_schemas` | schema files beside a declaration |
 | `spark_reports` | what Spark makes of a declaration: `sluice validate --plan`, `sluice preview` |

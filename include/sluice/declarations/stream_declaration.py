@@ -7,10 +7,15 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from sluice.declarations.engine_declaration import EngineDeclaration, StateDeclaration
 from sluice.declarations.input_declaration import InputDeclaration
 from sluice.declarations.output_declaration import IcebergOutput, OutputDeclaration
 from sluice.declarations.rule_declaration import RuleDeclaration, require_distinct
+from sluice.declarations.run_declaration import (
+    EngineDeclaration,
+    RejectionLimit,
+    StateDeclaration,
+    SupervisionDeclaration,
+)
 from sluice.declarations.scalar_types import (
     MOST_TAGS,
     ColumnPath,
@@ -28,7 +33,6 @@ from sluice.declarations.scalar_types import (
     wrong,
 )
 from sluice.declarations.source_declarations import IcebergSource
-from sluice.declarations.supervision_declaration import RejectionLimit, SupervisionDeclaration
 from sluice.declarations.transformation_declaration import BackfillDeclaration, TransformationDeclaration
 from sluice.stored_keys import is_shadow_name
 

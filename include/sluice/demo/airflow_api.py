@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 import httpx
 
-from sluice.demo.demo_progress import SILVER, STREAMS
+from sluice.demo.report import SILVER, STREAMS
 from sluice.errors import DemonstrationError
 
 _REQUEST_SECONDS = 120.0

@@ -24,12 +24,12 @@ from pyiceberg.table import Table
 from sluice.backfill.intervals import Interval, divide
 from sluice.demo import verification
 from sluice.demo.airflow_api import BACKFILL, DagRuns
-from sluice.demo.demo_progress import GOLD, SILVER, DemoStep, JobProgress, LiveTable, StepLog, has_passed
 from sluice.demo.flights_data import FIRST_DAY, Span
 from sluice.demo.flights_topic import make_plan, plans_in
 from sluice.demo.lakehouse_copy import SEEN, CheckResult, compare, copy_lakehouse, require_truth
 from sluice.demo.local_platform import LocalPlatform, watch_streams
 from sluice.demo.proof import expect_recovered, load_oracle
+from sluice.demo.report import GOLD, SILVER, DemoStep, JobProgress, LiveTable, StepLog, has_passed
 from sluice.errors import DemonstrationError
 from sluice.tables.catalog import open_catalog
 

@@ -17,7 +17,10 @@ from typing import Any
 from confluent_kafka import KafkaError, Message, Producer
 from rich.markup import escape
 
-from sluice.demo.demo_progress import (
+from sluice.demo.flights_topic import PLAN_HEADER, FlightsTopic
+from sluice.demo.local_platform import LocalPlatform
+from sluice.demo.replay_plan import PlannedRecord
+from sluice.demo.report import (
     STREAMS,
     LiveTable,
     StepLog,
@@ -26,9 +29,6 @@ from sluice.demo.demo_progress import (
     has_passed,
     have_read_everything,
 )
-from sluice.demo.flights_topic import PLAN_HEADER, FlightsTopic
-from sluice.demo.local_platform import LocalPlatform
-from sluice.demo.replay_plan import PlannedRecord
 from sluice.errors import DemonstrationError
 from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import recent_runs

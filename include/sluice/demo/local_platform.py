@@ -26,17 +26,16 @@ from sluice.demo.airflow_api import (
     Standstill,
     open_airflow_api,
 )
-from sluice.demo.demo_progress import GOLD, SILVER, STREAMS, DemoStep, StreamWatch
 from sluice.demo.flights_data import read_airlines, read_planes
 from sluice.demo.flights_topic import FlightsTopic, NextReplay, next_replay
-from sluice.demo.report import YEAR_IS_OVER, WhereToLook
+from sluice.demo.report import GOLD, SILVER, STREAMS, YEAR_IS_OVER, DemoStep, StreamWatch, WhereToLook
 from sluice.errors import SettingsError
 from sluice.launching.launchers import LocalLauncher
 from sluice.ledger.backfill_attempts import recent_attempts
 from sluice.ledger.batches import all_totals
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.maintenance_runs import newest_maintenance
-from sluice.ledger.quality_checks import newest_quality
+from sluice.ledger.recorded_checks import newest_quality
 from sluice.ledger.runs import newest_runs
 from sluice.ledger.work_items import find_items
 from sluice.settings import KafkaConnection, Settings, load_settings

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from sluice.backfill.intervals import Interval
-from sluice.demo.demo_progress import SILVER
 from sluice.demo.flights_data import (
     UNKNOWN_AIRPORT,
     bad_readings,
@@ -27,13 +26,13 @@ from sluice.demo.flights_data import (
 from sluice.demo.flights_topic import FlightsTopic, make_plan, plans_in
 from sluice.demo.lakehouse_copy import CheckResult, copy_lakehouse
 from sluice.demo.replay_plan import ReplayPlan
-from sluice.demo.report import RowBalance, TableReport
+from sluice.demo.report import SILVER, RowBalance, TableReport
 from sluice.demo.verification import TABLES, recovered_rows, rows_by_table, verify
 from sluice.ledger.backfill_attempts import BackfillState, recent_attempts
 from sluice.ledger.batches import totals
 from sluice.ledger.connection import Ledger
 from sluice.ledger.maintenance_runs import newest_maintenance
-from sluice.ledger.quality_checks import newest_quality
+from sluice.ledger.recorded_checks import newest_quality
 from sluice.settings import Settings
 
 if TYPE_CHECKING:

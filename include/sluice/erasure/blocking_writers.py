@@ -14,9 +14,9 @@ from sluice.ledger.backfill_attempts import running_attempts
 from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import find_generation
 from sluice.ledger.held_batches import find_held
-from sluice.ledger.leases import LEASE_SECONDS
 from sluice.ledger.next_generation import require_at_rest
 from sluice.ledger.refreshes import OPEN_STATES, newest_refresh
+from sluice.ledger.run_leases import LEASE_SECONDS
 from sluice.ledger.runs import live_streams
 from sluice.maintenance.table_readers import observe_direct_writers
 from sluice.operations import Refusal, RefusalReason

@@ -41,7 +41,7 @@ from sluice.errors import LakehouseError
 from sluice.maintenance.file_rewrite import CommitConflictError
 from sluice.publication.checked_commit import NothingToCommit, TableChange, TableCommitter, commit_checked
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
-from sluice.publication.write_folders import Writer, WriterKind, folder_of
+from sluice.publication.data_files import Writer, WriterKind, folder_of
 from sluice.stored_keys import ERASED
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.manifest_reading import READERS

@@ -20,9 +20,17 @@ from pyiceberg.table import Table
 from sluice.erasure.cut_history import HistoryLook, commit_cut, erase_rows, expire_before_cut, is_cut, live_files
 from sluice.erasure.erasure_plan import ErasureSeen, backfill_refusal, is_behind, plan_erasure
 from sluice.erasure.judged_metadata import judge_metadata, listed_in, unneeded_data, unsearched_files
-from sluice.erasure.listed_files import listed_keys
 from sluice.erasure.observe_erasure import ErasureLook, ErasureObserver
-from sluice.erasure.searched_files import FileSearch, Found, PlacedFile, forget_trashed, names_of, spoken, with_origins
+from sluice.erasure.searched_files import (
+    FileSearch,
+    Found,
+    PlacedFile,
+    forget_trashed,
+    listed_keys,
+    names_of,
+    spoken,
+    with_origins,
+)
 from sluice.erasure.stale_metadata import needed_elsewhere, stale_metadata
 from sluice.errors import LakehouseError, UnhealthyError
 from sluice.ledger.connection import database_time

@@ -21,10 +21,11 @@ from pyiceberg.table.metadata import TableMetadata
 
 from sluice.erasure.cut_history import HistoryLook, live_files
 from sluice.erasure.file_columns import key_of
-from sluice.erasure.listed_files import UnreadableMetadataError, earlier_metadata
 from sluice.erasure.searched_files import (
     Found,
     PlacedFile,
+    UnreadableMetadataError,
+    earlier_metadata,
     folders_of,
     is_within,
     lies_within,
@@ -35,9 +36,9 @@ from sluice.erasure.searched_files import (
 from sluice.erasure.stale_metadata import Doubts, doubtful_of, doubts_of, paths_in, written_at
 from sluice.errors import LakehouseError
 from sluice.maintenance.needed_files import OtherTable, number_of_metadata, other_tables
+from sluice.publication.data_files import data_folder
 from sluice.publication.staged_batch import STAGING_NAMESPACE
 from sluice.publication.staging_layout import BACKFILL_NAMESPACE, REFRESH_NAMESPACE
-from sluice.publication.write_folders import data_folder
 from sluice.stored_keys import STAGING_TARGET, STAGING_TARGET_UUID
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.declared_tables import require_table

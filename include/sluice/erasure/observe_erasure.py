@@ -25,11 +25,13 @@ from sluice.erasure.judged_metadata import (
     unsearched_files,
     unwritable_files,
 )
-from sluice.erasure.listed_files import keys_of_ended_commits, keys_of_ended_runs, listed_keys
 from sluice.erasure.searched_files import (
     FileSearch,
     Found,
     PlacedFile,
+    keys_of_ended_commits,
+    keys_of_ended_runs,
+    listed_keys,
     names_of,
     spoken,
     with_origins,

@@ -22,8 +22,13 @@ from pyiceberg.table import Table
 
 from sluice.erasure.cut_history import HistoryLook, is_cut
 from sluice.erasure.file_columns import key_of
-from sluice.erasure.listed_files import UnreadableMetadataError, earlier_metadata
-from sluice.erasure.searched_files import PlacedFile, is_within, metadata_folders
+from sluice.erasure.searched_files import (
+    PlacedFile,
+    UnreadableMetadataError,
+    earlier_metadata,
+    is_within,
+    metadata_folders,
+)
 from sluice.errors import LakehouseError
 from sluice.maintenance.needed_files import number_of_metadata, other_tables
 from sluice.tables.catalog import catalog_refusals

@@ -24,8 +24,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from sluice.processes.log_rotation import keep_rotating
-from sluice.processes.memory_kills import MemoryKillWatch
+from sluice.processes.driver_watch import MemoryKillWatch, keep_rotating
 
 _GATE = ("/bin/sh", "-c", 'read -r _ && exec "$@" </dev/null', "sluice-driver")
 """The future driver: waits for a line, then becomes the command under the same process id. When the attendant dies
@@ -136,7 +135,7 @@ def _record_exit(arguments: argparse.Namespace, exit_code: int, *, is_memory_kil
 def _ask_to_end(pid: int) -> None:
     # One request is enough, and a second one would interrupt the import and end the attendant, not the driver.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    from sluice.processes.driver_processes import ask_to_end
+    from sluice.processes.host_processes import ask_to_end
 
     ask_to_end(pid)
 

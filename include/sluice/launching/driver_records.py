@@ -30,7 +30,7 @@ from sluice.ledger.applications import bind_application, end_application
 from sluice.ledger.connection import open_ledger
 from sluice.ledger.run_values import DriverExit, RunObservation, RunState
 from sluice.ledger.runs import record_end, record_process
-from sluice.processes.driver_processes import identity_of
+from sluice.processes.host_processes import identity_of
 from sluice.processes.process_identity import ProcessIdentity
 
 PROCESS_RECORDED_WITHIN_SECONDS = 30.0

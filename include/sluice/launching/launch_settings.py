@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from sluice.declarations.engine_declaration import EngineDeclaration
+from sluice.declarations.run_declaration import EngineDeclaration
 from sluice.errors import LaunchError
 from sluice.setup.jars import is_complete, parse_lock
 from sluice.setup.java_runtime import ARCHIVE_NAME

@@ -24,7 +24,7 @@ from sluice.launching.driver_records import open_log
 from sluice.launching.launch_settings import job_environment
 from sluice.launching.launcher_port import Launcher, LaunchRequest
 from sluice.ledger.run_values import DriverExit
-from sluice.processes.driver_processes import ask_to_end, kill_group, observe_process
+from sluice.processes.host_processes import ask_to_end, kill_group, observe_process
 from sluice.processes.process_identity import RUN_ID_VARIABLE, ProcessIdentity, ProcessState
 
 _log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from sluice.declarations.engine_declaration import EngineDeclaration
+from sluice.declarations.run_declaration import EngineDeclaration
 from sluice.launching.launch_settings import launch_conf
 from sluice.settings import project_root
 

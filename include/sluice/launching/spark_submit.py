@@ -18,8 +18,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from sluice.declarations.engine_declaration import EngineDeclaration
 from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.declarations.run_declaration import EngineDeclaration
 from sluice.errors import LaunchError, SettingsError
 from sluice.launching.job_output import FAILURE_MARK, last_after
 from sluice.launching.launch_settings import job_environment, launch_conf, ui_environment
@@ -247,7 +247,7 @@ def _ledger_of_driver(ledger: Ledger, stream: str, settings: Settings) -> dict[s
     if settings.ledger_driver_url is None:
         return {}
     # SQLAlchemy, which commands that ask no ledger import this module without.
-    from sluice.ledger.driver_passes import give_pass, url_with_pass
+    from sluice.ledger.driver_access import give_pass, url_with_pass
 
     url = url_with_pass(settings.ledger_driver_url.get_secret_value(), give_pass(ledger, stream))
     return {"SLUICE_LEDGER_URL": url}

@@ -4,7 +4,7 @@ connection      `open_ledger`
 ledger_table, stored_values
                 a table has the columns of its record, and its rows become records
 run_values      runs and desired states as values, which DAG files may import
-runs, run_table, leases
+runs, run_leases
                 admit, observe and end runs; at most one live run for each stream, with a fencing token
 desired_states  what a person requested of a stream, and what suspends it
 control_requests, control_values
@@ -17,7 +17,7 @@ refreshes, backfill_attempts
                 tables that are rebuilt, and intervals that are replaced
 work_items, applications, work_tables, work_values
                 the queue of bounded work, and the Spark applications that do it
-maintenance_runs, quality_checks, checkpoint_checks
+maintenance_runs, recorded_checks
                 the results of maintenance runs and checks
 stream_records, stream_figures
                 many streams at once

@@ -19,10 +19,9 @@ from sluice.ledger.batches import Batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.control_requests import ControlRequestRow
 from sluice.ledger.desired_states import StreamDesiredState
-from sluice.ledger.leases import LEASE_SECONDS, Lease
 from sluice.ledger.ledger_table import LedgerTable
 from sluice.ledger.progress_samples import SourceSample
-from sluice.ledger.run_table import Run
+from sluice.ledger.run_leases import LEASE_SECONDS, Lease, Run
 from sluice.ledger.stream_troubles import Trouble
 from sluice.ledger.work_tables import Application, WorkRow
 

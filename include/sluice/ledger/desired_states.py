@@ -35,7 +35,7 @@ from sluice.errors import LedgerError
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import Event, add_event
 from sluice.ledger.ledger_table import LedgerTable
-from sluice.ledger.run_table import Run
+from sluice.ledger.run_leases import Run
 from sluice.ledger.run_values import LIVE_STATES, DesiredState
 from sluice.ledger.stored_values import record_of
 

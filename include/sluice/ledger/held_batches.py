@@ -40,7 +40,7 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import StreamDesiredState
 from sluice.ledger.events import Event, add_event
 from sluice.ledger.ledger_table import LedgerTable
-from sluice.ledger.run_table import RUN_IS_LIVE, Run
+from sluice.ledger.run_leases import RUN_IS_LIVE, Run
 from sluice.ledger.stored_values import record_of
 
 

@@ -22,8 +22,8 @@ from sluice.ledger.desired_states import desired_state_of, select_desired_state
 from sluice.ledger.events import Event, add_event
 from sluice.ledger.generations import Generation, GenerationObservation, checkpoint_of, select_newest_generation
 from sluice.ledger.held_batches import forget_held
-from sluice.ledger.leases import Lease
 from sluice.ledger.refreshes import UNSETTLED_STATES, Refresh
+from sluice.ledger.run_leases import Lease
 from sluice.ledger.run_values import DesiredState
 from sluice.ledger.runs import already_live, live_run
 from sluice.ledger.stored_values import record_of

@@ -11,7 +11,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from sluice.ledger.batches import Batch, StreamTotals
 from sluice.ledger.generations import OUTPUT_TABLE, Generation, select_newest_generation
-from sluice.ledger.run_table import Run
+from sluice.ledger.run_leases import Run
 from sluice.ledger.run_values import LIVE_STATES
 
 _COUNTED = ("input_rows", "refused_rows", "late_rows", "duplicate_rows")

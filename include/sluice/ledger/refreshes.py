@@ -25,10 +25,9 @@ from sluice.ledger.batches import totals
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import Event, EventAction, EventSubject, LedgerEvent, add_event
 from sluice.ledger.generations import Generation
-from sluice.ledger.leases import Lease
 from sluice.ledger.ledger_table import LedgerTable, is_one_of
 from sluice.ledger.refreshed_generations import HandedOver, hand_over_generation
-from sluice.ledger.run_table import Run
+from sluice.ledger.run_leases import Lease, Run
 from sluice.ledger.run_values import LIVE_STATES
 from sluice.ledger.stored_values import record_of
 from sluice.stored_keys import REFRESH_TAG_PREFIX, shadow_name

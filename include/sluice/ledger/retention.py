@@ -37,15 +37,13 @@ from sqlalchemy.orm import Mapped, aliased, mapped_column
 from sluice.errors import LedgerError, SluiceError
 from sluice.ledger.batch_findings import StoredRuleResult
 from sluice.ledger.batches import Batch
-from sluice.ledger.checkpoint_checks import CheckpointCheck
 from sluice.ledger.connection import Ledger, in_steps
 from sluice.ledger.events import LedgerEvent
 from sluice.ledger.hourly_figures import HourlyColumnsRow, HourlyRow, remove_old_hours
-from sluice.ledger.leases import Lease
 from sluice.ledger.ledger_table import LedgerTable
 from sluice.ledger.maintenance_runs import MaintenanceRun
-from sluice.ledger.quality_checks import QualityResult
-from sluice.ledger.run_table import Run
+from sluice.ledger.recorded_checks import CheckpointCheck, QualityResult
+from sluice.ledger.run_leases import Lease, Run
 from sluice.ledger.run_values import LIVE_STATES
 from sluice.ledger.work_items import remove_old_work
 from sluice.settings import Settings

@@ -18,13 +18,12 @@ from sqlalchemy.dialects.postgresql import insert
 
 from sluice.errors import LedgerError, RunAlreadyLiveError, UnknownRunError
 from sluice.failure_reasons import Failure
-from sluice.ledger import leases
+from sluice.ledger import run_leases
 from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import effective_desired_state
 from sluice.ledger.events import Event, add_event
 from sluice.ledger.generations import Generation
-from sluice.ledger.leases import Lease
-from sluice.ledger.run_table import RUN_IS_LIVE, Run
+from sluice.ledger.run_leases import RUN_IS_LIVE, Lease, Run
 from sluice.ledger.run_values import (
     LIVE_STATES,
     DesiredState,
@@ -106,7 +105,7 @@ def _admitted(connection: Connection, run_id: str, admission: Mapping[str, Any])
     if admitted is None:
         return None
     stream = admission["stream"]
-    token = leases.acquire(connection, stream=stream, run_id=run_id)
+    token = run_leases.acquire(connection, stream=stream, run_id=run_id)
     # Who resets a stream holds its lease's row meanwhile: the generation is read again now that it is ours.
     values = {"token": token, "generation": _current_generation(stream)}
     return connection.execute(update(Run).where(Run.run_id == run_id).values(**values).returning(*Run.columns())).one()
@@ -170,7 +169,7 @@ def beat(ledger: Ledger, run_id: str) -> HeartbeatAnswer:
             .values(heartbeat_at=func.now(), state=RunState.RUNNING, desired_state=wanted)
             .returning(Run.desired_state)
         ).scalar_one_or_none()
-        if desired is not None and leases.renew(connection, run_id=run_id):
+        if desired is not None and run_leases.renew(connection, run_id=run_id):
             return HeartbeatAnswer(desired_state=DesiredState(desired), holds_lease=True)
         _run(connection, run_id)
     return HeartbeatAnswer(desired_state=DesiredState.STOPPED, holds_lease=False)
@@ -230,7 +229,7 @@ def record_end(
             )
             .returning(*Run.columns())
         ).one_or_none()
-        leases.release(connection, run_id=run_id)
+        run_leases.release(connection, run_id=run_id)
     if ended is None:
         raise UnknownRunError(run_id)
     return record_of(RunObservation, ended)
@@ -264,7 +263,7 @@ def take_over(ledger: Ledger, run_id: str, *, reason: str, event: Event | None =
                 .where(Run.run_id == run_id, _IS_LIVE)
                 .values(state=RunState.LOST, ended_at=func.now(), reason=reason)
             )
-            leases.release(connection, run_id=run_id)
+            run_leases.release(connection, run_id=run_id)
             if event is not None:
                 add_event(connection, event, run_id=run_id)
         return _run(connection, run_id)

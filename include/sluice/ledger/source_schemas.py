@@ -29,7 +29,7 @@ from sluice.ledger.events import (
     stored_text,
 )
 from sluice.ledger.ledger_table import LedgerTable
-from sluice.ledger.run_table import Run
+from sluice.ledger.run_leases import Run
 from sluice.ledger.stored_values import record_of
 
 

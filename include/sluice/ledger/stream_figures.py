@@ -33,7 +33,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sluice.ledger.batches import Batch
 from sluice.ledger.connection import Ledger
 from sluice.ledger.progress_samples import SourceSample
-from sluice.ledger.run_table import Run
+from sluice.ledger.run_leases import Run
 from sluice.ledger.run_values import RunState
 from sluice.ledger.stream_records import asked_for
 

@@ -36,9 +36,8 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import DesiredStateObservation, StreamDesiredState, desired_state_of
 from sluice.ledger.generations import Generation
 from sluice.ledger.held_batches import HeldBatch, HeldBatchOfStream, RejectedSince
-from sluice.ledger.leases import Lease, LeaseObservation
 from sluice.ledger.progress_samples import ProgressSample, SourceSample, select_recent_samples
-from sluice.ledger.run_table import Run
+from sluice.ledger.run_leases import Lease, LeaseObservation, Run
 from sluice.ledger.run_values import RunObservation
 from sluice.ledger.stored_values import record_of
 from sluice.ledger.stream_troubles import StreamTrouble, Trouble

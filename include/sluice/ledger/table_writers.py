@@ -13,7 +13,7 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.events import WRITE, EventSubject, LedgerEvent
 from sluice.ledger.maintenance_runs import MaintenanceRun
 from sluice.ledger.refreshes import OPEN_STATES, Refresh, RefreshObservation
-from sluice.ledger.run_table import Run
+from sluice.ledger.run_leases import Run
 from sluice.ledger.run_values import LIVE_STATES, RunState
 from sluice.ledger.stored_values import record_of
 

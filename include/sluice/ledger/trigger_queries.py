@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sluice.errors import LedgerError, UnknownRunError
 from sluice.ledger.connection import checked_url, engine_options, ledger_errors
 from sluice.ledger.desired_states import DesiredStateObservation, desired_state_of, select_desired_states
-from sluice.ledger.run_table import Run
+from sluice.ledger.run_leases import Run
 from sluice.ledger.run_values import RunObservation, WatchedRun
 from sluice.ledger.stored_values import record_of
 from sluice.ledger.work_items import look_at, observation_of

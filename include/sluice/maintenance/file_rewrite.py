@@ -36,11 +36,11 @@ from sluice.publication.checked_commit import (
     commit_checked,
 )
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
+from sluice.publication.data_files import Writer, WriterKind
 from sluice.publication.file_preparation import merge_files, read_files
-from sluice.publication.write_folders import Writer, WriterKind
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.inspection import rewrite_limits
-from sluice.tables.partition_filters import path_of
+from sluice.tables.manifest_reading import path_of
 
 _log = logging.getLogger(__name__)
 

@@ -20,11 +20,11 @@ from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_a
 
 from sluice.errors import DeliveryError, LakehouseError, UnpublishableError
 from sluice.ledger.maintenance_runs import MaintenanceStep, StepObservation, StepOutcome
+from sluice.maintenance.compaction_plan import after_conflict
 from sluice.maintenance.file_rewrite import CommitConflictError, rewrite_small_files
 from sluice.maintenance.maintenance_plan import MaintenancePlan
 from sluice.maintenance.old_files import remove_old_files
 from sluice.maintenance.position_pins import commit_pins, remove_references
-from sluice.maintenance.rewrite_calls import after_conflict
 from sluice.maintenance.row_retention import AGREED, ARRIVED_BEFORE, BEFORE, COLUMN, READ_UP_TO
 from sluice.maintenance.statistics_plan import NewRefusalsError, compute_statistics
 from sluice.maintenance.step_decision import (

@@ -3,7 +3,7 @@
 The commit is a `delete` snapshot of metadata alone. What it removes is found on exactly the metadata that it changes,
 so that a file which somebody has rewritten meanwhile is judged again, and one that is gone is not missed. Streams that
 read the table pass the snapshot by `on_delete: skip`, and do not count its rows as skipped: it names itself as a
-removal of old rows (`sluice.tables.removed_rows`). Marks are properties of the table, and stay.
+removal of old rows (`sluice.tables.table_observation`). Marks are properties of the table, and stay.
 
 Delete files that hid rows of a removed file hide nothing any more, and bring nothing back.
 """
@@ -39,9 +39,8 @@ from sluice.publication.checked_commit import (
 from sluice.publication.crash_points import Reached, unnoticed
 from sluice.publication.marks import refuse_unpublishable
 from sluice.tables.catalog import catalog_refusals
-from sluice.tables.manifest_reading import each_manifest
-from sluice.tables.partition_filters import path_of
-from sluice.tables.removed_rows import RemovedRows, removed_from
+from sluice.tables.manifest_reading import each_manifest, path_of
+from sluice.tables.table_observation import RemovedRows, removed_from
 
 MOST_FILES = 10_000
 """How many files one commit removes at most: their entries are held in memory. A further one removes the rest."""

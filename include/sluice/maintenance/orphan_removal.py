@@ -1,7 +1,7 @@
 """`sluice table remove-orphans | restore-orphans`: plans and carries out the removal of what dead writers left behind.
 
 Nothing is deleted at once: leftovers go to a trash in the table's data folder, from where they can be brought back, and
-a later removal deletes what has been there for `KEPT_IN_TRASH`. What is judged is in `orphan_plan`.
+a later removal deletes what has been there for `KEPT_IN_TRASH`. What is judged is in `orphan_files`.
 """
 
 from __future__ import annotations
@@ -30,14 +30,25 @@ from sluice.ledger.table_writers import (
     known_writes,
     recorded_snapshots,
 )
-from sluice.maintenance.file_trash import Removal, delete_removal, move_files, removal_of, removals_in, restore_files
 from sluice.maintenance.maintained_tables import find_declaration
 from sluice.maintenance.needed_files import find_needed_files, whole_since
-from sluice.maintenance.orphan_plan import CLOCK_MARGIN, FileFate, JudgedFile, decide_fates, sentences_of
+from sluice.maintenance.orphan_files import (
+    CLOCK_MARGIN,
+    FileFate,
+    JudgedFile,
+    Removal,
+    decide_fates,
+    delete_removal,
+    move_files,
+    removal_of,
+    removals_in,
+    restore_files,
+    sentences_of,
+)
 from sluice.operations import OperationPlan, OperationVerb, Refusal, RefusalReason, Stake, steps_of
 from sluice.publication.crash_points import Reached, unnoticed
+from sluice.publication.data_files import Writer, WriterKind, data_folder, writer_of
 from sluice.publication.staged_batch import staged_outputs
-from sluice.publication.write_folders import Writer, WriterKind, data_folder, writer_of
 from sluice.stored_keys import TRASH_FOLDER_PREFIX, WRITES_FOLDER_PREFIX
 from sluice.tables.declared_tables import require_table
 from sluice.tables.stored_files import StoredFile, StoredFolder

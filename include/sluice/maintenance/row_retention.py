@@ -30,8 +30,7 @@ from sluice.maintenance.step_decision import (
 )
 from sluice.sources.iceberg_positions import StreamOffset, TableStep, history_read_by
 from sluice.stored_keys import PIN_PREFIX
-from sluice.tables.removed_rows import RemovedRows
-from sluice.tables.table_observation import ReferenceObservation, TableObservation
+from sluice.tables.table_observation import ReferenceObservation, RemovedRows, TableObservation
 
 COLUMN, BEFORE, READ_UP_TO, AGREED, OLD_ROWS = "column", "before", "read_up_to", "agreed", "old_rows"
 """The options of the step: the column, the time before which rows are old, the newest sequence number of files that

@@ -38,12 +38,17 @@ from sluice.ledger.maintenance_runs import (
     recent_maintenance,
     record_maintenance,
 )
-from sluice.maintenance.layout_probe import probe_layout
 from sluice.maintenance.maintained_tables import find_declaration, plan_table_maintenance, with_basis
 from sluice.maintenance.maintenance_plan import MaintenancePlan
-from sluice.maintenance.maintenance_records import maintenance_record, note_sentences, removal_event, step_event
+from sluice.maintenance.maintenance_records import (
+    maintenance_record,
+    note_sentences,
+    probe_layout,
+    removal_event,
+    step_event,
+)
 from sluice.maintenance.maintenance_steps import TableMaintainer
-from sluice.maintenance.orphan_plan import sentences_of
+from sluice.maintenance.orphan_files import sentences_of
 from sluice.maintenance.orphan_removal import OrphanRemoval
 from sluice.maintenance.step_decision import StepDecision, StepReason, TableProcedures
 from sluice.publication.expired_rejections import remove_expired

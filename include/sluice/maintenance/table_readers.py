@@ -36,8 +36,7 @@ from sluice.publication.direct_history import direct_batches
 from sluice.settings import ObjectStoreSettings
 from sluice.sources.iceberg_positions import BEGINNING, StreamOffset, first_offsets, history_of, stream_offset_of
 from sluice.stored_keys import is_shadow_name
-from sluice.tables.removed_rows import removed_from
-from sluice.tables.table_observation import TableObservation
+from sluice.tables.table_observation import TableObservation, removed_from
 
 
 def observe_readers(

@@ -21,8 +21,8 @@ from sluice.ledger.held_batches import HeldDecision, find_held
 from sluice.ledger.refreshes import unsettled_refresh
 from sluice.maintenance.reading_position import ReadingPosition
 from sluice.publication.chain import MarkPosition, plan_publication
+from sluice.publication.data_files import missing_list
 from sluice.publication.direct_history import direct_tables, is_set_back, recorded_snapshot, rolled_back_behind
-from sluice.publication.present_files import missing_list
 from sluice.publication.staged_batch import StagedBatch, StagedOutput, staged_outputs
 from sluice.publication.start_check import require_newest_checkpoint
 from sluice.publication.undeclared_outputs import (

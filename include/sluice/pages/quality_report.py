@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sluice.ledger.batch_findings import RuleCount, RuleResult
-from sluice.ledger.quality_checks import QualityObservation
+from sluice.ledger.recorded_checks import QualityObservation
 from sluice.pages.page_figures import Chart, ShownTone, coloured_lines, count_text, duration_text, newest_of, top_of
 from sluice.pages.table_lines import TableLine
 from sluice.quality.rule_results import (

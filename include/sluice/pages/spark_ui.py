@@ -25,7 +25,7 @@ import psutil
 from sluice.errors import DriverUiError
 from sluice.launching.launch_settings import LOOPBACK
 from sluice.ledger.connection import Ledger
-from sluice.ledger.driver_uis import DriverUi, find_driver_ui
+from sluice.ledger.driver_access import DriverUi, find_driver_ui
 from sluice.ledger.runs import newest_run
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 

@@ -20,7 +20,7 @@ from sluice.ledger.run_values import DriverExit
 from sluice.ledger.runs import newest_runs
 from sluice.ledger.stream_figures import StreamFigures, lag_history, read_figures
 from sluice.pages.page_figures import ShownTone
-from sluice.processes.driver_processes import observe_process
+from sluice.processes.host_processes import observe_process
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 from sluice.supervision.orphaned_runs import find_orphaned_runs
 from sluice.supervision.stream_status import JudgedStream, judge_streams

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
-from sluice.declarations.supervision_declaration import LagDeclaration
+from sluice.declarations.run_declaration import LagDeclaration
 from sluice.launching.driver_records import open_log_of
 from sluice.ledger.batches import BatchObservation, recent_batches
-from sluice.ledger.checkpoint_checks import CheckpointObservation, newest_checkpoint_check
 from sluice.ledger.connection import Ledger
 from sluice.ledger.events import EventObservation, EventSubject, recent_events
 from sluice.ledger.generations import GenerationObservation, find_generation
+from sluice.ledger.recorded_checks import CheckpointObservation, newest_checkpoint_check
 from sluice.ledger.run_values import RunObservation
 from sluice.ledger.runs import recent_runs
 from sluice.ledger.source_schemas import SourceSchema, source_schemas
@@ -41,7 +41,7 @@ from sluice.pages.page_figures import (
     stacked_paths,
     top_of,
 )
-from sluice.quality.schema_patch import patches_of
+from sluice.quality.declaration_patches import patches_of
 
 WINDOWS_HOURS = (1, 6, 24)
 """The times that the charts can show; the samples of a lag are kept for a day."""

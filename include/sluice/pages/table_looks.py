@@ -24,7 +24,7 @@ from sluice.processes.deadline import Deadline, NotDone, run_each
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
 from sluice.tables.declared_tables import load_table
-from sluice.tables.removed_rows import removed_rows
+from sluice.tables.table_observation import removed_rows
 
 KEPT_SECONDS = 60.0
 """How old a look may be before another one is made."""

@@ -50,7 +50,7 @@ from sluice.stored_keys import ADOPTION_TAG_PREFIX, REMOVED_BEFORE
 from sluice.supervision.supervision_values import command_event
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.declared_tables import require_table
-from sluice.tables.removed_rows import removed_rows
+from sluice.tables.table_observation import removed_rows
 
 _WEEK_MS = 7 * 24 * 3600 * 1000
 """How long the tag keeps what an undo has hidden, beside the age of its snapshot."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from sluice.positions.checkpoint_writes import sentences_of_repetition
 from sluice.positions.judge_position import disagreeing, is_written_back, judge_position
+from sluice.positions.repair_writes import sentences_of_repetition
 from sluice.positions.rolled_back_table import HiddenCommit
 from sluice.positions.stream_position import StreamPosition, Witness
 from sluice.publication.chain import MarkPosition

@@ -19,19 +19,19 @@ from pyiceberg.table import Table
 from sluice.declarations.loaded_declarations import Declarations
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import DeliveryError, LakehouseError
-from sluice.ledger.checkpoint_checks import (
+from sluice.ledger.connection import Ledger, database_time
+from sluice.ledger.recorded_checks import (
     CheckpointFinding,
     CheckpointObservation,
     CheckpointProperty,
     record_checkpoint_check,
 )
-from sluice.ledger.connection import Ledger, database_time
 from sluice.positions.judge_position import disagreeing, judge_position
 from sluice.positions.observe_position import observe_position
 from sluice.positions.restore_copy import observe_state_copies
 from sluice.positions.stream_position import Agreement, StreamPosition, Witness
+from sluice.publication.data_files import absent_files, named
 from sluice.publication.marks import batch_of
-from sluice.publication.present_files import absent_files, named
 from sluice.publication.staged_batch import StagedOutput
 from sluice.settings import Settings
 from sluice.tables.catalog import catalog_refusals, open_catalog

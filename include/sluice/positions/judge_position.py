@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sluice.checkpoints.checkpoint_layout import offsets_of
-from sluice.ledger.checkpoint_checks import CheckpointProperty
-from sluice.positions.log_offsets import canonical_end
-from sluice.positions.stream_position import Agreement, PositionFinding, StreamPosition, Witness
+from sluice.ledger.recorded_checks import CheckpointProperty
+from sluice.positions.stream_position import Agreement, PositionFinding, StreamPosition, Witness, canonical_end
 from sluice.publication.direct_history import rolled_back_behind
 from sluice.publication.marks import ADOPT
 

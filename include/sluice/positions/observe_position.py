@@ -23,21 +23,21 @@ from sluice.declarations.source_declarations import IcebergSource, KafkaSource
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import CheckpointError, DeliveryError, LakehouseError, SettingsError
 from sluice.ledger.batches import BatchObservation, recent_batches
-from sluice.ledger.checkpoint_checks import CheckpointObservation
 from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import checkpoint_of, find_generation
+from sluice.ledger.recorded_checks import CheckpointObservation
 from sluice.ledger.runs import newest_run
 from sluice.positions.later_generation import observe_newest_begun
+from sluice.positions.repair_writes import torn_former_outputs
 from sluice.positions.restore_copy import with_copies
 from sluice.positions.source_reach import find_moved_sources
 from sluice.positions.stream_position import KnownBatch, MovedSource, StreamPosition, TableWitness, Witness
-from sluice.positions.torn_staging import torn_former_outputs
 from sluice.publication.chain import MarkPosition, plan_publication
 from sluice.publication.command_runs import is_vacated
+from sluice.publication.data_files import missing_list
 from sluice.publication.direct_history import direct_tables
 from sluice.publication.mark_moves import MarkMove
 from sluice.publication.marks import entries_of, history_of_main, moved_mark
-from sluice.publication.present_files import missing_list
 from sluice.publication.staged_batch import (
     BatchSummary,
     canonical_offsets,

@@ -32,12 +32,11 @@ from sluice.checkpoints.checkpoint_layout import (
     state_stores,
 )
 from sluice.checkpoints.health_decision import commit_problem, judge_state, offset_problem
-from sluice.ledger.checkpoint_checks import CheckpointFinding, CheckpointProperty
 from sluice.ledger.generations import LONG_AGO
+from sluice.ledger.recorded_checks import CheckpointFinding, CheckpointProperty
 from sluice.operations import Refusal, RefusalReason
 from sluice.positions.judge_position import HARMLESS
-from sluice.positions.log_offsets import canonical_end, reads_within_snapshot, source_lines
-from sluice.positions.stream_position import StreamPosition
+from sluice.positions.stream_position import StreamPosition, canonical_end, reads_within_snapshot, source_lines
 from sluice.publication.direct_history import rolled_back_behind
 
 

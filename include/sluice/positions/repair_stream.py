@@ -32,26 +32,26 @@ from sluice.ledger.batches import recent_batches, rejected_batches
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.events import EventAction, record_event
 from sluice.ledger.generations import restore_generation
-from sluice.ledger.leases import LEASE_SECONDS
 from sluice.ledger.next_generation import count_batches_behind, forget_batches_behind
 from sluice.ledger.refreshes import RefreshState, unsettled_refresh
+from sluice.ledger.run_leases import LEASE_SECONDS
 from sluice.ledger.run_values import RunObservation
 from sluice.ledger.runs import recent_runs
 from sluice.operations import OperationPlan, OperationVerb, Refusal, RefusalReason, Stake, steps_of
-from sluice.positions.checkpoint_writes import (
+from sluice.positions.judge_position import disagreeing, is_written_back, judge_position
+from sluice.positions.observe_position import REPLAYED_BATCHES, observe_position
+from sluice.positions.repair_decision import CheckpointRepair, refusal_of_unmarked
+from sluice.positions.repair_writes import (
+    record_visible,
     sentence_of_forgotten,
     sentence_of_rows,
     sentences_of_files,
     sentences_of_repetition,
     write_repair,
 )
-from sluice.positions.judge_position import disagreeing, is_written_back, judge_position
-from sluice.positions.observe_position import REPLAYED_BATCHES, observe_position
-from sluice.positions.repair_decision import CheckpointRepair, refusal_of_unmarked
 from sluice.positions.restore_copy import decide_write
 from sluice.positions.source_reach import SourceReach, refuse_gone_input
 from sluice.positions.stream_position import Agreement, PositionFinding, StreamPosition, Witness
-from sluice.positions.torn_staging import record_visible
 from sluice.publication.command_runs import CommandMode, find_left_driver, run_of_command
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.staging_layout import empty_staging_table

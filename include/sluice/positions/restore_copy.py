@@ -53,9 +53,8 @@ from sluice.checkpoints.observe_checkpoint import observe_checkpoint
 from sluice.errors import CheckpointError, CheckpointStorageError
 from sluice.ledger.generations import GenerationObservation
 from sluice.operations import Refusal, RefusalReason
-from sluice.positions.log_offsets import canonical_end, source_lines
 from sluice.positions.repair_decision import CheckpointRepair, decide_repair
-from sluice.positions.stream_position import KnownBatch, StreamPosition, Witness
+from sluice.positions.stream_position import KnownBatch, StreamPosition, Witness, canonical_end, source_lines
 from sluice.publication.crash_points import CrashPoint, Reached
 from sluice.settings import ObjectStoreSettings
 

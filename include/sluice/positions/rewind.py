@@ -10,10 +10,10 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.held_batches import find_held
 from sluice.operations import Refusal, RefusalReason
 from sluice.positions.adoption import sentence_of_lookup
-from sluice.positions.checkpoint_writes import sentence_of_forgotten, sentence_of_rows, sentences_of_files
 from sluice.positions.judge_position import disagreeing, judge_position
 from sluice.positions.repair_decision import CheckpointRepair
 from sluice.positions.repair_stream import not_at_rest, other_remedies
+from sluice.positions.repair_writes import sentence_of_forgotten, sentence_of_rows, sentences_of_files
 from sluice.positions.rewind_target import PassedReader, RewoundTable, UnknownReader
 from sluice.positions.source_reach import InputLoss
 from sluice.positions.stream_position import Agreement, StreamPosition, Witness

@@ -33,7 +33,7 @@ from sluice.ledger.events import EventAction, record_event
 from sluice.ledger.next_generation import forget_batches_behind
 from sluice.ledger.run_values import RunObservation
 from sluice.positions.adopt_table import commit_adoption
-from sluice.positions.checkpoint_writes import write_log_entries, write_repair
+from sluice.positions.repair_writes import write_log_entries, write_repair
 from sluice.positions.rewind import Rewind
 from sluice.positions.rewind_plan import RewindPlan, plan_rewind
 from sluice.publication.chain import AbandonedBatch, AbandonReason

@@ -33,7 +33,7 @@ from sluice.publication.marks import (
 )
 from sluice.publication.staged_batch import StagedOutput, read_summary
 from sluice.sources.iceberg_positions import snapshot_of
-from sluice.tables.removed_rows import removed_rows
+from sluice.tables.table_observation import removed_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from sluice.publication.marks import RolledBackMark, batch_of, entries_of, history_of_main, rolled_back_marks
 from sluice.publication.staged_batch import read_summary
 from sluice.stored_keys import PUBLICATION_KEY
-from sluice.tables.removed_rows import RemovedRows, removed_rows
+from sluice.tables.table_observation import RemovedRows, removed_rows
 
 _REMOVED = ("deleted-records", "added-position-deletes", "added-equality-deletes")
 """The entries of a summary that count rows which a commit took out of the table."""

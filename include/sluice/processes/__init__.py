@@ -3,8 +3,7 @@
 | module | purpose |
 |---|---|
 | `process_identity` | the recorded identity of a process, and whether it lives |
-| `living_processes` | the processes of this host, their environment and descendants |
-| `driver_processes` | identify, observe and end the process of a driver |
+| `host_processes` | the processes of this host, their descendants; identify and end the process of a driver |
 | `deadline` | wait until something is true or a deadline has passed; run several steps up to one |
-| `log_rotation` | limit the size of a driver's log |
+| `driver_watch` | limit the size of a driver's log; notice what the kernel kills for want of memory |
 """

@@ -16,7 +16,7 @@ from enum import StrEnum
 from sluice.errors import LedgerError, RunAlreadyLiveError
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.events import Actor, Event, EventAction, record_event
-from sluice.ledger.leases import LEASE_SECONDS
+from sluice.ledger.run_leases import LEASE_SECONDS
 from sluice.ledger.run_values import RunObservation, RunState
 from sluice.ledger.runs import (
     admit_run,
@@ -28,7 +28,7 @@ from sluice.ledger.runs import (
     record_process,
     take_over,
 )
-from sluice.processes.driver_processes import identity_of, observe_process
+from sluice.processes.host_processes import identity_of, observe_process
 from sluice.processes.process_identity import ProcessState
 
 

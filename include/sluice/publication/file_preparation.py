@@ -27,10 +27,9 @@ from pyiceberg.types import NestedField, PrimitiveType
 from pyiceberg.utils.bin_packing import ListPacker
 
 from sluice.errors import StagedFilesMissingError, UnpublishableError
-from sluice.publication.present_files import absent_files, is_fresh, named
+from sluice.publication.data_files import Writer, absent_files, folder_of, is_fresh, named
 from sluice.publication.staged_batch import StagedBatch
 from sluice.publication.staging_table import staged_files
-from sluice.publication.write_folders import Writer, folder_of
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.change_plan import is_wider
 from sluice.tables.inspection import sort_keys

@@ -18,6 +18,7 @@ from sluice.errors import UnpublishableError
 from sluice.publication.chain import batches_to_publish, position_after
 from sluice.publication.checked_commit import DEFAULT_POLICY, NothingToCommit, RacePolicy, TableChange, commit_checked
 from sluice.publication.crash_points import Reached, unnoticed
+from sluice.publication.data_files import Writer
 from sluice.publication.file_preparation import (
     MergedFiles,
     find_missing_files,
@@ -31,7 +32,6 @@ from sluice.publication.marks import read_target_state
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter, data_files_of
 from sluice.publication.staged_batch import StagedBatch, StagedOutput, publication_summary
 from sluice.publication.staging_table import load_staging_table, staged_files
-from sluice.publication.write_folders import Writer
 from sluice.tables.catalog import catalog_refusals
 
 

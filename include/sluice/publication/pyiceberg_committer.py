@@ -47,9 +47,8 @@ from requests import RequestException
 from sqlalchemy.exc import DBAPIError
 
 from sluice.publication.checked_commit import Answer, HeadTag, TableChange
+from sluice.publication.data_files import commit_id, is_fresh, require_present
 from sluice.publication.marks import Mark
-from sluice.publication.present_files import is_fresh, require_present
-from sluice.publication.write_folders import commit_id
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.declared_tables import require_table
 

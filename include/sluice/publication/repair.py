@@ -16,10 +16,10 @@ from sqlalchemy import select, update
 
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import LeaseLostError, MarkError
-from sluice.ledger import leases
+from sluice.ledger import run_leases
 from sluice.ledger.batches import record_batch
 from sluice.ledger.connection import Ledger
-from sluice.ledger.run_table import Run
+from sluice.ledger.run_leases import Run
 from sluice.ledger.run_values import RunObservation
 from sluice.ledger.runs import find_run
 from sluice.publication.chain import CheckpointPosition, MarkPosition
@@ -302,7 +302,7 @@ def raise_token(ledger: Ledger, run_id: str, *, above: int) -> RunObservation:
     with ledger.transaction() as connection:
         # Runs are locked before leases, as in `runs.take_over`: the other order would be a deadlock with it.
         connection.execute(select(Run.run_id).where(Run.run_id == run_id).with_for_update())
-        token = leases.raise_above(connection, run_id=run_id, token=above)
+        token = run_leases.raise_above(connection, run_id=run_id, token=above)
         if token is not None:
             connection.execute(update(Run).where(Run.run_id == run_id).values(token=token))
     run = find_run(ledger, run_id)

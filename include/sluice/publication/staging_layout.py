@@ -30,11 +30,11 @@ from pyiceberg.table.update import (
 from pyiceberg.types import NestedField, StringType
 
 from sluice.errors import UnpublishableError
+from sluice.publication.data_files import Writer, folder_of
 from sluice.publication.marks import refuse_unpublishable
 from sluice.publication.pyiceberg_committer import UNCERTAIN
 from sluice.publication.staged_batch import StagedOutput
 from sluice.publication.staging_table import readable
-from sluice.publication.write_folders import Writer, folder_of
 from sluice.stored_keys import OPERATION_COLUMN, STAGING_TARGET, STAGING_TARGET_UUID
 from sluice.tables.catalog import catalog_refusals
 from sluice.tables.declared_tables import load_table, require_table
@@ -65,7 +65,7 @@ def ensure_staging_table(
     """Create the staging table of an output, or make it equal to its target again. Nothing happens when it is equal.
 
     Field ids, partition spec, sort order and `write.*` properties are the target's. Files are written into the folder
-    of the run below the target's data folder and stay there (`write_folders`); `gc.enabled=false` keeps the maintenance
+    of the run below the target's data folder and stay there (`data_files`); `gc.enabled=false` keeps the maintenance
     of every engine from deleting them. Rows are sorted within files and not over all files of a batch: for that Spark
     would compute the batch twice, the first time for a sample.
 

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sluice.ledger.quality_checks import ExpectationObservation, QualityObservation, QualityVerdict
+from sluice.ledger.recorded_checks import ExpectationObservation, QualityObservation, QualityVerdict
 
 SHOWN_SAMPLES = 3
 """How many values of rows a sentence quotes: enough to see what kind of mistake it is."""

@@ -17,7 +17,7 @@ from sluice.declarations.rule_declaration import SEVERITIES, RuleDeclaration, Se
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.ledger.batch_findings import RuleCount, RuleResult, rule_results_of_tables
 from sluice.ledger.connection import Ledger
-from sluice.ledger.quality_checks import ExpectationObservation, QualityObservation, newest_checks, recent_quality
+from sluice.ledger.recorded_checks import ExpectationObservation, QualityObservation, newest_checks, recent_quality
 from sluice.quality.check_results import (
     columns_of,
     expectation_sentence,

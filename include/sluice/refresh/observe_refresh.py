@@ -31,8 +31,8 @@ from sluice.publication.staged_batch import StagedOutput, staged_outputs
 from sluice.refresh.refresh_plan import InputToRead, RefreshTargetObservation, not_yet
 from sluice.settings import KafkaConnection, Settings
 from sluice.sources.source_identities import NONE_KNOWN, replaced_inputs
+from sluice.sources.table_starts import ObservedStart, observe_starts
 from sluice.sources.topic_starts import missing_from_beginning
-from sluice.supervision.observed_starts import ObservedStart, observe_starts
 from sluice.tables.catalog import catalog_refusals
 
 _MERGE_MODE = "write.merge.mode"

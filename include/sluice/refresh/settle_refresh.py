@@ -23,7 +23,7 @@ from pyiceberg.expressions import And, EqualTo
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import FileScanTask, Table
 
-from sluice.backfill.present_source import PresentSource
+from sluice.backfill.replayable_rows import PresentSource
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT, StreamDeclaration
 from sluice.ledger.connection import Ledger
 from sluice.ledger.refreshes import RefreshObservation, RefreshState, record_swap, record_taken_back, unsettled_refresh

@@ -11,10 +11,10 @@ from sluice.declarations.rule_declaration import RuleDeclaration, row_rules
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import UnpublishableError
 from sluice.ledger.refreshes import RefreshObservation
+from sluice.publication.data_files import Writer, WriterKind
 from sluice.publication.marks import marked_outputs
 from sluice.publication.staged_batch import StagedOutput
 from sluice.publication.staging_layout import REFRESH_NAMESPACE, create_staging_copy, drop_staging_copy
-from sluice.publication.write_folders import Writer, WriterKind
 from sluice.refresh.observe_refresh import refreshed_outputs
 from sluice.tables.declared_tables import load_table, require_table
 

@@ -39,12 +39,12 @@ from sluice.operations import Refusal, RefusalReason
 from sluice.publication.chain import MarkPosition, refuse_stale_token
 from sluice.publication.checked_commit import HeadTag, NothingToCommit, TableChange, commit_checked, snapshot_of
 from sluice.publication.crash_points import Reached, unnoticed
+from sluice.publication.data_files import data_folder
 from sluice.publication.mark_moves import MarkMove, summary_of_move
 from sluice.publication.marks import entries_of, history_of_main, read_target_state
 from sluice.publication.publish_batches import live_files
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.publication.staged_batch import StagedOutput
-from sluice.publication.write_folders import data_folder
 from sluice.refresh.observe_refresh import delete_files_of
 from sluice.sources.iceberg_positions import step_of
 from sluice.stored_keys import PUBLICATION_KEY

@@ -44,7 +44,7 @@ from sluice.refresh.shadow_stream import OUTPUTS, Exchanged, exchanged_outputs
 from sluice.settings import ObjectStoreSettings
 from sluice.sources.iceberg_positions import history_of
 from sluice.tables.declared_tables import require_table
-from sluice.tables.removed_rows import removed_from
+from sluice.tables.table_observation import removed_from
 
 STOPPED_WITHIN_SECONDS = 300.0
 """How long a driver may take to end: twenty seconds for a pause between two batches, ninety for a batch, and once more

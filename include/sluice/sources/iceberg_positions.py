@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.checkpoints.checkpoint_files import CheckpointFiles
 from sluice.stored_keys import ERASED
-from sluice.tables.removed_rows import removed_rows
+from sluice.tables.table_observation import removed_rows
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table

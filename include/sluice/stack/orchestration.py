@@ -18,7 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from sluice.errors import StackError
-from sluice.processes.living_processes import observe_processes
+from sluice.processes.host_processes import observe_processes
 from sluice.settings import project_root
 from sluice.stack.credentials import ensure_credentials
 from sluice.stack.environment import build_environment, load_environment, write_environment
@@ -32,7 +32,7 @@ from sluice.stack.folder import (
     write_private,
 )
 from sluice.stack.services import all_services, select_steps
-from sluice.stack.stack_plan import HeldPorts, Service, StackPlan, Step, holder_of
+from sluice.stack.stack_plan import HeldPorts, Service, StackPlan, Step, Tools, find_tools, holder_of
 from sluice.stack.stack_records import (
     choose_stack_ports,
     port_requests,
@@ -52,7 +52,6 @@ from sluice.stack.surroundings import (
     remembered_in,
     surroundings_of,
 )
-from sluice.stack.tools import Tools, find_tools
 
 _PORT_CHOICES = 3
 """How often ports are chosen: a port is held until its service starts, and another program may take it before the

@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 
 from sluice.errors import StackError, UsageError
-from sluice.processes.living_processes import LivingProcess, observe_processes, own_lineage, with_descendants
+from sluice.processes.host_processes import LivingProcess, observe_processes, own_lineage, with_descendants
 from sluice.stack.environment import STACK_MARK
 from sluice.stack.folder import StackFolder, write_private
 from sluice.stack.services import all_services, all_steps

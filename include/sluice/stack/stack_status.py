@@ -15,14 +15,13 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from sluice.processes.deadline import wait_until
-from sluice.processes.living_processes import LivingProcess, observe_processes
+from sluice.processes.host_processes import LivingProcess, observe_processes
 from sluice.stack.credentials import read_credentials
 from sluice.stack.environment import load_environment
 from sluice.stack.folder import stack_folder
 from sluice.stack.services import all_services
-from sluice.stack.stack_plan import Health, Service, StackPlan
+from sluice.stack.stack_plan import Health, Service, StackPlan, tools_of
 from sluice.stack.stack_records import ProcessRecord, read_ports, read_records, read_selection, stack_members
-from sluice.stack.tools import tools_of
 
 _TAIL_BYTES = 64 * 1024
 _FOLLOW_SECONDS = 0.2

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from sluice.errors import StackError
 from sluice.processes.deadline import wait_until
-from sluice.processes.living_processes import find_process
+from sluice.processes.host_processes import find_process
 from sluice.stack.environment import process_environment
 from sluice.stack.services import needs_of
 from sluice.stack.stack_plan import Command, Health, HeldPorts, Service, StackPlan, Step, holder_of, is_free

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from sluice.errors import StackError
 from sluice.processes.deadline import Deadline, wait_until
-from sluice.processes.living_processes import LivingProcess, find_process, observe_processes, with_descendants
+from sluice.processes.host_processes import LivingProcess, find_process, observe_processes, with_descendants
 from sluice.stack.environment import START_MARK
 from sluice.stack.folder import StackFolder, exclusive, interruptible, stack_folder
 from sluice.stack.services import all_services

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import sha256
 
-from sluice.declarations.supervision_declaration import RestartDeclaration
+from sluice.declarations.run_declaration import RestartDeclaration
 from sluice.failure_reasons import FailureClass
 
 LARGEST_SHARE_OFF = 0.25

@@ -12,7 +12,7 @@ from sluice.ledger.runs import newest_run
 from sluice.ledger.stream_records import StreamRecords
 from sluice.operations import OperationPlan, OperationVerb, PlannedStep, steps_of
 from sluice.settings import Settings
-from sluice.supervision.observed_starts import observe_starts
+from sluice.sources.table_starts import observe_starts
 from sluice.supervision.reset_effects import describe_inputs
 from sluice.supervision.supervision_values import SupervisionAction
 from sluice.supervision.supervisor import SupervisionResult, Supervisor, plan_supervision

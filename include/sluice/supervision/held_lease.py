@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable
 
 from sluice.errors import LeaseLostError
-from sluice.ledger.leases import LEASE_SECONDS
+from sluice.ledger.run_leases import LEASE_SECONDS
 
 OUTAGE_GRACE_SECONDS = 120.0
 """How long a driver continues without the ledger: twice the minute that a database may need to fail over or restart."""

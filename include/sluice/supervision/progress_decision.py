@@ -36,8 +36,8 @@ from enum import StrEnum
 from itertools import pairwise
 
 from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.declarations.run_declaration import LagDeclaration
 from sluice.declarations.stream_declaration import StreamDeclaration
-from sluice.declarations.supervision_declaration import LagDeclaration
 from sluice.ledger.batches import BatchObservation
 from sluice.ledger.progress_samples import ProgressSample
 from sluice.ledger.run_values import DesiredState, RunObservation

@@ -23,7 +23,7 @@ from sluice.declarations.source_declarations import (
     SnapshotStart,
 )
 from sluice.declarations.stream_declaration import StreamDeclaration
-from sluice.supervision.observed_starts import ObservedStart
+from sluice.sources.table_starts import ObservedStart
 
 _WHAT_COMES = "only what comes after that start; what came since the last batch is never read"
 _MEBIBYTE = 1024**2

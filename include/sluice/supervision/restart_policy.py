@@ -52,7 +52,7 @@ from functools import partial
 from itertools import pairwise, takewhile
 
 from sluice.declarations.loaded_declarations import LoadedStream
-from sluice.declarations.supervision_declaration import BreakerDeclaration, RestartDeclaration, SupervisionDeclaration
+from sluice.declarations.run_declaration import BreakerDeclaration, RestartDeclaration, SupervisionDeclaration
 from sluice.failure_reasons import Failure, FailureClass, FailureReason
 from sluice.failures.classification import failure_of_run
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState

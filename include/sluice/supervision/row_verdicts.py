@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sluice.declarations.supervision_declaration import RejectionLimit
+from sluice.declarations.run_declaration import RejectionLimit
 from sluice.ledger.batch_findings import MAX_REJECTED
 from sluice.ledger.batches import MOST_REJECTED_FILES, BatchObservation
 from sluice.ledger.desired_states import DesiredStateObservation

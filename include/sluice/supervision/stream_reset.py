@@ -25,7 +25,7 @@ from sluice.operations import OperationPlan, OperationVerb, Refusal, RefusalReas
 from sluice.publication.batch_rejection import returning_sentence
 from sluice.publication.batch_views import BatchState, BatchView, observe_batches
 from sluice.settings import Settings
-from sluice.supervision.observed_starts import observe_starts
+from sluice.sources.table_starts import observe_starts
 from sluice.supervision.reset_effects import describe_inputs, describe_outputs
 from sluice.supervision.supervision_values import command_event
 from sluice.tables.catalog import open_catalog

@@ -12,7 +12,7 @@ How long until a dead driver is restarted:
 | is alive and silent              | the same                                     | those and `STOP_GRACE_SECONDS` |
 
 The next start follows at once for most failures, and after a growing delay when failures repeat: see
-`sluice.supervision.restart_policy`. `LEASE_SECONDS` is in `sluice.ledger.leases`; the limits by which a driver
+`sluice.supervision.restart_policy`. `LEASE_SECONDS` is in `sluice.ledger.run_leases`; the limits by which a driver
 without its ledger stops by itself are in `sluice.supervision.held_lease`.
 """
 

@@ -36,8 +36,15 @@ from pyiceberg.types import (
 
 from sluice.declarations.scalar_types import LARGEST_LONG
 from sluice.tables.catalog import catalog_refusals
-from sluice.tables.manifest_reading import DeleteFiles, delete_files_of, each_manifest
-from sluice.tables.partition_filters import PartitionColumn, filter_of, partition_columns, path_of
+from sluice.tables.manifest_reading import (
+    DeleteFiles,
+    PartitionColumn,
+    delete_files_of,
+    each_manifest,
+    filter_of,
+    partition_columns,
+    path_of,
+)
 from sluice.tables.table_observation import (
     FILE_SIZE_EDGES,
     FileCounts,

@@ -1,7 +1,12 @@
-"""Which items share an application: those with the same engine settings, of one deployment.
+"""Which items share an application: those with the same engine settings, of one deployment; and the log of an item,
+which is its lines in the log of the application that did it.
 
 An application is one Spark driver, and some of its settings hold for all that it does: its memory, its master, the jars
 of its session, how often a task is tried. Items that need other settings get another application.
+
+    2026-11-26T01:06:41Z WARNING [3f2b8c1d] the ledger does not answer; batch 7 waits
+
+Lines of the application itself have no item. A line without a time, as those of a traceback, belongs to the one before.
 """
 
 from __future__ import annotations
@@ -11,19 +16,106 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from uuid import UUID
 
 from pydantic import ByteSize
 
 import sluice
-from sluice.declarations.engine_declaration import EngineDeclaration
 from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.declarations.run_declaration import EngineDeclaration
 from sluice.launching.launch_settings import job_environment, launch_conf
 from sluice.launching.spark_submit import DEFAULT_CONNECTION, SparkConnection
-from sluice.ledger.work_values import Pool
+from sluice.ledger.work_values import Pool, WorkObservation
+from sluice.processes.driver_watch import rotated_logs
 from sluice.settings import Settings
+
+_BEGINNING = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z [A-Z]+ (?:\[(?P<item>[0-9a-f]{8})\] )?")
+
+_LABEL_DIGITS = 8
+"""Of an item's 32 hexadecimal digits: two of a thousand items of a log have the same in one of 8,600 logs."""
+
+
+def item_label(item: UUID) -> str:
+    """What a log calls an item: the first digits of its id."""
+    return item.hex[:_LABEL_DIGITS]
+
+
+def lines_of_item(lines: Iterable[str], item: UUID) -> Iterator[str]:
+    """The lines of a log that belong to an item, in their order.
+
+    Parameters
+    ----------
+    lines: of the log, with or without their ends. A first line that continues an earlier one belongs to no item.
+    """
+    label, is_its_own = item_label(item), False
+    for line in lines:
+        if beginning := _BEGINNING.match(line):
+            is_its_own = beginning["item"] == label
+        if is_its_own:
+            yield line
+
+
+def last_lines_of_item(seen: WorkObservation, *, limit: int) -> list[str]:
+    """The last lines about an item; when this host has none, a line that says whose log has them."""
+    if seen.application is None:
+        return ["no application has claimed this item yet"]
+    own: deque[str] = deque(maxlen=limit)
+    if seen.log_file is not None:
+        own.extend(lines_of_item(_lines(rotated_logs(Path(seen.log_file))), UUID(seen.item)))
+    return list(own) or [f"no log on this host has a line about this item: see that of application {seen.application}"]
+
+
+def _lines(logs: Iterable[Path]) -> Iterator[str]:
+    for log in logs:
+        with log.open(encoding="utf-8", errors="replace") as lines:
+            yield from (line.rstrip("\n") for line in lines)
+
+
+@dataclass(slots=True, kw_only=True)
+class FollowedLog:
+    """The lines of an item in the log of its application, as they come. Each byte of the log is read once. A log that
+    was cut, because it was full, is followed from its new beginning.
+
+    on_line: is called with each line.
+    """
+
+    item: str
+    on_line: Callable[[str], object]
+    _path: str = ""
+    _read_bytes: int = 0
+    _beginning: str = ""
+
+    def read(self, seen: WorkObservation) -> None:
+        """Hand on the lines that have come, when the log is on this host."""
+        if seen.log_file is None or not Path(seen.log_file).exists():
+            return
+        if seen.log_file != self._path:
+            self._path, self._read_bytes, self._beginning = seen.log_file, 0, ""
+        with Path(self._path).open("rb") as log:
+            if log.seek(0, os.SEEK_END) < self._read_bytes:
+                self._read_bytes, self._beginning = 0, ""
+            log.seek(self._read_bytes)
+            new = log.read()
+        whole = new[: new.rfind(b"\n") + 1]
+        self._read_bytes += len(whole)
+        if whole:
+            self._hand_on(whole.decode(errors="replace").split("\n")[:-1])
+
+    def _hand_on(self, lines: Sequence[str]) -> None:
+        """The first of these lines may continue a line that has come before: the beginning."""
+        before = [self._beginning] if self._beginning else []
+        item = UUID(self.item)
+        found = list(lines_of_item([*before, *lines], item))
+        for line in found[len(before) :]:
+            self.on_line(line)
+        is_cut = bool(found) and found[-1] is lines[-1]
+        begun = (line for line in reversed(found) if list(lines_of_item([line], item)))
+        self._beginning = next(begun, "") if is_cut else ""
+
 
 LINGER_SECONDS = 15
 """How long an application waits for the next item by default: Airflow starts a task that waits for another one within

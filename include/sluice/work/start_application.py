@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sluice.backfill.followers import followers_of
-from sluice.backfill.intervals import parse_interval
+from sluice.backfill.intervals import followers_of, parse_interval
 from sluice.declarations.load_declarations import load_declarations
 from sluice.errors import LaunchError, SettingsError
 from sluice.launching.launch_settings import ui_environment
@@ -24,8 +23,7 @@ from sluice.ledger.work_tables import WorkListener
 from sluice.ledger.work_values import NewItem, Pool, WorkObservation
 from sluice.processes.deadline import Deadline
 from sluice.settings import Settings
-from sluice.work.pools import EngineProfile, conf_of, pool_of, profile_of
-from sluice.work.read_item_log import FollowedLog
+from sluice.work.pools import EngineProfile, FollowedLog, conf_of, pool_of, profile_of
 from sluice.work.requests import (
     FindGaps,
     Increment,

@@ -17,8 +17,7 @@ from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
 from sluice.backfill.backfill_plan import BackfillObservation, plan_backfill
-from sluice.backfill.followers import declarations_digest, followers_of
-from sluice.backfill.intervals import Interval, divide
+from sluice.backfill.intervals import Interval, declarations_digest, divide, followers_of
 from sluice.backfill.observe_backfill import (
     PATIENCE_SECONDS,
     PlannedOn,
@@ -29,8 +28,8 @@ from sluice.backfill.observe_backfill import (
     replaces_rows,
     settled_plan,
 )
-from sluice.backfill.present_source import PresentSource
 from sluice.backfill.read_bounds import InputBound
+from sluice.backfill.replayable_rows import PresentSource
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.errors import IntervalChangedError, SluiceError, StarvedError, UnpublishableError, UsageError
 from sluice.ledger.backfill_attempts import BackfillAttemptKey, BackfillState, begin_attempt, end_attempt, record_plan

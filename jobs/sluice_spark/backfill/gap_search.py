@@ -37,10 +37,9 @@ from sluice.ledger.connection import Ledger, database_time
 from sluice.operations import RefusalReason
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
-from sluice.tables.removed_rows import removed_from
+from sluice.tables.table_observation import removed_from
 from sluice_spark.backfill.interval_rows import computed_interval, exact_reach
-from sluice_spark.session.columns import quoted
-from sluice_spark.session.row_content import fingerprint_of, sums_of_rows
+from sluice_spark.session.columns import fingerprint_of, quoted, sums_of_rows
 
 _MICROSECONDS = 1_000_000
 

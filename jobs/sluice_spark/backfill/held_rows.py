@@ -26,15 +26,14 @@ from pyspark.sql.types import DateType, IntegralType, TimestampNTZType, Timestam
 from sluice.backfill.interval_gaps import Fingerprint
 from sluice.backfill.intervals import Interval, IntervalLength, rounded_outwards
 from sluice.errors import DeliveryError
+from sluice.publication.data_files import Writer
 from sluice.publication.interval_files import TouchedFiles, value_bounds
 from sluice.publication.publish_batches import live_files
 from sluice.publication.staging_layout import create_staging_copy
-from sluice.publication.write_folders import Writer
 from sluice.tables.declared_tables import require_table
 from sluice_spark.backfill.batch_outputs import within
-from sluice_spark.session.columns import quoted, quoted_table
+from sluice_spark.session.columns import fingerprint_of, quoted, quoted_table, row_hashes, sums_of_rows
 from sluice_spark.session.jvm import first_line
-from sluice_spark.session.row_content import fingerprint_of, row_hashes, sums_of_rows
 
 _FILE = "_file"
 """Iceberg's metadata column with the path of a row's file."""

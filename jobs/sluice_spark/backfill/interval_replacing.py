@@ -16,8 +16,8 @@ from sluice.backfill.balance import RowCounts, RowTotals, require_balance, requi
 from sluice.backfill.interval_gaps import Fingerprint
 from sluice.backfill.intervals import Interval, name_part, publication_key
 from sluice.backfill.observe_backfill import backfill_of, interval_of_table, replaces_rows
-from sluice.backfill.present_source import PresentSource
 from sluice.backfill.read_bounds import InputBound, TableBound
+from sluice.backfill.replayable_rows import PresentSource
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import IntervalChangedError, LakehouseError
@@ -38,7 +38,7 @@ from sluice.stored_keys import END_OFFSETS, OUTPUT, ROWS
 from sluice_spark.backfill.held_rows import HeldRows, StagedRows, computing, stage_rows
 from sluice_spark.backfill.interval_rows import IntervalRows
 from sluice_spark.backfill.rejected_rows import RejectedRows
-from sluice_spark.session.row_content import fingerprint
+from sluice_spark.session.columns import fingerprint
 
 _log = logging.getLogger(__name__)
 

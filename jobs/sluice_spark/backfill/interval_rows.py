@@ -43,8 +43,7 @@ from sluice_spark.query.stream_outputs import (
     unite_outputs,
 )
 from sluice_spark.query.stream_plan import plan_stream
-from sluice_spark.session.columns import quoted
-from sluice_spark.session.row_content import row_hashes
+from sluice_spark.session.columns import quoted, row_hashes
 from sluice_spark.sinks.iceberg import one_row_per_key
 
 _OWN_STATE = "WithState"

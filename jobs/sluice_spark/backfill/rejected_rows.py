@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as fn
 
 from sluice.backfill.backfill_plan import BackfillObservation
-from sluice.backfill.present_source import PresentSource
+from sluice.backfill.replayable_rows import PresentSource
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import IntervalChangedError
 from sluice.ledger.backfill_attempts import BackfillAttemptKey

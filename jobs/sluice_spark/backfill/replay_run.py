@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 from pyiceberg.catalog import Catalog
 from pyspark.sql import DataFrame, SparkSession
 
-from sluice.backfill.present_source import PresentSource
 from sluice.backfill.replay_lane import ReplayLane, replay_key
 from sluice.backfill.replayable_rows import (
+    PresentSource,
     Selection,
     arriving_input,
     may_have_published,
@@ -46,10 +46,10 @@ from sluice.ledger.locks import replay_lock
 from sluice.ledger.refreshes import OPEN_STATES, newest_refresh
 from sluice.operations import OperationPlan, OperationVerb
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
+from sluice.publication.data_files import Writer
 from sluice.publication.marks import load_target_state
 from sluice.publication.resolved_rejections import RejectedAt
 from sluice.publication.staging_layout import BACKFILL_NAMESPACE, drop_staging_copy
-from sluice.publication.write_folders import Writer
 from sluice.settings import Settings
 from sluice.tables.catalog import open_catalog
 from sluice_spark.backfill.batch_outputs import blocking_rules, separated

@@ -26,9 +26,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from sluice.backfill.present_source import PresentSource
 from sluice.backfill.read_bounds import OffsetRange
-from sluice.backfill.replayable_rows import OpenRow, arriving_input, stored_value
+from sluice.backfill.replayable_rows import OpenRow, PresentSource, arriving_input, stored_value
 from sluice.declarations.input_declaration import InputDeclaration
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.source_declarations import IcebergSource, KafkaSource
@@ -36,8 +35,7 @@ from sluice.errors import UnpublishableError
 from sluice.record_values.rejection import RejectionKind
 from sluice.settings import KafkaConnection, Settings
 from sluice_spark.backfill.held_rows import is_between
-from sluice_spark.session.columns import quoted, quoted_table
-from sluice_spark.session.row_content import row_hashes
+from sluice_spark.session.columns import quoted, quoted_table, row_hashes
 from sluice_spark.sources import kafka, read_input
 
 _FARTHEST = 10_000

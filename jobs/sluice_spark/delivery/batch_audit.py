@@ -20,8 +20,8 @@ from pyspark.sql import functions as fn
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from sluice.declarations.rule_declaration import UNIQUE_IN_TABLE, RuleDeclaration, batch_rules, row_rules
+from sluice.declarations.run_declaration import RejectionLimit
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
-from sluice.declarations.supervision_declaration import RejectionLimit
 from sluice.errors import DeliveryError
 from sluice.failure_reasons import FailureReason
 from sluice.ledger.batch_findings import MAX_REJECTED, RuleCount, RuleResult, separated_rows

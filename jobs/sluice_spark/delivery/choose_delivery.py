@@ -46,7 +46,7 @@ from sluice_spark.delivery.staged_delivery import open_staged_delivery
 from sluice_spark.query.file_watch import FilesWatch
 from sluice_spark.query.observed_rows import LateWatermark, count_late
 from sluice_spark.query.stream_plan import StreamPlan
-from sluice_spark.session.item_context import in_this_context
+from sluice_spark.session.item_sessions import in_this_context
 from sluice_spark.session.jvm import first_line, jvm_of
 from sluice_spark.sinks.delta import DeltaSink
 from sluice_spark.sinks.files import FilesSink

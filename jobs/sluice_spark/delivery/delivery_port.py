@@ -30,7 +30,7 @@ from sluice.ledger.batch_findings import RuleResult
 from sluice.ledger.batches import PublicationKey
 from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import GenerationObservation
-from sluice.positions.log_offsets import canonical_end
+from sluice.positions.stream_position import canonical_end
 from sluice.publication.crash_points import Reached
 from sluice.settings import Settings
 from sluice.sources.input_watch import InputWatch, SkippedInputWatch

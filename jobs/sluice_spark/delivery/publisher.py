@@ -33,9 +33,9 @@ from sluice.ledger.batches import PublicationKey
 from sluice.publication.chain import batches_to_publish, is_visible
 from sluice.publication.checked_commit import RacePolicy
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
+from sluice.publication.data_files import missing_list
 from sluice.publication.mark_moves import settle_merge
 from sluice.publication.marks import TargetState, batch_of, load_target_state
-from sluice.publication.present_files import missing_list
 from sluice.publication.publish_batches import Publication, ReplacedRange, publish_append, publish_replace
 from sluice.publication.staged_batch import PlannedBatch, StagedBatch
 from sluice.publication.staging_table import clear_staging, load_staging_table, torn

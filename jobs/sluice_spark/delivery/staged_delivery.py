@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame
 from sluice.errors import StaleTokenError
 from sluice.ledger.batches import rejected_batches
 from sluice.ledger.locks import PublicationLocks
-from sluice.positions.log_offsets import canonical_end
+from sluice.positions.stream_position import canonical_end
 from sluice.publication.chain import CheckpointPosition
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.staged_batch import PlannedBatch, recovered_observation

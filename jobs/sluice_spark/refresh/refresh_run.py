@@ -47,8 +47,7 @@ from sluice_spark.run.job import recorded_end
 from sluice_spark.run.run_threads import Heartbeat
 from sluice_spark.run.stop_request import StopReason, StopRequest
 from sluice_spark.run.supervised_run import SupervisedRun, admit_increment
-from sluice_spark.session.columns import quoted_table
-from sluice_spark.session.row_content import fingerprint
+from sluice_spark.session.columns import fingerprint, quoted_table
 
 _log = logging.getLogger(__name__)
 

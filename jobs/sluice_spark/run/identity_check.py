@@ -31,7 +31,7 @@ from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import InputReplacedError, RolledBackError
 from sluice.ledger.events import Actor, Event, EventAction, record_event
 from sluice.ledger.generations import record_identities
-from sluice.positions.log_offsets import canonical_end
+from sluice.positions.stream_position import canonical_end
 from sluice.publication.mark_moves import plan_output
 from sluice.publication.marks import load_target_state
 from sluice.publication.staged_batch import staged_outputs

@@ -38,10 +38,10 @@ from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import record_end
 from sluice.messages.redaction import RedactingFormatter, redacted
 from sluice.processes.deadline import wait_until
-from sluice.processes.memory_kills import MemoryKillWatch
+from sluice.processes.driver_watch import MemoryKillWatch
 from sluice.settings import take_settings_file
 from sluice_spark.delivery.delivery_port import TurnedAwayError
-from sluice_spark.session.item_context import name_item
+from sluice_spark.session.item_sessions import name_item
 
 _log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from sluice.record_values.block_facts import WrittenAs
 from sluice_spark.delivery.delivery_port import DeliveredBatch, DeliveringRun
 from sluice_spark.query.observed_rows import AGGREGATIONS, LATE_METRIC
 from sluice_spark.query.stream_inputs import rejected_files, undeclared_fields, written_as
-from sluice_spark.session.item_context import in_this_context
+from sluice_spark.session.item_sessions import in_this_context
 from sluice_spark.session.jvm import jvm_of
 from sluice_spark.sources.input_decoding import INPUT_METRIC, REJECTED_METRIC, TOMBSTONES_METRIC
 

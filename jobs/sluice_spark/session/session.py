@@ -21,12 +21,12 @@ from pydantic import SecretStr
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from sluice.declarations.engine_declaration import StateDeclaration
+from sluice.declarations.run_declaration import StateDeclaration
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.errors import LedgerError
 from sluice.launching.launch_settings import LOCAL_IP_VARIABLE, LOOPBACK, is_local
 from sluice.ledger.connection import Ledger
-from sluice.ledger.driver_uis import DriverUi, record_driver_ui
+from sluice.ledger.driver_access import DriverUi, record_driver_ui
 from sluice.ledger.run_values import RunObservation
 from sluice.settings import CatalogSettings, ObjectStoreSettings, Settings
 from sluice_spark.session import worker_daemon

@@ -13,8 +13,8 @@ from enum import StrEnum
 
 from pyspark.sql import SparkSession
 
-from sluice.declarations.engine_declaration import StateDeclaration
 from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.declarations.run_declaration import StateDeclaration
 from sluice.errors import DeclarationError
 from sluice_spark.session.checkpoint_metadata import CheckpointState
 

@@ -12,8 +12,7 @@ from sluice.declarations.output_declaration import IcebergOutput, OperationsDecl
 from sluice.publication.staged_batch import StagedBatch, StagedMode, StagedOutput
 from sluice.record_values.rejection import RejectionKind
 from sluice.stored_keys import OPERATION_COLUMN
-from sluice_spark.session.columns import quoted, quoted_table, rejection_of
-from sluice_spark.session.row_content import comparable_columns
+from sluice_spark.session.columns import comparable_columns, quoted, quoted_table, rejection_of
 
 DELETE = "delete"
 """The operation of a staged row whose key is deleted from the table."""

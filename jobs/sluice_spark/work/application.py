@@ -38,8 +38,7 @@ from sluice.work.choose_items import Bench, interval_of
 from sluice_spark.backfill.interval_replacing import BackfillResult
 from sluice_spark.run.job import failure_of_error, last_lines, named_jvm_loss
 from sluice_spark.run.stop_request import StopReason, StopRequest
-from sluice_spark.session.item_context import in_item
-from sluice_spark.session.item_sessions import ItemSessions
+from sluice_spark.session.item_sessions import ItemSessions, in_item
 from sluice_spark.work.item_work import ItemWork, ReachedOfItem, interval_lane, intervals_that_follow
 
 _LISTEN_SECONDS = 5.0

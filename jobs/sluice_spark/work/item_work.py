@@ -16,18 +16,17 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from sluice.backfill.followers import followers_of
 from sluice.backfill.interval_gaps import require_no_gaps
-from sluice.backfill.intervals import Interval, parse_time
+from sluice.backfill.intervals import Interval, followers_of, parse_time
 from sluice.backfill.observe_backfill import backfill_of, backfilled_output
 from sluice.backfill.replayable_rows import Selection
-from sluice.declarations.engine_declaration import StateDeclaration
 from sluice.declarations.loaded_declarations import Declarations
+from sluice.declarations.run_declaration import StateDeclaration
 from sluice.declarations.table_declaration import is_partition_aligned
 from sluice.errors import SluiceError, UnhealthyError, WithdrawnError
 from sluice.launching.job_output import json_value
 from sluice.ledger.connection import Ledger
-from sluice.ledger.quality_checks import UNSUCCESSFUL_VERDICTS
+from sluice.ledger.recorded_checks import UNSUCCESSFUL_VERDICTS
 from sluice.ledger.work_values import WorkItem
 from sluice.maintenance.maintenance_records import run_sentences
 from sluice.maintenance.run_maintenance import require_no_problems

@@ -25,7 +25,7 @@ from sluice_airflow.operators import WorkOperator
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sluice.ledger.checkpoint_checks import CheckpointObservation
+    from sluice.ledger.recorded_checks import CheckpointObservation
 
 TIDY_TASK = "tidy"
 LEFTOVERS_TASK = "leftovers"

@@ -26,9 +26,8 @@ from sqlalchemy import select
 from sluice.declarations.loaded_declarations import Declarations, all_tables, declared_name
 from sluice.ledger.connection import Ledger
 from sluice.ledger.stream_troubles import StreamTrouble
-from sluice.pages.backfill_days import BackfillDays
 from sluice.pages.declared_now import DeclaredNow
-from sluice.pages.job_plans import UNPAUSE, AirflowRequest
+from sluice.pages.job_plans import UNPAUSE, AirflowRequest, BackfillDays
 from sluice.pages.quarantine_page import QuarantineReading
 from sluice.pages.stream_lines import ObservedStreams, ObservingLauncher, observe_streams
 from sluice.pages.table_lines import visible_tables

@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from sluice.ledger.driver_uis import DriverUi
+from sluice.ledger.driver_access import DriverUi
 from sluice.operations import OperationVerb
 from sluice.pages.job_plans import BACKFILL_SUFFIX, BATCH_WORDS, CONTROL_DAG, can_stage
 from sluice.pages.line_selection import LineCounts, LineSelection
@@ -28,7 +28,7 @@ from sluice.pages.page_templates import render
 from sluice.pages.spark_ui import FILE_TYPES, find_ui, read_static_file, read_ui
 from sluice.pages.stream_lines import HISTORY_HOURS, StreamLine
 from sluice.pages.stream_page import WINDOWS_HOURS, StreamPage, load_stream_page
-from sluice.processes.driver_processes import observe_process
+from sluice.processes.host_processes import observe_process
 from sluice.publication.held_decisions import BATCH_VERBS
 from sluice.supervision.platform_dags import CHECKPOINTS_DAG, GAPS_DAG, RECONCILER_DAG
 from sluice.supervision.stream_verdict import StreamState

@@ -17,7 +17,7 @@ from fastapi.responses import FileResponse, HTMLResponse
 from sluice.declarations.loaded_declarations import masked_columns_of_table
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.ledger.batch_findings import rule_results_of_tables
-from sluice.ledger.quality_checks import checks_of_tables, recent_quality
+from sluice.ledger.recorded_checks import checks_of_tables, recent_quality
 from sluice.pages.job_plans import BATCH_WORDS
 from sluice.pages.line_selection import TableSelection, counts_of
 from sluice.pages.page_figures import DONE_SENTENCES, DoneWord

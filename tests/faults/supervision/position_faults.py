@@ -16,7 +16,7 @@ from tests.faults.supervision.report import Recovery
 from tests.faults.supervision.scene import NotRecoveredError, Scene
 
 from sluice.checkpoints.checkpoint_files import open_checkpoint_files
-from sluice.demo.airflow_jobs import unpause_streams
+from sluice.demo.demonstration import unpause_streams
 from sluice.ledger.generations import find_generation
 from sluice.ledger.run_values import RunState
 

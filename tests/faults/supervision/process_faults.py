@@ -14,12 +14,11 @@ from tests.faults.supervision.orders import await_deferred, clear, task_instance
 from tests.faults.supervision.report import Recovery
 from tests.faults.supervision.scene import NotRecoveredError, Scene
 
-from sluice.demo.demo_progress import STREAMS
+from sluice.demo.report import STREAMS
 from sluice.ledger.batches import recent_batches
-from sluice.ledger.leases import Lease
-from sluice.ledger.run_table import Run
+from sluice.ledger.run_leases import Lease, Run
 from sluice.ledger.run_values import RunObservation
-from sluice.processes.driver_processes import observe_process
+from sluice.processes.host_processes import observe_process
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 from sluice.stack.folder import stack_folder
 from sluice.stack.orchestration import up

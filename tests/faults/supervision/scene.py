@@ -19,14 +19,14 @@ from tests.faults.supervision.measuring import DriverWatch, Publication, publica
 from tests.faults.supervision.traffic import Traffic
 
 from sluice.demo.airflow_api import AirflowApi
-from sluice.demo.airflow_jobs import unpause_streams
-from sluice.demo.demo_progress import BRONZE, GOLD, SILVER, STREAMS, StreamWatch, have_read_everything
+from sluice.demo.demonstration import unpause_streams
 from sluice.demo.local_platform import LocalPlatform, open_platform, prepare_tables, start_stack, watch_streams
+from sluice.demo.report import BRONZE, GOLD, SILVER, STREAMS, StreamWatch, have_read_everything
 from sluice.errors import DemonstrationError, SluiceError
 from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import find_run, newest_run
-from sluice.processes.driver_processes import observe_process
+from sluice.processes.host_processes import observe_process
 from sluice.processes.process_identity import ProcessState
 from sluice.tables.catalog import open_catalog
 

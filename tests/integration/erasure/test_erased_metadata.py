@@ -24,6 +24,7 @@ from sluice.errors import LakehouseError, UnhealthyError
 from sluice.ledger.table_writers import LONGEST_WRITE
 from sluice.operations import RefusalReason
 from sluice.publication.crash_points import CrashPoint
+from sluice.publication.data_files import Writer, data_folder
 from sluice.publication.staging_layout import (
     BACKFILL_NAMESPACE,
     create_staging_copy,
@@ -31,7 +32,6 @@ from sluice.publication.staging_layout import (
     empty_staging_table,
 )
 from sluice.publication.staging_table import load_staging_table
-from sluice.publication.write_folders import Writer, data_folder
 from sluice.tables.stored_files import StoredFolder
 
 __all__ = ["home"]

@@ -17,7 +17,7 @@ from tests.integration.maintenance.test_maintenance_commands import ended
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.loaded_declarations import quarantine_declaration
 from sluice.ledger.events import EventSubject, recent_events
-from sluice.publication.write_folders import data_folder
+from sluice.publication.data_files import data_folder
 from sluice.tables.declared_tables import create_or_evolve_table
 from sluice.tables.stored_files import StoredFolder
 

@@ -15,9 +15,8 @@ from pyiceberg.table import Table
 from tests.fixtures.erasing import ANN, Household, home
 
 from sluice.erasure import erase_table
-from sluice.erasure.listed_files import listed_keys
 from sluice.erasure.row_test import condition_of
-from sluice.erasure.searched_files import FileSearch, Found
+from sluice.erasure.searched_files import FileSearch, Found, listed_keys
 from sluice.errors import LakehouseError, UnpublishableError
 from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import admit_run, record_end, record_process
@@ -25,10 +24,10 @@ from sluice.ledger.table_writers import LONGEST_WRITE
 from sluice.maintenance.file_rewrite import CommitConflictError
 from sluice.maintenance.needed_files import OtherTable, other_tables
 from sluice.operations import RefusalReason
-from sluice.processes.driver_processes import identity_of
+from sluice.processes.host_processes import identity_of
 from sluice.publication.crash_points import CrashPoint
+from sluice.publication.data_files import Writer, folder_of
 from sluice.publication.staging_table import load_staging_table
-from sluice.publication.write_folders import Writer, folder_of
 
 __all__ = ["home"]
 

@@ -18,8 +18,8 @@ from sluice.ledger.table_writers import LONGEST_WRITE
 from sluice.maintenance.file_rewrite import CommitConflictError
 from sluice.operations import RefusalReason
 from sluice.publication.crash_points import CrashPoint
+from sluice.publication.data_files import data_folder
 from sluice.publication.mark_moves import reject_batch
-from sluice.publication.write_folders import data_folder
 from sluice.tables.stored_files import StoredFolder
 
 __all__ = ["home"]

@@ -15,11 +15,11 @@ from sluice.erasure.searched_files import metadata_folder
 from sluice.errors import UnhealthyError
 from sluice.ledger.events import Actor, EventAction, EventSubject, recent_events
 from sluice.ledger.table_writers import LONGEST_WRITE
-from sluice.maintenance.file_trash import removals_in, restore_files
+from sluice.maintenance.orphan_files import removals_in, restore_files
 from sluice.maintenance.orphan_removal import OrphanRemoval
 from sluice.publication.crash_points import CrashPoint
+from sluice.publication.data_files import data_folder
 from sluice.publication.staging_table import load_staging_table
-from sluice.publication.write_folders import data_folder
 from sluice.stored_keys import TRASH_FOLDER_PREFIX
 from sluice.tables.stored_files import StoredFolder
 

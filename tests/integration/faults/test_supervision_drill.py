@@ -10,7 +10,7 @@ from tests.faults.supervision.measuring import Publication, breaches
 from tests.faults.supervision.report import FaultReport, Recovery
 from tests.faults.supervision_drill import COMPONENTS, FAULTS, all_faults
 
-from sluice.demo.demo_progress import STREAMS
+from sluice.demo.report import STREAMS
 from sluice.ledger.batches import PublicationKey
 
 RIGHT = FaultReport(

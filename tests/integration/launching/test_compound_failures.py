@@ -29,7 +29,7 @@ from tests.architecture.source_modules import ROOT
 from tests.fixtures.drivers import await_condition, end_drivers
 from tests.fixtures.ledger import PostgresServer
 
-from sluice.declarations.engine_declaration import EngineDeclaration
+from sluice.declarations.run_declaration import EngineDeclaration
 from sluice.failure_reasons import Failure, FailureReason
 from sluice.launching.launch_settings import launch_conf
 from sluice.launching.launcher_port import LaunchRequest
@@ -38,7 +38,7 @@ from sluice.launching.spark_submit import find_spark_submit
 from sluice.ledger.connection import Ledger
 from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import admit_run, find_run
-from sluice.stack.tools import find_tools
+from sluice.stack.stack_plan import find_tools
 
 Reason = FailureReason
 PATIENCE_SECONDS = 240.0

@@ -11,7 +11,7 @@ from tests.fixtures.ledger_rows import find_lease
 
 from sluice.errors import LedgerError, RunAlreadyLiveError
 from sluice.ledger.connection import Ledger, database_time, open_ledger
-from sluice.ledger.leases import LEASE_SECONDS, LeaseObservation, renew
+from sluice.ledger.run_leases import LEASE_SECONDS, LeaseObservation, renew
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import admit_run, beat, find_run, recent_runs, record_end, take_over
 

@@ -12,7 +12,7 @@ from tests.unit.backfill.test_source_bounds import table_of
 from sluice.backfill.observe_backfill import published_batch
 from sluice.ledger.batches import BatchObservation, PublicationKey, record_batch
 from sluice.ledger.connection import Ledger
-from sluice.positions.log_offsets import canonical_end
+from sluice.positions.stream_position import canonical_end
 from sluice.publication.chain import MarkPosition
 from sluice.publication.marks import Mark, TargetState
 from sluice.publication.staged_batch import offsets_digest

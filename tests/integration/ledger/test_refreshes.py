@@ -16,7 +16,6 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.events import Actor, Event, EventAction
 from sluice.ledger.generations import current_generation, find_generation, record_identities, record_query_id
-from sluice.ledger.leases import renew
 from sluice.ledger.ledger_table import SCHEMA
 from sluice.ledger.next_generation import open_next_generation
 from sluice.ledger.refreshes import (
@@ -34,6 +33,7 @@ from sluice.ledger.refreshes import (
     record_taken_back,
     unsettled_refresh,
 )
+from sluice.ledger.run_leases import renew
 from sluice.ledger.run_values import DesiredState
 from sluice.ledger.runs import admit_run, newest_runs
 from sluice.sources.source_identities import output_table_name, topic_name

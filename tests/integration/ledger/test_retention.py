@@ -27,16 +27,16 @@ from sluice.ledger.batches import (
     rejections_of,
     totals,
 )
-from sluice.ledger.checkpoint_checks import (
+from sluice.ledger.connection import Ledger
+from sluice.ledger.ledger_table import LedgerTable
+from sluice.ledger.progress_samples import LagObservation, record_progress_sample
+from sluice.ledger.recorded_checks import (
     CheckpointObservation,
     recent_checkpoint_checks,
     record_checkpoint_check,
 )
-from sluice.ledger.connection import Ledger
-from sluice.ledger.ledger_table import LedgerTable
-from sluice.ledger.progress_samples import LagObservation, record_progress_sample
 from sluice.ledger.retention import Retention, RetentionResult, apply_retention
-from sluice.ledger.run_table import Run
+from sluice.ledger.run_leases import Run
 from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import admit_run, recent_runs, record_end
 from sluice.ledger.stream_records import read_streams

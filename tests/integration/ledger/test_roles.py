@@ -17,8 +17,7 @@ from sluice.ledger.connection import Ledger, database_time, open_ledger
 from sluice.ledger.control_requests import find_control_request, record_control_request
 from sluice.ledger.control_values import Person
 from sluice.ledger.desired_states import set_desired_state
-from sluice.ledger.driver_passes import WRITES, give_pass, url_with_pass
-from sluice.ledger.driver_uis import DriverUi, find_driver_ui, record_driver_ui
+from sluice.ledger.driver_access import WRITES, DriverUi, find_driver_ui, give_pass, record_driver_ui, url_with_pass
 from sluice.ledger.events import REQUESTED, Actor, Event, EventAction, EventSubject, record_event
 from sluice.ledger.generations import current_generation, record_fingerprint
 from sluice.ledger.held_batches import HeldBatch, hold_batch

@@ -6,14 +6,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
-from sluice.ledger.checkpoint_checks import (
-    CheckpointFinding,
-    CheckpointObservation,
-    CheckpointProperty,
-    newest_checkpoint_check,
-    recent_checkpoint_checks,
-    record_checkpoint_check,
-)
 from sluice.ledger.connection import Ledger
 from sluice.ledger.maintenance_runs import (
     KeptSnapshot,
@@ -26,12 +18,18 @@ from sluice.ledger.maintenance_runs import (
     recent_maintenance,
     record_maintenance,
 )
-from sluice.ledger.quality_checks import (
+from sluice.ledger.recorded_checks import (
+    CheckpointFinding,
+    CheckpointObservation,
+    CheckpointProperty,
     ExpectationObservation,
     QualityObservation,
     QualityVerdict,
+    newest_checkpoint_check,
     newest_quality,
+    recent_checkpoint_checks,
     recent_quality,
+    record_checkpoint_check,
     record_quality,
 )
 

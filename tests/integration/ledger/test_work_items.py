@@ -35,7 +35,7 @@ from sluice.ledger.work_items import (
     withdrawn_among,
 )
 from sluice.ledger.work_values import ApplicationState, NewItem, Pool, WorkItem, WorkKind, WorkState
-from sluice.processes.driver_processes import identity_of
+from sluice.processes.host_processes import identity_of
 
 
 def wanted(subject: str = "flights", *, pool: Pool = POOL, asked_by: str = "a run", priority: int = 0) -> NewItem:

@@ -25,13 +25,13 @@ from sluice.ledger.runs import admit_run, record_end
 from sluice.leftovers.observe_leftovers import LeftoverKind
 from sluice.leftovers.remove_leftovers import clean
 from sluice.publication.crash_points import CrashPoint, Reached
+from sluice.publication.data_files import Writer, WriterKind
 from sluice.publication.staging_layout import (
     BACKFILL_NAMESPACE,
     REFRESH_NAMESPACE,
     create_staging_copy,
     drop_staging_copy,
 )
-from sluice.publication.write_folders import Writer, WriterKind
 from sluice.settings import load_settings
 from sluice.supervision.supervision_values import command_event
 

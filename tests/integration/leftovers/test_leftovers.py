@@ -30,7 +30,7 @@ from sluice.ledger.desired_states import set_desired_state
 from sluice.ledger.events import Actor, EventSubject, recent_events
 from sluice.ledger.generations import Generation, current_generation, record_identities
 from sluice.ledger.next_generation import open_next_generation
-from sluice.ledger.run_table import Run
+from sluice.ledger.run_leases import Run
 from sluice.ledger.run_values import DesiredState, RunState
 from sluice.ledger.runs import admit_run, record_end
 from sluice.leftovers.observe_leftovers import LeftoverKind, Leftovers

@@ -12,7 +12,7 @@ from tests.fixtures.drill import sampled
 from tests.fixtures.trash_process import carry_out, folder_at
 
 from sluice.errors import LakehouseError
-from sluice.maintenance.file_trash import Removal, delete_removal, move_files, removal_of, removals_in, restore_files
+from sluice.maintenance.orphan_files import Removal, delete_removal, move_files, removal_of, removals_in, restore_files
 from sluice.publication.crash_points import CrashPoint
 
 CONTENT = {"w/run_1/kind=a/1.parquet": b"one", "w/run_1/2.parquet": b"three"}

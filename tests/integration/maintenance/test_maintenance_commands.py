@@ -21,7 +21,7 @@ from sluice.ledger.airflow_owner import DagObservation
 from sluice.ledger.batch_findings import RuleCount, RuleResult, add_rule_results
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.generations import current_generation, record_query_id
-from sluice.ledger.quality_checks import (
+from sluice.ledger.recorded_checks import (
     ExpectationObservation,
     QualityObservation,
     QualityVerdict,

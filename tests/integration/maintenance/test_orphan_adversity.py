@@ -18,8 +18,8 @@ from tests.integration.maintenance.test_orphan_guards import (
 )
 
 from sluice.errors import UnpublishableError
-from sluice.ledger.run_table import Run
-from sluice.maintenance.orphan_plan import CLOCK_MARGIN, FileFate
+from sluice.ledger.run_leases import Run
+from sluice.maintenance.orphan_files import CLOCK_MARGIN, FileFate
 from sluice.publication.crash_points import CrashPoint
 
 __all__ = ["catalog_place", "yard"]

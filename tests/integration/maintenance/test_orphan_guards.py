@@ -15,10 +15,10 @@ from tests.fixtures.publication import Workbench
 
 from sluice.errors import DivergedError, LakehouseError, StagingError, UnpublishableError
 from sluice.ledger.maintenance_runs import MaintenanceObservation, TableFigures, record_maintenance
-from sluice.ledger.run_table import Run
-from sluice.maintenance.orphan_plan import FileFate
+from sluice.ledger.run_leases import Run
+from sluice.maintenance.orphan_files import FileFate
 from sluice.publication.crash_points import CrashPoint
-from sluice.publication.present_files import missing_list
+from sluice.publication.data_files import missing_list
 from sluice.publication.publish_batches import live_files
 from sluice.publication.staging_layout import empty_staging_table
 

@@ -18,10 +18,10 @@ from tests.integration.maintenance.test_orphan_guards import pointers, refer_to,
 
 from sluice.errors import SluiceError
 from sluice.ledger.events import EventAction
-from sluice.ledger.run_table import Run
+from sluice.ledger.run_leases import Run
+from sluice.publication.data_files import Writer, WriterKind
 from sluice.publication.mark_moves import reject_batch
 from sluice.publication.staged_batch import StagedBatch
-from sluice.publication.write_folders import Writer, WriterKind
 
 __all__ = ["catalog_place", "yard"]
 

@@ -13,9 +13,9 @@ from tests.fixtures.left_files import ENDED_AFTER, Yard, catalog_place, yard
 from sluice.ledger.backfill_attempts import BackfillState, begin_attempt, end_attempt
 from sluice.ledger.events import EventAction, EventSubject, recent_events
 from sluice.ledger.refreshes import Refresh, RefreshState, begin_refresh
-from sluice.maintenance.orphan_plan import FileFate
+from sluice.maintenance.orphan_files import FileFate
+from sluice.publication.data_files import Writer, WriterKind
 from sluice.publication.mark_moves import reject_batch
-from sluice.publication.write_folders import Writer, WriterKind
 from sluice.supervision.supervision_values import command_event
 
 __all__ = ["catalog_place", "yard"]

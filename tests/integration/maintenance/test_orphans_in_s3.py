@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 
 from tests.fixtures.publication import Workbench
 
-from sluice.maintenance.file_trash import delete_removal, move_files, removal_of, removals_in, restore_files
 from sluice.maintenance.needed_files import find_needed_files, whole_since
+from sluice.maintenance.orphan_files import delete_removal, move_files, removal_of, removals_in, restore_files
+from sluice.publication.data_files import Writer, data_folder, writer_of
 from sluice.publication.file_preparation import write_files
 from sluice.publication.publish_batches import live_files
 from sluice.publication.staging_table import load_staging_table
-from sluice.publication.write_folders import Writer, data_folder, writer_of
 from sluice.stored_keys import TRASH_FOLDER_PREFIX, WRITES_FOLDER_PREFIX
 from sluice.tables.stored_files import StoredFolder
 

@@ -15,7 +15,7 @@ from tests.fixtures.sample_declarations import write_continuous_stream, write_ta
 
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.loaded_declarations import LoadedStream
-from sluice.pages.backfill_days import days_of, first_partition
+from sluice.pages.job_plans import days_of, first_partition
 from sluice.pages.page_templates import render
 
 NOON = datetime(2026, 11, 22, 12, 30, tzinfo=UTC)

@@ -19,7 +19,7 @@ from sluice.declarations.maintenance_declaration import MaintenanceDeclaration
 from sluice.ledger.batch_findings import RuleCount, RuleResult, add_rule_results, rule_results_of_tables
 from sluice.ledger.connection import Ledger
 from sluice.ledger.maintenance_runs import record_maintenance
-from sluice.ledger.quality_checks import record_quality
+from sluice.ledger.recorded_checks import record_quality
 from sluice.pages.quality_report import SUMMARY_CHECKS, charts_of_report, has_rules
 from sluice.pages.table_lines import TableLine
 from sluice.pages.table_lines import observe_tables as observe_tables_with

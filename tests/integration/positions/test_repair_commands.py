@@ -27,7 +27,7 @@ from sluice.ledger.generations import find_generation, record_fingerprint, recor
 from sluice.ledger.run_values import DesiredState, RunState
 from sluice.ledger.runs import admit_run, newest_run, record_end, record_process
 from sluice.pages.page_actions import PageActions, PageVerb
-from sluice.processes.driver_processes import identity_of
+from sluice.processes.host_processes import identity_of
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.staged_batch import canonical_offsets
 from sluice.settings import load_settings

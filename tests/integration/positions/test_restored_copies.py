@@ -22,10 +22,10 @@ from sluice.checkpoints.checkpoint_copies import (
 from sluice.checkpoints.checkpoint_files import LocalCheckpointFiles
 from sluice.declarations.load_declarations import load_declarations
 from sluice.ledger.batches import BatchObservation, PublicationKey, record_batch
-from sluice.ledger.checkpoint_checks import CheckpointFinding, CheckpointProperty
 from sluice.ledger.connection import database_time
 from sluice.ledger.events import EventSubject, recent_events
 from sluice.ledger.generations import find_generation
+from sluice.ledger.recorded_checks import CheckpointFinding, CheckpointProperty
 from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import admit_run, record_end
 from sluice.positions.check_checkpoints import check_checkpoints

@@ -18,7 +18,7 @@ from tests.integration.positions.test_rewinds import killed, published, require_
 from sluice.publication.checked_commit import Landed, TableChange, commit_checked
 from sluice.publication.crash_points import CrashPoint
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
-from sluice.tables.removed_rows import RemovedRows, removed_rows
+from sluice.tables.table_observation import RemovedRows, removed_rows
 
 __all__ = ["copier"]
 

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from tests.fixtures.drivers import await_condition
 
-from sluice.processes.driver_processes import ask_to_end, identity_of, kill_group, observe_process
+from sluice.processes.host_processes import ask_to_end, identity_of, kill_group, observe_process
 from sluice.processes.process_identity import RUN_ID_VARIABLE, ProcessIdentity, ProcessState
 
 IN_A_CONTAINER = [
@@ -38,7 +38,7 @@ def test_a_process_is_recognised_by_its_start() -> None:
 
 def test_a_process_that_is_missing_in_another_containers_namespace_is_not_gone() -> None:
     """Two containers with the network of their machine share its name; each has process ids of its own."""
-    script = "import os, json; from dataclasses import asdict; from sluice.processes import driver_processes as d; "
+    script = "import os, json; from dataclasses import asdict; from sluice.processes import host_processes as d; "
     script += "print(json.dumps([asdict(d.identity_of(os.getpid())), d.observe_process(d.ProcessIdentity(**{}))]))"
     with subprocess.Popen(["sleep", "60"]) as driver:  # noqa: S607
         try:

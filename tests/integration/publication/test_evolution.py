@@ -11,9 +11,9 @@ from pyiceberg.table import Table
 from tests.fixtures.publication import COLUMNS, Workbench
 
 from sluice.errors import UnpublishableError
+from sluice.publication.data_files import Writer, folder_of
 from sluice.publication.staging_layout import ensure_staging_table
 from sluice.publication.staging_table import load_staging_table
-from sluice.publication.write_folders import Writer, folder_of
 from sluice.stored_keys import OPERATION_COLUMN
 
 SORTED = {"sort_order": [{"column": "id"}]}

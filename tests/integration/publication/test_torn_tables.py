@@ -12,10 +12,10 @@ from tests.fixtures.left_files import Yard, catalog_place, yard
 from sluice.errors import DivergedError, LakehouseError
 from sluice.ledger.batches import recent_batches
 from sluice.ledger.connection import Ledger
+from sluice.positions.repair_writes import record_visible
 from sluice.positions.stream_position import StreamPosition, TableWitness
-from sluice.positions.torn_staging import record_visible
 from sluice.publication.checked_commit import PreparedCommit, TableChange, commit_checked
-from sluice.publication.present_files import missing_list
+from sluice.publication.data_files import missing_list
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.publication.staging_table import listed_files, load_staging_table, staged_batches
 

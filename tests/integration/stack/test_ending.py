@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.fixtures.drivers import await_condition
 
-from sluice.processes.living_processes import LivingProcess, find_process, observe_processes, with_descendants
+from sluice.processes.host_processes import LivingProcess, find_process, observe_processes, with_descendants
 from sluice.stack.environment import STACK_MARK
 from sluice.stack.starting import exit_code, start_process
 from sluice.stack.stopping import TREE_SECONDS, StopRule, decide_signal, end_processes

@@ -15,14 +15,14 @@ from tests.fixtures.streams import continuous_stream
 from tests.integration.supervision.test_reconcile_all import declared, passed, started
 
 from sluice import ledger
-from sluice.ledger import leases
+from sluice.ledger import run_leases
 from sluice.ledger.clock_jumps import SIGNS, follow_clock
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.control_requests import find_control_request, record_control_request
 from sluice.ledger.control_values import Person
 from sluice.ledger.desired_states import find_desired_state, set_desired_state
 from sluice.ledger.ledger_table import LedgerTable
-from sluice.ledger.run_table import Run
+from sluice.ledger.run_leases import Run
 from sluice.ledger.run_values import DesiredState, RunState
 from sluice.ledger.runs import beat, find_run
 from sluice.processes.deadline import wait_until
@@ -147,7 +147,7 @@ def test_it_takes_its_locks_in_the_order_of_a_heartbeat(supervisor: Supervisor, 
             connection.execute(update(Run).where(Run.run_id == run.run_id).values(heartbeat_at=func.now()))
             following = pool.submit(follow_clock, ledger)
             assert wait_until(lambda: waits_for_a_lock(ledger), bool, seconds=10)
-            assert leases.renew(connection, run_id=run.run_id)
+            assert run_leases.renew(connection, run_id=run.run_id)
         assert following.result(timeout=10) > timedelta(minutes=59)
 
 

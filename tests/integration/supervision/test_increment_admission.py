@@ -14,7 +14,7 @@ from sluice.errors import RunAlreadyLiveError
 from sluice.ledger.connection import Ledger
 from sluice.ledger.run_values import RunObservation, RunState
 from sluice.ledger.runs import admit_run, find_run, record_process
-from sluice.processes.driver_processes import identity_of
+from sluice.processes.host_processes import identity_of
 from sluice.processes.process_identity import ProcessIdentity
 from sluice_spark.run.supervised_run import admit_increment
 

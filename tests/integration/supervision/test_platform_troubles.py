@@ -18,7 +18,7 @@ from sluice.ledger.airflow_owner import DagObservation
 from sluice.ledger.connection import Ledger
 from sluice.ledger.generations import current_generation
 from sluice.ledger.progress_samples import LagObservation
-from sluice.ledger.quality_checks import QualityVerdict, record_quality
+from sluice.ledger.recorded_checks import QualityVerdict, record_quality
 from sluice.ledger.stream_troubles import all_troubles
 from sluice.processes.deadline import Deadline
 from sluice.sources.source_heads import SourceHeads

@@ -30,7 +30,7 @@ from sluice.ledger.desired_states import SuspensionCause, find_desired_state, se
 from sluice.ledger.events import EventSubject, recent_events
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import beat, find_run, recent_runs, record_end
-from sluice.processes.driver_processes import observe_process
+from sluice.processes.host_processes import observe_process
 from sluice.processes.process_identity import ProcessState
 from sluice.supervision import supervisor as supervisor_module
 from sluice.supervision.stream_commands import restart_stream, start_stream

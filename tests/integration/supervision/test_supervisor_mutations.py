@@ -20,7 +20,7 @@ from tests.fixtures.tampered_ledger import without_condition
 
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import LedgerError
-from sluice.ledger import leases
+from sluice.ledger import run_leases
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import admit_run, beat, find_run, record_end, record_process, take_over
@@ -122,7 +122,7 @@ def test_without_its_holder_a_lease_is_renewed_by_one_that_lost_it(ledger: Ledge
     let_lease_run_out(ledger)
     with taken_out(guard, ledger, "leases", r"sluice\.leases\.run_id = %\(run_id_1\)s::VARCHAR"):
         with ledger.transaction() as connection:
-            renewed = leases.renew(connection, run_id=silent.run_id)
+            renewed = run_leases.renew(connection, run_id=silent.run_id)
         assert not beat(ledger, silent.run_id).holds_lease, "the run's own state stands behind it"
     assert renewed is is_held(ledger) is (guard == "unguarded")
     lost = take_over(ledger, successor.run_id, reason="its driver fell silent")

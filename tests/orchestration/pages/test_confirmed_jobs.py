@@ -14,8 +14,7 @@ from tests.fixtures.airflow import RunningAirflow
 from tests.fixtures.publication import CatalogPlace, open_catalog_at
 from tests.orchestration.pages.test_page_access import BACKFILL, FOREIGN, MAINTAIN, UNPAUSE
 
-from sluice.backfill.followers import declarations_digest
-from sluice.backfill.intervals import parse_interval
+from sluice.backfill.intervals import declarations_digest, parse_interval
 from sluice.declarations.load_declarations import load_declarations
 from sluice.ledger.events import EventSubject, recent_events
 from sluice.publication.chain import MarkPosition

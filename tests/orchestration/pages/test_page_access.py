@@ -12,7 +12,7 @@ from tests.fixtures.airflow import RunningAirflow
 
 from sluice.ledger.desired_states import find_desired_state
 from sluice.ledger.events import ActorKind, EventSubject, recent_events
-from sluice.ledger.quality_checks import QualityObservation, QualityVerdict, record_quality
+from sluice.ledger.recorded_checks import QualityObservation, QualityVerdict, record_quality
 from sluice.ledger.run_values import DesiredState
 from sluice.quality.check_results import QualityPages
 

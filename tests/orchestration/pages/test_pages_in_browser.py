@@ -17,7 +17,7 @@ from tests.fixtures.supervised_streams import await_running, kill_driver, starte
 
 from sluice.ledger.batches import PublicationKey
 from sluice.ledger.held_batches import HeldBatch, hold_batch, let_go
-from sluice.ledger.quality_checks import (
+from sluice.ledger.recorded_checks import (
     ExpectationObservation,
     QualityObservation,
     QualityVerdict,

@@ -23,7 +23,7 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.events import EventSubject, recent_events
 from sluice.ledger.work_items import claim, end_item, find_items, observe_item, withdraw_items
 from sluice.ledger.work_values import WorkItem, WorkState
-from sluice.processes.driver_processes import identity_of
+from sluice.processes.host_processes import identity_of
 from sluice.supervision.alerts import Alert
 from sluice.work.requests import MaintainTable
 from sluice_airflow.operators import WorkFailedError, WorkOperator, failure_of_work

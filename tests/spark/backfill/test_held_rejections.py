@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from pyspark.sql import DataFrame, SparkSession
 
-from sluice.backfill.present_source import PresentSource
+from sluice.backfill.replayable_rows import PresentSource
 from sluice_spark.backfill.rejected_rows import _known, _not_again, _not_held, held_of_sources, open_rows
 from sluice_spark.session.columns import REJECTED_ROW
 

@@ -23,7 +23,7 @@ from tests.fixtures.stack import Stack
 from tests.fixtures.work import applications_of, await_killed, serve, start, states_of, waited_for
 from tests.fixtures.workshop import Workshop
 
-from sluice.backfill.followers import declarations_digest
+from sluice.backfill.intervals import declarations_digest
 from sluice.backfill.run_results import results_of_run
 from sluice.declarations.load_declarations import load_declarations
 from sluice.errors import VerificationError

@@ -17,7 +17,7 @@ from tests.spark.maintenance.test_maintenance import BY_SPARK
 
 from sluice.declarations.maintenance_declaration import MaintenanceDeclaration
 from sluice.ledger.maintenance_runs import StepObservation, StepOutcome
-from sluice.maintenance import rewrite_calls
+from sluice.maintenance import compaction_plan
 from sluice.maintenance.maintenance_plan import MaintenancePlan, plan_maintenance
 from sluice.maintenance.maintenance_steps import TableMaintainer
 from sluice.maintenance.pin_plan import PinPlan
@@ -243,7 +243,7 @@ def test_parts_that_lost_against_a_writer_are_no_success(workshop: Workshop, mon
     table = of_words(workshop)
     before = workshop.rows(table)
     smallest = min(one.data_bytes for one in seen_table(workshop, table).partitions)
-    monkeypatch.setattr(rewrite_calls, "COMMIT_BYTES", smallest)
+    monkeypatch.setattr(compaction_plan, "COMMIT_BYTES", smallest)
     plan = planned(workshop, table, now=written(workshop, table, "word=b") + HOUR)
     assert len(plan.steps[1].calls) == 2
     numbers = iter(range(30))

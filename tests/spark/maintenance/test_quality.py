@@ -16,7 +16,7 @@ from tests.fixtures.upkeep import check
 from tests.fixtures.workshop import Workshop
 
 from sluice.errors import UsageError
-from sluice.ledger.quality_checks import QualityVerdict, newest_quality
+from sluice.ledger.recorded_checks import QualityVerdict, newest_quality
 from sluice.quality.check_results import QualityPages
 
 NOT_NULL = {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "id"}}

@@ -19,7 +19,7 @@ from tests.fixtures.workshop import Workshop
 from sluice.errors import UnpublishableError
 from sluice.publication.crash_points import CrashPoint
 from sluice.settings import FilesConnection
-from sluice.tables.removed_rows import RemovedRows
+from sluice.tables.table_observation import RemovedRows
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 WINDOWS = """

@@ -17,7 +17,7 @@ from sluice.checkpoints.health_decision import CheckpointExpectation, judge_chec
 from sluice.checkpoints.observe_checkpoint import observe_checkpoint
 from sluice.declarations.load_declarations import load_declarations
 from sluice.ledger.batches import record_batch
-from sluice.ledger.checkpoint_checks import CheckpointObservation, CheckpointProperty, newest_checkpoint_check
+from sluice.ledger.recorded_checks import CheckpointObservation, CheckpointProperty, newest_checkpoint_check
 from sluice.positions.check_checkpoints import check_checkpoints
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)

@@ -30,12 +30,12 @@ from sluice.demo.replay_plan import MALFORMED_KINDS, PlannedRecord, RecordKind, 
 from sluice.ledger.batches import recent_batches, totals
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.desired_states import set_desired_state
-from sluice.ledger.driver_uis import find_driver_ui
+from sluice.ledger.driver_access import find_driver_ui
 from sluice.ledger.run_values import DesiredState, RunState
 from sluice.ledger.runs import admit_run, find_run, newest_run, record_end, record_process
 from sluice.ledger.work_items import observe_item
 from sluice.ledger.work_values import WorkState
-from sluice.processes.driver_processes import identity_of
+from sluice.processes.host_processes import identity_of
 from sluice.processes.process_identity import ProcessIdentity
 from sluice.settings import KafkaConnection, Settings
 from sluice.tables.catalog import open_catalog

@@ -16,8 +16,8 @@ from tests.fixtures.workshop import Workshop
 from sluice.checkpoints.checkpoint_files import open_checkpoint_files
 from sluice.declarations.load_declarations import load_declarations
 from sluice.errors import CheckpointError, StagingError
-from sluice.ledger.checkpoint_checks import CheckpointProperty
 from sluice.ledger.generations import find_generation
+from sluice.ledger.recorded_checks import CheckpointProperty
 from sluice.positions.check_checkpoints import check_checkpoints
 from sluice.publication.crash_points import CrashPoint
 from sluice_spark.run import query_run

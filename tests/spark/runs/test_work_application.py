@@ -31,7 +31,7 @@ from run_work import run_work
 from sluice.errors import LaunchError
 from sluice.launching.spark_submit import RunWork
 from sluice.ledger.applications import begin_application, find_application
-from sluice.ledger.driver_uis import DriverUi, find_driver_ui
+from sluice.ledger.driver_access import DriverUi, find_driver_ui
 from sluice.ledger.runs import newest_run
 from sluice.ledger.work_items import ask, observe_item, withdraw_items
 from sluice.ledger.work_values import ApplicationState, WorkItem, WorkState

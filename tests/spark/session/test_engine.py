@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.fixtures.stack import Stack
 
-from sluice.declarations.engine_declaration import EngineDeclaration
+from sluice.declarations.run_declaration import EngineDeclaration
 from sluice.launching.launch_settings import launch_conf
 from sluice.launching.spark_submit import find_spark_submit
 from sluice.settings import Settings
@@ -23,7 +23,7 @@ from sluice.settings import Settings
 APPLICATION = """
 import json
 
-from sluice.declarations.engine_declaration import StateDeclaration
+from sluice.declarations.run_declaration import StateDeclaration
 from sluice.settings import load_settings
 from sluice_spark.session.session import open_session
 

@@ -19,9 +19,9 @@ from tests.fixtures.spark_submit import submit_arguments
 from tests.fixtures.stack import Stack
 from tests.fixtures.workshop import Workshop
 
-from sluice.declarations.engine_declaration import StateDeclaration
+from sluice.declarations.run_declaration import StateDeclaration
 from sluice.settings import Settings
-from sluice.work.read_item_log import lines_of_item
+from sluice.work.pools import lines_of_item
 from sluice_spark.session.item_sessions import ItemSessions, call_sites, choose_call_sites_by_context
 from sluice_spark.session.jvm import jvm_of
 
@@ -118,7 +118,7 @@ from uuid import UUID
 from sluice.settings import load_settings
 from sluice_spark.run.job import run_job
 from sluice_spark.run.stop_request import SIGNALS, StopRequest, stopped_by_signals
-from sluice_spark.session.item_context import hand_context_on, in_item
+from sluice_spark.session.item_sessions import hand_context_on, in_item
 from sluice_spark.session.item_sessions import ItemSessions
 
 hand_context_on()

@@ -22,8 +22,7 @@ from sluice.cli.app import main
 from sluice.errors import DeclarationError
 from sluice.launching.spark_submit import JobEnd, PreviewStream
 from sluice.settings import Settings
-from sluice_spark.query.plan_check import observe_plan
-from sluice_spark.query.stream_preview import preview
+from sluice_spark.query.stream_preview import observe_plan, preview
 
 COLUMNS = {"id": "long", "word": "string", "at": "timestamptz"}
 WATERMARK = {"column": "at", "delay": "10 minutes"}

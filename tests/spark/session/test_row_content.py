@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from sluice_spark.session.row_content import fingerprint_of, sums_of_rows
+from sluice_spark.session.columns import fingerprint_of, sums_of_rows
 
 NAN = math.nan
 TEXTS, NUMBERS = (None, "", "a", "b"), (None, 0, 1)

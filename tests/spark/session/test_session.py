@@ -19,7 +19,7 @@ from pyspark.errors import NumberFormatException
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as fn
 
-from sluice.declarations.engine_declaration import ALLOWED_OPTIONS, EngineDeclaration, StateDeclaration
+from sluice.declarations.run_declaration import ALLOWED_OPTIONS, EngineDeclaration, StateDeclaration
 from sluice.launching.launch_settings import launch_conf
 from sluice.settings import CatalogSettings, ObjectStoreSettings, Settings, project_root
 from sluice_spark.session.jvm import FoundVersions, find_mismatch, jvm_of

@@ -12,7 +12,7 @@ from tests.fixtures.streaming import drained, open_declared
 
 from sluice.checkpoints.checkpoint_files import open_checkpoint_files
 from sluice.settings import FilesConnection, Settings
-from sluice.sources.delta_commits import unread_commits
+from sluice.sources.source_heads import unread_commits
 
 
 @pytest.mark.full

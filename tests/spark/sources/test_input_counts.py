@@ -15,8 +15,8 @@ from sluice.ledger.batches import recent_batches
 from sluice.publication.crash_points import CrashPoint
 from sluice.settings import FilesConnection
 from sluice.sources.iceberg_positions import snapshot_of
-from sluice_spark.query.plan_check import observe_plan
 from sluice_spark.query.stream_plan import plan_stream
+from sluice_spark.query.stream_preview import observe_plan
 from sluice_spark.sources.input_decoding import INPUT_METRIC
 
 ROWS = [{"id": number, "word": word} for number, word in enumerate(("one", "two", "three"))]

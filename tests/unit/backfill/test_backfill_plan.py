@@ -22,7 +22,7 @@ from sluice.backfill.read_bounds import ShortenedLookup, TableBound
 from sluice.operations import RefusalReason
 from sluice.publication.chain import MarkPosition
 from sluice.publication.staged_batch import StagedOutput
-from sluice.tables.removed_rows import RemovedRows
+from sluice.tables.table_observation import RemovedRows
 
 SEEN = BackfillObservation(
     output=StagedOutput(stream="silver_flights", output="flights", target="silver.flights"),

@@ -22,7 +22,7 @@ from sluice.backfill.interval_gaps import (
 )
 from sluice.backfill.intervals import Interval, divide, parse_interval
 from sluice.errors import UnhealthyError, UnpublishableError
-from sluice.tables.removed_rows import RemovedRows
+from sluice.tables.table_observation import RemovedRows
 
 DAYS = divide(parse_interval("2013-01-01", "2013-01-07"), "day")
 

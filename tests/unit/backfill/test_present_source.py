@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from sluice.backfill.present_source import PresentSource
+from sluice.backfill.replayable_rows import PresentSource
 from sluice.publication.resolved_rejections import RejectedAt
 
 SEEN = {"topic t of k": "T2", "input table raw.r": "R1"}

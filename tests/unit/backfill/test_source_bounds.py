@@ -15,7 +15,7 @@ from pyiceberg.table.metadata import TableMetadataV2
 from sluice.backfill.intervals import Interval
 from sluice.backfill.observe_inputs import bound_of_table, changed_table
 from sluice.backfill.old_input_rows import without_old_rows
-from sluice.tables.removed_rows import RemovedRows
+from sluice.tables.table_observation import RemovedRows
 
 UPDATED = {"added-records": "10", "added-position-deletes": "10"}
 REMOVED = RemovedRows(column="at", before=datetime(2026, 8, 22, 12, tzinfo=UTC))

@@ -13,7 +13,7 @@ import pytest
 from sluice.checkpoints.checkpoint_layout import OFFSETS as OFFSET_LOG
 from sluice.checkpoints.checkpoint_layout import CheckpointContents, FileObservation, log_files, paths_to_read
 from sluice.checkpoints.health_decision import CheckpointExpectation, judge_checkpoint
-from sluice.ledger.checkpoint_checks import CheckpointObservation, CheckpointProperty
+from sluice.ledger.recorded_checks import CheckpointObservation, CheckpointProperty
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 QUERY_ID = "5b50e120-f7a9-4610-916a-695e361d1bb4"

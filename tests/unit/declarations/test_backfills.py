@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sluice.backfill.followers import followers_of
-from sluice.backfill.intervals import parse_interval
+from sluice.backfill.intervals import followers_of, parse_interval
 from sluice.backfill.observe_backfill import backfill_of
 from sluice.errors import UsageError
 

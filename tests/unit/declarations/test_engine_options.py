@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from sluice.declarations.engine_declaration import ALLOWED_OPTIONS, EngineDeclaration, option_problem
+from sluice.declarations.run_declaration import ALLOWED_OPTIONS, EngineDeclaration, option_problem
 
 GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "engine.md"
 HIDDEN = ("s3a://x", "org.evil.Codec", "../x", "${env:SECRET}", "a b")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from sluice.cli.app import main
-from sluice.demo.demo_progress import DemoStep
 from sluice.demo.flights_topic import NextReplay, make_plan
 from sluice.demo.local_platform import DemoPlan
+from sluice.demo.report import DemoStep
 
 
 def test_a_dry_run_without_a_stack_lists_the_steps_and_makes_nothing(

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sluice.demo import airflow_jobs
-from sluice.demo.airflow_jobs import run_weather
+from sluice.demo import demonstration
+from sluice.demo.demonstration import run_weather
 from sluice.ledger.batches import PublicationKey
 from sluice.ledger.held_batches import HeldBatch, HeldDecision
 
@@ -61,13 +61,13 @@ class World:
 
 
 def weather(world: World, monkeypatch: pytest.MonkeyPatch, *, written: list[date]) -> str:
-    monkeypatch.setattr(airflow_jobs, "open_landing_folder", lambda _: None)
-    monkeypatch.setattr(airflow_jobs, "drop_weather", lambda *_, **__: written)
-    monkeypatch.setattr(airflow_jobs, "load_declarations", lambda *_, **__: SimpleNamespace(stream=lambda _: None))
-    monkeypatch.setattr(airflow_jobs, "_run", world.run)
-    monkeypatch.setattr(airflow_jobs, "find_held", world.find_held)
-    monkeypatch.setattr(airflow_jobs, "plan_decision", world.plan)
-    monkeypatch.setattr(airflow_jobs, "decide", world.decide)
+    monkeypatch.setattr(demonstration, "open_landing_folder", lambda _: None)
+    monkeypatch.setattr(demonstration, "drop_weather", lambda *_, **__: written)
+    monkeypatch.setattr(demonstration, "load_declarations", lambda *_, **__: SimpleNamespace(stream=lambda _: None))
+    monkeypatch.setattr(demonstration, "_run", world.run)
+    monkeypatch.setattr(demonstration, "find_held", world.find_held)
+    monkeypatch.setattr(demonstration, "plan_decision", world.plan)
+    monkeypatch.setattr(demonstration, "decide", world.decide)
     platform: Any = world
     log: Any = world
     return run_weather(platform, log, flights_until=NOON)

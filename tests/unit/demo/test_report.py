@@ -9,11 +9,10 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from sluice.demo.demo_progress import StepDuration, StepLog
 from sluice.demo.lakehouse_copy import compare_number
-from sluice.demo.report import DemoReport, RowBalance, TableReport, WhereToLook, print_report
+from sluice.demo.report import DemoReport, RowBalance, StepDuration, StepLog, TableReport, WhereToLook, print_report
 from sluice.ledger.maintenance_runs import MaintenanceObservation, TableFigures
-from sluice.ledger.quality_checks import QualityObservation, QualityVerdict
+from sluice.ledger.recorded_checks import QualityObservation, QualityVerdict
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 

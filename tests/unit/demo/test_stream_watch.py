@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from sluice.demo.demo_progress import (
+from sluice.demo.report import (
     BRONZE,
     GOLD,
     SILVER,

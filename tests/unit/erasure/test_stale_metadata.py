@@ -16,13 +16,13 @@ from pyiceberg.typedef import Identifier
 
 from sluice.erasure.cut_history import commit_cut, expire_before_cut
 from sluice.erasure.file_columns import key_of
-from sluice.erasure.listed_files import listed_keys
 from sluice.erasure.row_test import condition_of
 from sluice.erasure.searched_files import (
     FileSearch,
     PlacedFile,
     folders_of,
     lies_within,
+    listed_keys,
     metadata_folder,
     metadata_folders,
 )

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.supervision.supervision_cases import NOW, a_run
 
 from sluice.launching.driver_records import open_log, remove_driver_logs, remove_task_logs
-from sluice.processes.log_rotation import rotate_if_full
+from sluice.processes.driver_watch import rotate_if_full
 
 BEFORE = NOW - timedelta(days=30)
 

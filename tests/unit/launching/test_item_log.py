@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from sluice.work.read_item_log import item_label, lines_of_item
+from sluice.work.pools import item_label, lines_of_item
 
 ITEM = UUID("3f2b8c1d-0000-4000-8000-000000000001")
 OTHER = UUID("99999999-0000-4000-8000-000000000001")

@@ -13,7 +13,7 @@ import pytest
 from pydantic import SecretStr
 from tests.fixtures.streams import continuous_stream
 
-from sluice.declarations.engine_declaration import EngineDeclaration
+from sluice.declarations.run_declaration import EngineDeclaration
 from sluice.errors import LaunchError
 from sluice.launching.job_output import FAILURE_MARK
 from sluice.launching.launch_settings import class_path, job_environment, launch_conf

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.maintenance.test_maintenance_plan import MIB, NOON, POLICY, decide, partition, table
 
 from sluice.ledger.maintenance_runs import MaintenanceStep
-from sluice.maintenance.rewrite_calls import after_conflict
+from sluice.maintenance.compaction_plan import after_conflict
 from sluice.maintenance.step_decision import StepAction, StepDecision, StepReason
 
 EVERY_DELETE = {"delete-file-threshold": "1"}

@@ -10,7 +10,7 @@ from tests.unit.maintenance.test_maintenance_plan import NOON
 
 from sluice.layout.pruning import files_read, read_data_files
 from sluice.ledger.maintenance_runs import MaintenanceStep, StepObservation, StepOutcome
-from sluice.maintenance.layout_probe import LayoutProbe, figure_sentences
+from sluice.maintenance.maintenance_records import LayoutProbe, figure_sentences
 from sluice.tables.inspection import observe_table
 
 

@@ -36,7 +36,7 @@ from sluice.pages.table_looks import look_at
 from sluice.publication.crash_points import CrashPoint, Reached, unnoticed
 from sluice.publication.pyiceberg_committer import PyIcebergCommitter
 from sluice.sources.iceberg_positions import history_of
-from sluice.tables.removed_rows import removed_rows
+from sluice.tables.table_observation import removed_rows
 
 NAME = "silver.rows"
 BORDER = datetime(2026, 8, 22, 12, tzinfo=UTC)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sluice.maintenance.orphan_plan import CLOCK_MARGIN, FileFate, decide_fates, sentences_of
-from sluice.publication.write_folders import Writer, WriterKind, writer_of
+from sluice.maintenance.orphan_files import CLOCK_MARGIN, FileFate, decide_fates, sentences_of
+from sluice.publication.data_files import Writer, WriterKind, writer_of
 from sluice.tables.stored_files import StoredFile
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)

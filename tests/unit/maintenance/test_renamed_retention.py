@@ -13,7 +13,7 @@ from sluice.backfill.intervals import Interval
 from sluice.backfill.old_input_rows import without_old_rows
 from sluice.backfill.read_bounds import TableBound
 from sluice.errors import UnpublishableError
-from sluice.tables.removed_rows import removed_from
+from sluice.tables.table_observation import removed_from
 
 __all__ = ["catalog", "place"]
 

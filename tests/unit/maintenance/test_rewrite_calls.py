@@ -33,9 +33,9 @@ from tests.unit.maintenance.test_maintenance_plan import MIB, NOON, POLICY, deci
 
 from sluice.declarations.maintenance_declaration import CompactionDeclaration
 from sluice.ledger.maintenance_runs import MaintenanceStep
-from sluice.maintenance.rewrite_calls import COMMIT_BYTES, MOST_COMMITS, MOST_PARTITIONS
+from sluice.maintenance.compaction_plan import COMMIT_BYTES, MOST_COMMITS, MOST_PARTITIONS
 from sluice.maintenance.step_decision import RewriteCall, StepAction, StepDecision, StepReason
-from sluice.tables.partition_filters import PartitionColumn, any_of, condition_of, filter_of, partition_columns
+from sluice.tables.manifest_reading import PartitionColumn, any_of, condition_of, filter_of, partition_columns
 from sluice.tables.table_observation import TableObservation
 
 HOUR = timedelta(hours=1)

@@ -25,8 +25,7 @@ from sluice.maintenance.row_retention import (
 )
 from sluice.maintenance.step_decision import StepAction, StepDecision, StepReason
 from sluice.sources.iceberg_positions import StreamOffset, TableStep
-from sluice.tables.removed_rows import RemovedRows
-from sluice.tables.table_observation import ReferenceKind, ReferenceObservation
+from sluice.tables.table_observation import ReferenceKind, ReferenceObservation, RemovedRows
 
 KEPT = RetentionDeclaration(column="at", older_than=timedelta(days=90))
 OLD = OldFiles(column="at", before=NOON - timedelta(days=90), files=2, rows=5000, data_bytes=1234)

@@ -12,8 +12,7 @@ from tests.unit.backfill.test_backfill_plan import SEEN
 from tests.unit.pages.test_line_selection import LINES
 
 from sluice.backfill.backfill_plan import BackfillObservation, TargetReader, plan_backfill
-from sluice.backfill.followers import Follower, declarations_digest
-from sluice.backfill.intervals import parse_interval
+from sluice.backfill.intervals import Follower, declarations_digest, parse_interval
 from sluice.backfill.read_bounds import InputBound
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.loaded_declarations import Declarations, LoadedStream

@@ -13,7 +13,7 @@ from tests.unit.pages.test_table_page import DECLARED, EMPTY, LINE, page_of
 
 from sluice.declarations.rule_declaration import RuleDeclaration
 from sluice.ledger.batch_findings import RuleCount, RuleResult
-from sluice.ledger.quality_checks import ExpectationObservation, QualityObservation, QualityVerdict
+from sluice.ledger.recorded_checks import ExpectationObservation, QualityObservation, QualityVerdict
 from sluice.pages.line_selection import TableSelection, counts_of
 from sluice.pages.page_templates import render
 from sluice.pages.quality_report import (

@@ -14,7 +14,7 @@ from tests.unit.pages.test_page_templates import HOSTILE
 from sluice.declarations.maintenance_declaration import MaintenanceDeclaration
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.ledger.maintenance_runs import KeptSnapshot, MaintenanceStep, StepOutcome, TableFigures
-from sluice.ledger.quality_checks import QualityVerdict
+from sluice.ledger.recorded_checks import QualityVerdict
 from sluice.ledger.stream_troubles import StreamTrouble
 from sluice.pages.line_selection import TableSelection, counts_of
 from sluice.pages.page_figures import BAR_HEIGHT, bars_of, bars_path

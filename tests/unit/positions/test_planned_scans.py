@@ -15,8 +15,8 @@ from tests.unit.positions.test_repair_decision import WHOLE, applied, entry, pos
 from sluice.checkpoints.checkpoint_layout import offsets_of
 from sluice.checkpoints.observe_checkpoint import observe_checkpoint
 from sluice.operations import Refusal
-from sluice.positions.checkpoint_writes import plans_of_others, write_log_entries
 from sluice.positions.repair_decision import decide_repair
+from sluice.positions.repair_writes import plans_of_others, write_log_entries
 from sluice.positions.stream_position import StreamPosition
 from sluice.publication.crash_points import unnoticed
 

@@ -17,9 +17,8 @@ from sluice.checkpoints.observe_checkpoint import observe_checkpoint
 from sluice.ledger.generations import GenerationObservation
 from sluice.operations import Refusal, RefusalReason
 from sluice.positions.judge_position import disagreeing, judge_position
-from sluice.positions.log_offsets import source_lines
 from sluice.positions.repair_decision import CheckpointRepair, decide_repair
-from sluice.positions.stream_position import KnownBatch, StreamPosition, TableWitness
+from sluice.positions.stream_position import KnownBatch, StreamPosition, TableWitness, source_lines
 from sluice.publication.chain import MarkPosition
 from sluice.publication.staged_batch import StagedOutput
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.processes.log_rotation import COPIES, rotate_if_full
+from sluice.processes.driver_watch import COPIES, rotate_if_full
 
 
 def copies(log_file: Path) -> dict[str, str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.processes.memory_kills import MemoryKillWatch, count_memory_kills
+from sluice.processes.driver_watch import MemoryKillWatch, count_memory_kills
 
 
 @pytest.mark.parametrize(

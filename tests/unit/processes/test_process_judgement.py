@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.processes.driver_processes import judge_process
+from sluice.processes.host_processes import judge_process
 from sluice.processes.process_identity import HOSTS_OWN_NAMESPACE, ProcessIdentity, ProcessPlace, ProcessState
 
 HERE = ProcessPlace(host="a-host", boot_id="boot-1", pid_namespace=HOSTS_OWN_NAMESPACE)

@@ -10,7 +10,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
-from sluice.publication.write_folders import commit_id, data_folder, is_of_commit
+from sluice.publication.data_files import commit_id, data_folder, is_of_commit
 
 OF_OBJECTS = {"write.object-storage.path": "s3://b/objects/"}
 """The folder that counts while object storage is enabled, which no engine enables by itself."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sluice.ledger.quality_checks import ExpectationObservation, QualityObservation, QualityVerdict
+from sluice.ledger.recorded_checks import ExpectationObservation, QualityObservation, QualityVerdict
 from sluice.quality.check_results import (
     KEPT_CHECKS,
     SHOWN_SAMPLES,

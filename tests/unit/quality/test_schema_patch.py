@@ -10,7 +10,7 @@ from tests.fixtures.streams import continuous_stream
 
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.ledger.source_schemas import FieldChange
-from sluice.quality.schema_patch import MOST_CHANGES, patch_of, type_of
+from sluice.quality.declaration_patches import MOST_CHANGES, patch_of, type_of
 
 COLUMNS = [
     {"name": "id", "type": "long", "required": True},

@@ -14,7 +14,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from sluice.declarations.declaration_files import read_document
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.table_declaration import TableDeclaration
-from sluice.quality.suggested_rules import as_patch, suggest_rules
+from sluice.quality.declaration_patches import as_patch, suggest_rules
 from sluice.tables.column_facts import ColumnFacts, pattern_of, read_column_facts
 from sluice.tables.declared_tables import create_or_evolve_table
 

@@ -25,7 +25,7 @@ from sluice.refresh.swap_shadow import refuse_older_ledger
 from sluice.sources.topic_starts import removed_records
 from sluice.sources.unread_input import PartitionBounds
 from sluice.stored_keys import is_shadow_name, shadow_name
-from sluice.tables.removed_rows import RemovedRows
+from sluice.tables.table_observation import RemovedRows
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DECLARED: dict[str, Any] = {

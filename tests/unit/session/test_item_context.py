@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from sluice_spark.session.item_context import hand_context_on, in_item, in_this_context, name_item
+from sluice_spark.session.item_sessions import hand_context_on, in_item, in_this_context, name_item
 
 ITEM, OTHER = UUID("3f2b8c1d-0000-4000-8000-000000000001"), UUID("99999999-0000-4000-8000-000000000001")
 

@@ -12,8 +12,8 @@ import pytest
 
 from sluice.checkpoints.checkpoint_files import LocalCheckpointFiles
 from sluice.ledger.progress_samples import LagObservation
-from sluice.sources import delta_commits
-from sluice.sources.delta_commits import unread_commits
+from sluice.sources import source_heads
+from sluice.sources.source_heads import unread_commits
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -99,7 +99,7 @@ def test_how_large_a_table_is_whose_log_was_cut_is_unknown(table: Path) -> None:
 def test_of_a_reader_far_behind_as_many_files_are_known_as_are_read(
     table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delta_commits, "MOST_COMMITS_READ", 2)
+    monkeypatch.setattr(source_heads, "MOST_COMMITS_READ", 2)
     assert lag(table, position(0, 0)) == LagObservation(rows=None, files=2)
 
 

@@ -11,9 +11,8 @@ from sluice.stack.credentials import generate_credentials
 from sluice.stack.environment import build_environment
 from sluice.stack.folder import StackFolder
 from sluice.stack.services import all_services
-from sluice.stack.stack_plan import StackPlan
+from sluice.stack.stack_plan import StackPlan, Tools
 from sluice.stack.surroundings import Surroundings
-from sluice.stack.tools import Tools
 
 
 @pytest.fixture

@@ -38,9 +38,8 @@ from sluice.stack.environment import (
 from sluice.stack.services import all_services
 from sluice.stack.services.kafka_broker import AUTHENTICATION, SINGLE_BROKER_SETTINGS, TOPIC_SETTINGS
 from sluice.stack.services.postgres import LEDGER_DATABASE, SERVER_SETTINGS
-from sluice.stack.stack_plan import StackPlan
+from sluice.stack.stack_plan import StackPlan, package_folder
 from sluice.stack.surroundings import SPARK_CONNECTION
-from sluice.stack.tools import package_folder
 
 ROOT = project_root()
 COMPOSE_TEXT = (ROOT / "docker-compose.yaml").read_text()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sluice.errors import StackError, UsageError
-from sluice.processes.living_processes import LivingProcess, with_descendants
+from sluice.processes.host_processes import LivingProcess, with_descendants
 from sluice.stack.environment import STACK_MARK
 from sluice.stack.folder import StackFolder
 from sluice.stack.services import all_services

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sluice.errors import PrerequisiteError, StackError
-from sluice.stack.tools import find_tools, package_folder, program
+from sluice.stack.stack_plan import find_tools, package_folder, program
 
 
 def make_java(folder: Path, version: str) -> Path:

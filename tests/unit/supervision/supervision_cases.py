@@ -10,7 +10,7 @@ from pathlib import Path
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.failure_reasons import Failure, FailureReason
 from sluice.ledger.desired_states import DesiredStateObservation, SuspensionCause
-from sluice.ledger.leases import LeaseObservation
+from sluice.ledger.run_leases import LeaseObservation
 from sluice.ledger.run_values import DesiredState, DriverExit, RunObservation, RunState
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 from sluice.supervision.restart_policy import RestartHistory

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sluice.errors import LeaseLostError
-from sluice.ledger.leases import LEASE_SECONDS
+from sluice.ledger.run_leases import LEASE_SECONDS
 from sluice.supervision.held_lease import OUTAGE_GRACE_SECONDS, PUBLISH_DEADLINE_SECONDS, HeldLease, seconds_since_boot
 
 

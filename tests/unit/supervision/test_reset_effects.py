@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from tests.fixtures.streams import continuous_stream
 
-from sluice.sources.table_starts import StartAmount
-from sluice.supervision.observed_starts import ObservedStart
+from sluice.sources.table_starts import ObservedStart, StartAmount
 from sluice.supervision.reset_effects import describe_inputs, describe_outputs
 
 ONLY_NEW = "only what comes after that start; what came since the last batch is never read"

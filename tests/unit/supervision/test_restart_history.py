@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sluice.declarations.supervision_declaration import RestartDeclaration, SupervisionDeclaration
+from sluice.declarations.run_declaration import RestartDeclaration, SupervisionDeclaration
 from sluice.failure_reasons import Failure, FailureReason
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.supervision.restart_policy import (

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.declarations.supervision_declaration import BreakerDeclaration, RestartDeclaration, SupervisionDeclaration
+from sluice.declarations.run_declaration import BreakerDeclaration, RestartDeclaration, SupervisionDeclaration
 from sluice.failure_reasons import Failure, FailureClass, FailureReason
 from sluice.supervision.class_policies import POLICIES, helps_to_restart, restart_wait, share_of, tries_of
 from sluice.supervision.restart_policy import (

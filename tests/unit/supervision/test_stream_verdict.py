@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
-from sluice.declarations.supervision_declaration import RejectionLimit
+from sluice.declarations.run_declaration import RejectionLimit
 from sluice.ledger.airflow_owner import DagPause, PauseOrigin
 from sluice.ledger.batches import BatchObservation, PublicationKey
 from sluice.ledger.desired_states import DesiredStateObservation

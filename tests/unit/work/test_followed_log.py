@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from sluice.ledger.work_values import WorkObservation, WorkState
-from sluice.processes.log_rotation import rotate_if_full
-from sluice.work.read_item_log import FollowedLog, last_lines_of_item
+from sluice.processes.driver_watch import rotate_if_full
+from sluice.work.pools import FollowedLog, last_lines_of_item
 
 ITEM = "0a1b2c3d-0000-4000-8000-000000000000"
 OWN, OTHER, NONE = (f"2026-11-26T01:06:41Z INFO {label}" for label in ("[0a1b2c3d] ", "[ffffffff] ", ""))

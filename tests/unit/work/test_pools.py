@@ -10,7 +10,7 @@ import pytest
 from pydantic import SecretStr
 from tests.fixtures.sample_settings import sample_settings
 
-from sluice.declarations.engine_declaration import EngineDeclaration
+from sluice.declarations.run_declaration import EngineDeclaration
 from sluice.launching.spark_submit import SparkConnection
 from sluice.settings import Settings
 from sluice.work.pools import LINGER_SECONDS, EngineProfile, deployment_digest, files_digest, pool_of

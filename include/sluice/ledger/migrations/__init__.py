@@ -68,7 +68,7 @@ def upgrade(ledger_url: str, *, worker: str | None = None, drivers: str | None =
     LedgerError: when the ledger cannot be reached, or its version is none of this program's.
     SettingsError: when the URL is not one of a PostgreSQL database.
     """
-    from sluice.ledger.driver_passes import admit_drivers
+    from sluice.ledger.driver_access import admit_drivers
 
     version = observe_version(ledger_url)
     if not version.is_current:

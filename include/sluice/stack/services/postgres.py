@@ -41,8 +41,8 @@ from sluice.stack.stack_plan import (
     RunTool,
     Service,
     StackPlan,
+    package_folder,
 )
-from sluice.stack.tools import package_folder
 
 _USERS = ("postgres", "nobody")
 """The first that the machine has is used. No user is created, because the stack does not change the machine."""

@@ -30,8 +30,8 @@ from sluice.stack.stack_plan import (
     RunTool,
     Service,
     StackPlan,
+    program,
 )
-from sluice.stack.tools import program
 
 _INTERNAL_PORTS = ("seaweedfs-master", "seaweedfs-volume", "seaweedfs-filer", "seaweedfs-admin")
 """The ports between its parts. `weed mini` always starts all parts, also the admin server, whose UI is switched off."""

@@ -1,4 +1,7 @@
-"""What the role of continuous drivers may do in the ledger: read, and write the rows of one stream.
+"""How the driver of a stream reaches the ledger, by its pass, and how Spark's own UI in it is reached, by the key that
+its requests are signed with.
+
+The role of continuous drivers may read the ledger, and write the rows of one stream.
 
 User code runs inside a driver. When the deployment has a role for drivers (SLUICE_LEDGER_DRIVER_URL), each driver gets
 its URL with a pass, which the launcher draws and of which the ledger keeps the digest. PostgreSQL lets a connection
@@ -11,13 +14,14 @@ write the rows of the stream whose pass it carries, and no others; a pass ends w
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
 from secrets import token_urlsafe
 
-from sqlalchemy import Index, func
+from sqlalchemy import Index, Integer, func, select
 from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Mapped, mapped_column
 
 from sluice.ledger.connection import Ledger, checked_url
 from sluice.ledger.ledger_table import SCHEMA, LedgerTable
@@ -112,3 +116,49 @@ def admit_drivers(role: str) -> Iterator[str]:
             check = f"{seen} WITH CHECK ({own})" if command in ("INSERT", "UPDATE") else seen
             yield f"DROP POLICY IF EXISTS {name} ON {SCHEMA}.{table}"
             yield f"CREATE POLICY {name} ON {SCHEMA}.{table} AS RESTRICTIVE FOR {command} TO {role} {check}"
+
+
+class DriverUiRow(LedgerTable):
+    """The UI of the newest driver that had one: a row for each stream at most, so nothing has to be cleared."""
+
+    __tablename__ = "driver_uis"
+
+    stream: Mapped[str] = mapped_column(primary_key=True)
+    run_id: Mapped[str]
+    port: Mapped[int] = mapped_column(Integer)
+    application: Mapped[str]
+    key: Mapped[str]
+    recorded_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverUi:
+    """The UI of one driver.
+
+    run_id: the run that the driver carries out.
+    port: on loopback of the driver's host.
+    application: Spark's id of it, which is part of the UI's addresses.
+    key: signs requests; base64url. It is worth nothing once the driver has ended.
+    """
+
+    run_id: str
+    port: int
+    application: str
+    key: str = field(repr=False)
+
+
+def record_driver_ui(ledger: Ledger, stream: str, ui: DriverUi) -> None:
+    """Record where the driver of a stream serves its UI, in place of the one before it."""
+    values = {"run_id": ui.run_id, "port": ui.port, "application": ui.application, "key": ui.key}
+    recorded = insert(DriverUiRow).values(stream=stream, **values)
+    change = {**values, "recorded_at": func.now()}
+    with ledger.transaction() as connection:
+        connection.execute(recorded.on_conflict_do_update(index_elements=[DriverUiRow.stream], set_=change))
+
+
+def find_driver_ui(ledger: Ledger, stream: str) -> DriverUi | None:
+    """The UI that was recorded last for a stream; none when no driver of it ever had one."""
+    query = select(DriverUiRow.run_id, DriverUiRow.port, DriverUiRow.application, DriverUiRow.key)
+    with ledger.transaction() as connection:
+        row = connection.execute(query.where(DriverUiRow.stream == stream)).one_or_none()
+    return None if row is None else DriverUi(run_id=row.run_id, port=row.port, application=row.application, key=row.key)

@@ -1,4 +1,4 @@
-"""What the quality checks of the tables found."""
+"""What the checks of the checkpoints and the quality checks of the tables found."""
 
 from __future__ import annotations
 
@@ -16,6 +16,102 @@ from sluice.ledger.connection import Ledger
 from sluice.ledger.ledger_table import LedgerTable, newest_by_table
 from sluice.ledger.stored_values import record_of, values_of
 from sluice.ledger.stream_troubles import Trouble, add_trouble
+
+
+class CheckpointProperty(StrEnum):
+    """What must be true of a healthy checkpoint; each check reports one finding for each of these.
+
+    POSITION: tables, ledger, checkpoint and sources agree where the stream stands.
+    PUBLISHED_FILES: those of the published files that were looked for exist.
+    COPIES: nothing shows that the newest copy of the state could not be put back.
+    """
+
+    EXISTS = "exists"
+    IDENTITY = "identity"
+    OFFSETS_CONTIGUOUS = "offsets_contiguous"
+    OFFSETS_READABLE = "offsets_readable"
+    COMMITS_FOLLOW_OFFSETS = "commits_follow_offsets"
+    COMMITS_READABLE = "commits_readable"
+    FILES_COMPLETE = "files_complete"
+    STATE_COMPLETE = "state_complete"
+    NO_LEFTOVERS = "no_leftovers"
+    PROGRESS = "progress"
+    POSITION = "position"
+    PUBLISHED_FILES = "published_files"
+    COPIES = "copies"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointFinding:
+    """One thing that was looked at: whether it is as it must be, and the sentence for a person."""
+
+    name: CheckpointProperty
+    healthy: bool
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointObservation:
+    """One check of one checkpoint.
+
+    location: the URI of the checkpoint folder.
+    checked_at: the time against which ages were judged.
+    newest_batch: the newest batch that is committed; unset before the first.
+    newest_commit_age_seconds: how long ago it was committed; unset before the first.
+    recorded_at: the database's clock; unset until the ledger has it.
+    """
+
+    stream: str
+    generation: int
+    location: str
+    checked_at: datetime
+    findings: tuple[CheckpointFinding, ...]
+    newest_batch: int | None
+    newest_commit_age_seconds: float | None
+    recorded_at: datetime | None = None
+
+    @property
+    def problems(self) -> Sequence[CheckpointFinding]:
+        """What is not as it must be."""
+        return tuple(finding for finding in self.findings if not finding.healthy)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether everything that was looked at is as it must be."""
+        return not self.problems
+
+
+class CheckpointCheck(LedgerTable, record=CheckpointObservation):
+    """One check of one checkpoint."""
+
+    __tablename__ = "checkpoint_checks"
+    __table_args__ = (Index(None, "stream", "number"),)
+
+    number: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
+
+
+_CHECKPOINT_COLUMNS = CheckpointCheck.columns(without=("number",))
+
+
+def record_checkpoint_check(ledger: Ledger, check: CheckpointObservation) -> None:
+    """Record what a check of a checkpoint found."""
+    with ledger.transaction() as connection:
+        connection.execute(insert(CheckpointCheck).values(**values_of(check)))
+
+
+def newest_checkpoint_check(ledger: Ledger, stream: str) -> CheckpointObservation | None:
+    """The newest check of a stream's checkpoint; none before its first."""
+    return next(iter(recent_checkpoint_checks(ledger, stream, limit=1)), None)
+
+
+def recent_checkpoint_checks(ledger: Ledger, stream: str, limit: int) -> tuple[CheckpointObservation, ...]:
+    """The newest checks of a stream's checkpoint, newest first, at most `limit`."""
+    newest = (
+        select(*_CHECKPOINT_COLUMNS).where(CheckpointCheck.stream == stream).order_by(CheckpointCheck.number.desc())
+    )
+    with ledger.transaction() as connection:
+        rows = connection.execute(newest.limit(limit)).all()
+    return tuple(record_of(CheckpointObservation, row) for row in rows)
 
 
 class QualityVerdict(StrEnum):
@@ -94,7 +190,7 @@ class QualityResult(LedgerTable, record=QualityObservation):
     number: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
 
 
-_COLUMNS = QualityResult.columns(without=("number",))
+_QUALITY_COLUMNS = QualityResult.columns(without=("number",))
 
 
 def record_quality(ledger: Ledger, check: QualityObservation, *, sentence: str) -> None:
@@ -137,7 +233,11 @@ def checks_of_tables(
         for row in connection.execute(newest):
             found.setdefault(row.table, []).append(row)
         broken = [rows[0].number for rows in found.values() if rows[0].verdict in UNSUCCESSFUL_VERDICTS]
-        whole = connection.execute(select(*_COLUMNS).where(QualityResult.number.in_(broken))).all() if broken else []
+        whole = (
+            connection.execute(select(*_QUALITY_COLUMNS).where(QualityResult.number.in_(broken))).all()
+            if broken
+            else []
+        )
     checks = {table: tuple(record_of(QualityObservation, row) for row in rows) for table, rows in found.items()}
     with_details = {row.table: record_of(QualityObservation, row) for row in whole}
     return {table: (with_details.get(table, rows[0]), *rows[1:]) for table, rows in checks.items()}
@@ -145,7 +245,7 @@ def checks_of_tables(
 
 def newest_checks(ledger: Ledger) -> tuple[QualityObservation, ...]:
     """The newest quality check of every table that has one, by the tables' names."""
-    newest = select(*_COLUMNS).ext(distinct_on(QualityResult.table))
+    newest = select(*_QUALITY_COLUMNS).ext(distinct_on(QualityResult.table))
     with ledger.transaction() as connection:
         rows = connection.execute(newest.order_by(QualityResult.table, QualityResult.number.desc())).all()
     return tuple(record_of(QualityObservation, row) for row in rows)
@@ -153,7 +253,7 @@ def newest_checks(ledger: Ledger) -> tuple[QualityObservation, ...]:
 
 def recent_quality(ledger: Ledger, table: str, limit: int) -> tuple[QualityObservation, ...]:
     """The newest quality checks of a table, newest first, at most `limit`."""
-    newest = select(*_COLUMNS).where(QualityResult.table == table).order_by(QualityResult.number.desc())
+    newest = select(*_QUALITY_COLUMNS).where(QualityResult.table == table).order_by(QualityResult.number.desc())
     with ledger.transaction() as connection:
         rows = connection.execute(newest.limit(limit)).all()
     return tuple(record_of(QualityObservation, row) for row in rows)

@@ -1,4 +1,5 @@
-"""The leases: one holder for each stream, and a fencing token that rises with every admitted run.
+"""The table of the runs, and the leases that they hold: one holder for each stream, and a fencing token that rises with
+every admitted run.
 
     admit_run ──► acquire        in one transaction: no run without a token, no token without a run
     raise_token ► raise_above    in one transaction: a table has seen a higher token
@@ -19,21 +20,29 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    ColumnElement,
-    Connection,
-    Index,
-    cast,
-    func,
-    literal,
-    or_,
-    update,
-)
+from sqlalchemy import BigInteger, ColumnElement, Connection, Identity, Index, cast, func, literal, or_, text, update
 from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Mapped, mapped_column
 
 from sluice.errors import LedgerError
-from sluice.ledger.ledger_table import LedgerTable
+from sluice.ledger.ledger_table import LedgerTable, is_one_of
+from sluice.ledger.run_values import LIVE_STATES, RunObservation
+
+RUN_IS_LIVE = text(is_one_of("state", LIVE_STATES))
+"""The rows of `one_live_run_per_stream`. Words, because by parameters PostgreSQL does not recognise the index."""
+
+
+class Run(LedgerTable, record=RunObservation, key=("run_id",), now=("launched_at",)):
+    """A run of a stream. `number` rises with every admission, so that the newest run needs no clock."""
+
+    __tablename__ = "runs"
+    __table_args__ = (
+        Index("one_live_run_per_stream", "stream", unique=True, postgresql_where=RUN_IS_LIVE),
+        Index(None, "stream", "number"),
+    )
+
+    number: Mapped[int] = mapped_column(Identity(always=True))
+
 
 LEASE_SECONDS = 240.0
 """How long a lease is valid after its newest renewal, by the database's clock. It bounds how long a stream stays
