@@ -14,11 +14,7 @@ from sluice.declarations.table_declaration import TableDeclaration
 from sluice.ledger.batch_findings import RuleResult, rule_results_of_tables
 from sluice.ledger.connection import Ledger, database_time
 from sluice.ledger.maintenance_runs import newest_runs_of_tables
-from sluice.ledger.recorded_checks import (
-    UNSUCCESSFUL_VERDICTS,
-    QualityVerdict,
-    newest_results_of_tables,
-)
+from sluice.ledger.recorded_checks import UNSUCCESSFUL_VERDICTS, QualityVerdict, newest_results_of_tables
 from sluice.pages.page_figures import ShownTone
 from sluice.pages.table_looks import TableLook
 from sluice.quality.rule_results import TableRules, judged_rules, writers_of
