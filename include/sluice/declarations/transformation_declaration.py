@@ -72,7 +72,8 @@ class BackfillDeclaration(Declared):
         ge=1,
         le=16,
         description="how many intervals are processed at the same time; from 3 on, up to half of them that touch are "
-        "computed as one batch when the target is partitioned by `column`, at most as long as an interval",
+        "computed as one batch when the target is partitioned by `column`, at most as long as an interval; otherwise "
+        "those that touch come one after the other, since they share files",
     )
     balance: Literal["rows"] | None = Field(
         None,

@@ -72,19 +72,15 @@ _AS_TABLES = StateDeclaration()
 
 
 def interval_lane(declarations: Declarations, name: str) -> IntervalLane:
-    """How the intervals of a stream are replaced.
-
-    Half of those that are processed at the same time are computed as one batch, so that one batch is computed while
-    another is published; one when a file of the target may hold rows of several intervals.
-    """
+    """How the intervals of a stream are replaced."""
     try:
         stream = declarations.stream(name)
         backfill, target = backfill_of(stream), backfilled_output(stream).target
     except SluiceError:  # the item itself reports it
-        return IntervalLane(at_once=1, together=1)
+        return IntervalLane(at_once=1, is_apart=False)
     declared = declarations.tables.get(target)
     is_apart = declared is not None and is_partition_aligned(declared.declaration, backfill.column, backfill.interval)
-    return IntervalLane(at_once=backfill.at_once, together=(backfill.at_once + 1) // 2 if is_apart else 1)
+    return IntervalLane(at_once=backfill.at_once, is_apart=is_apart)
 
 
 def intervals_that_follow(declarations: Declarations, item: WorkItem) -> dict[str, Interval]:
