@@ -45,8 +45,8 @@ _RETRIES = Retry(
 )
 """Only reads are repeated, within five seconds in total: the outcome of an unanswered commit is unknown."""
 
-_KEPT_MANIFESTS = "sluice.tables.whole_files.KeptManifests"
-"""By its name, as pyiceberg asks for it: pyarrow's readers take a process half a second to import, and most have no
+_WHOLE_WRITES, _KEPT_MANIFESTS = (f"sluice.tables.whole_files.{name}" for name in ("WholeWrites", "KeptManifests"))
+"""By their names, as pyiceberg asks for it: pyarrow's readers take a process half a second to import, and most have no
 need of them."""
 
 _CHECK_ADDRESS = "Check that the catalog runs (`sluice stack status`) and that SLUICE_CATALOG__URI is its address."
@@ -66,8 +66,8 @@ def open_catalog(settings: Settings, *, keeps_manifests: bool = False) -> Catalo
     LakehouseError: when the catalog cannot be reached or refuses the credential.
     """
     with catalog_refusals(f"open the catalog at {settings.catalog.uri}"):
-        kept = {PY_IO_IMPL: _KEPT_MANIFESTS} if keeps_manifests else {}
-        return BoundedRestCatalog(settings.catalog.name, **catalog_properties(settings), **kept)
+        files = {PY_IO_IMPL: _KEPT_MANIFESTS if keeps_manifests else _WHOLE_WRITES}
+        return BoundedRestCatalog(settings.catalog.name, **catalog_properties(settings), **files)
 
 
 def catalog_properties(settings: Settings) -> dict[str, str]:

@@ -1,17 +1,20 @@
-"""Reads small files with one request for their content, and keeps the manifests that were read.
+"""Reads and writes small files with one request for their content, and keeps the manifests that were read.
 
-A reader of a Parquet or Avro file asks an object store for its size, its end and its blocks. For a file of some
-kilobytes each of those requests costs more than the file does, on this side and on the store's.
+A reader of a Parquet or Avro file asks an object store for its size, its end and its blocks; a writer begins an upload,
+sends its parts and ends it. For a file of some kilobytes each of those requests costs more than the file does, on this
+side and on the store's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from threading import Lock
+from typing import cast
 
 import pyarrow as pa
 from cachetools import LRUCache, cached
-from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile
+from pyarrow.fs import FileSystem
+from pyiceberg.io import S3_RETRY_STRATEGY_IMPL, FileIO, InputFile, InputStream, OutputFile
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from pyiceberg.manifest import DataFile
 
@@ -49,7 +52,26 @@ class WholeFiles(FileIO):
         self._io.delete(location)
 
 
-class KeptManifests(PyArrowFileIO):
+class WholeWrites(PyArrowFileIO):
+    """Access to the files of tables that writes a small file with one request, when it is closed. That a file cannot be
+    written is raised then.
+
+    Source: https://arrow.apache.org/docs/python/generated/pyarrow.fs.S3FileSystem.html (`allow_delayed_open`)
+    """
+
+    def _initialize_s3_fs(self, netloc: str | None) -> FileSystem:
+        """The access to a bucket, copied with an option for which pyiceberg has no property.
+
+        A copy has the retry strategy of pyarrow. Where the properties name another one, the access stays as it is.
+        """
+        opened = super()._initialize_s3_fs(netloc)
+        if S3_RETRY_STRATEGY_IMPL in self.properties:
+            return opened
+        copy, (options,) = cast("tuple[Callable[..., FileSystem], tuple[dict[str, object]]]", opened.__reduce__())
+        return copy({**options, "allow_delayed_open": True})
+
+
+class KeptManifests(WholeWrites):
     """Access to the files of tables for a process that looks at a table and then changes it: it reads a manifest once.
 
     A manifest never changes, nor does a list of them, and no other file gets its name. Iceberg's own clients keep them

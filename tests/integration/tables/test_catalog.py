@@ -5,21 +5,28 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from hashlib import md5
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from uuid import uuid4
 
 import pytest
 from pydantic import SecretStr
+from pyiceberg.io import PY_IO_IMPL, load_file_io
 
+from sluice.checkpoints.s3_checkpoint_files import s3_client
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.errors import LakehouseError
 from sluice.settings import Settings
+from sluice.stack.credentials import read_credentials
 from sluice.tables import catalog as catalog_module
-from sluice.tables.catalog import open_catalog
+from sluice.tables.catalog import catalog_properties, open_catalog
 from sluice.tables.declared_tables import create_or_evolve_table, load_table
 
 if TYPE_CHECKING:
     from tests.fixtures.stack import Stack
 
+COLUMNS: list[dict[str, Any]] = [{"name": "id", "type": "int"}]
 SECRET = "a-planted-secret"  # noqa: S105  # planted, to see that no message repeats it
 
 
@@ -49,6 +56,38 @@ def with_address(settings: Settings, port: int) -> Settings:
 
 def test_a_catalog_that_runs_is_opened(settings: Settings) -> None:
     assert load_table(open_catalog(settings), "no_such.table") is None
+
+
+@pytest.mark.parametrize("keeps_manifests", [False, True])
+def test_a_small_file_is_written_with_one_request(settings: Settings, keeps_manifests: bool) -> None:
+    """S3 marks what was uploaded in parts by a dash in its ETag. Before it is closed, nothing of the file is there."""
+    catalog = open_catalog(settings, keeps_manifests=keeps_manifests)
+    declaration = TableDeclaration.model_validate(
+        {"table": f"n{uuid4().hex[:8]}.small", "description": "d", "owner": "o", "columns": COLUMNS}
+    )
+    create_or_evolve_table(catalog, declaration)
+    table = catalog.load_table(declaration.table)
+    location = f"{table.location()}/data/small.parquet"
+    store, (_, bucket, key, *_) = s3_client(settings.object_store), urlsplit(location)
+
+    with table.io.new_output(location).create() as stream:
+        stream.write(b"small")
+        assert not table.io.new_input(location).exists()
+
+    found = store.get_object(Bucket=bucket, Key=key.lstrip("/"))
+    assert (found["Body"].read(), found["ETag"]) == (b"small", f'"{md5(b"small", usedforsecurity=False).hexdigest()}"')
+
+
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_a_file_that_cannot_be_written_is_an_error(settings: Settings, services_stack: Stack, in_parts: bool) -> None:
+    """Who may only read is refused when the file is closed, or with its first part."""
+    key_id, secret = (SecretStr(word) for word in read_credentials(services_stack.data / "credentials.json").reader)
+    reading = settings.object_store.model_copy(update={"access_key_id": key_id, "secret_access_key": secret})
+    properties = catalog_properties(settings.model_copy(update={"object_store": reading}))
+    io = load_file_io({**properties, PY_IO_IMPL: "sluice.tables.whole_files.WholeWrites"})
+
+    with pytest.raises(OSError, match="ACCESS_DENIED"), io.new_output("s3://landing/any/file").create() as stream:
+        stream.write(b"-" * (20_000_000 if in_parts else 10))
 
 
 def test_a_catalog_that_is_not_there(settings: Settings) -> None:
