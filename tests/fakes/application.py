@@ -36,7 +36,7 @@ INTERVAL_ROWS = {"read": 3, "published": 3}
 _LOOK_SECONDS, _IDLE_LOOK_SECONDS = 0.1, 0.5
 """Between two looks at the ledger; the second when the last one found nothing to do. A look takes 10 ms of a processor,
 and an application that lingers, or whose item hangs, is there for minutes."""
-_LANE = IntervalLane(at_once=3, is_apart=False)
+_LANE = IntervalLane(at_once=3, together=1)
 
 
 def run_application(application: str) -> None:

@@ -53,10 +53,6 @@ class Interval:
         """Whether a time lies in both."""
         return self.start < other.end and other.start < self.end
 
-    def touches(self, other: Interval) -> bool:
-        """Whether they overlap, or one begins where the other one ends."""
-        return self.start <= other.end and other.start <= self.end
-
     def widened(self, margin: timedelta) -> Interval:
         """The interval with a margin before and after it."""
         return Interval(start=self.start - margin, end=self.end + margin)

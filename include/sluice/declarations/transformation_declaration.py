@@ -71,9 +71,9 @@ class BackfillDeclaration(Declared):
         1,
         ge=1,
         le=16,
-        description="how many intervals are processed at the same time; from 3 on, up to half of them that touch are "
-        "computed as one batch when the target is partitioned by `column`, at most as long as an interval; otherwise "
-        "those that touch come one after the other, since they share files",
+        description="how many intervals are processed at the same time when the target is partitioned by `column`, at "
+        "most as long as an interval; from 3 on, up to half of them that touch are computed as one batch. Otherwise one "
+        "after the other, since they share files",
     )
     balance: Literal["rows"] | None = Field(
         None,

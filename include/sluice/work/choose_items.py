@@ -42,17 +42,11 @@ class IntervalLane:
     """How the intervals of a stream are replaced.
 
     at_once: how many at the same time.
-    is_apart: whether the partitions of the target keep them apart. Otherwise those that touch share files: of two that
-        are replaced at the same time, one would be computed twice, because the other one rewrites its files.
+    together: how many as one batch; one when they cannot share one.
     """
 
     at_once: int
-    is_apart: bool
-
-    @property
-    def together(self) -> int:
-        """How many as one batch: half of them, so that one batch is computed while another is published."""
-        return (self.at_once + 1) // 2 if self.is_apart else 1
+    together: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,10 +91,9 @@ class Bench:
         if item.kind is WorkKind.INTERVAL:
             intervals = [one for one in beside if one.kind is WorkKind.INTERVAL]
             of_stream = [one for one in intervals if one.subject == item.subject]
-            lane = self.lane_of(item.subject)
-            has_room = len(of_stream) < lane.at_once and len(intervals) < max(lane.at_once, INTERVALS_AT_ONCE)
-            shares_files = not lane.is_apart and any(interval_of(item).touches(interval_of(one)) for one in of_stream)
-            return has_room and not shares_files and not any(self._overlap(item, one) for one in intervals)
+            at_once = self.lane_of(item.subject).at_once
+            has_room = len(of_stream) < at_once and len(intervals) < max(at_once, INTERVALS_AT_ONCE)
+            return has_room and not any(self._overlap(item, one) for one in intervals)
         of_kind = [one for one in beside if one.kind is item.kind]
         return len(of_kind) < LANE_WIDTHS[item.kind] and all(one.subject != item.subject for one in of_kind)
 

@@ -72,15 +72,22 @@ _AS_TABLES = StateDeclaration()
 
 
 def interval_lane(declarations: Declarations, name: str) -> IntervalLane:
-    """How the intervals of a stream are replaced."""
+    """How the intervals of a stream are replaced.
+
+    Where partitions keep them apart, half of those that are processed at the same time are computed as one batch, so that
+    one batch is computed while another is published. Otherwise a file of the target may hold rows of several intervals:
+    of two at the same time one would be computed twice, because the other one rewrites its files.
+    """
+    one_by_one = IntervalLane(at_once=1, together=1)
     try:
         stream = declarations.stream(name)
         backfill, target = backfill_of(stream), backfilled_output(stream).target
     except SluiceError:  # the item itself reports it
-        return IntervalLane(at_once=1, is_apart=False)
+        return one_by_one
     declared = declarations.tables.get(target)
-    is_apart = declared is not None and is_partition_aligned(declared.declaration, backfill.column, backfill.interval)
-    return IntervalLane(at_once=backfill.at_once, is_apart=is_apart)
+    if declared is None or not is_partition_aligned(declared.declaration, backfill.column, backfill.interval):
+        return one_by_one
+    return IntervalLane(at_once=backfill.at_once, together=(backfill.at_once + 1) // 2)
 
 
 def intervals_that_follow(declarations: Declarations, item: WorkItem) -> dict[str, Interval]:

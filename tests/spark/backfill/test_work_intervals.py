@@ -75,7 +75,7 @@ def failing_on(day: int, error: Exception) -> ReachedOfItem:
 
 @pytest.mark.parametrize("at_once", sampled([1, 2, 6], (), full=[6]))  # every run: three days of which two fail
 def test_one_application_replaces_the_days_of_three_runs(at_once: int, workshop: Workshop) -> None:
-    stream = declare_read_stream(workshop, at_once=at_once)
+    stream = declare_read_stream(workshop, partitioned_by="month" if at_once == 1 else "day", at_once=at_once)
     delete_days(workshop, "target")
     items = [ask_for_day(workshop, stream, day) for day in (5, 6, 7)]
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.fixtures.sample_declarations import write_continuous_stream, write_table
 
 from sluice.backfill.intervals import Interval, IntervalLength, spanned, together
+from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.table_declaration import TableDeclaration, is_partition_aligned
+from sluice.work.choose_items import IntervalLane
+from sluice_spark.work.item_work import interval_lane
 
 
 def day(number: int) -> Interval:
@@ -92,3 +97,20 @@ def test_partitions_of_another_column_and_no_partitions_keep_nothing_apart() -> 
     assert is_partition_aligned(
         table({"column": "other", "transform": "month"}, {"column": "at", "transform": "day"}), "at", "day"
     )
+
+
+@pytest.mark.parametrize(
+    ("partition", "lane"),
+    [("day", IntervalLane(at_once=5, together=3)), ("month", IntervalLane(at_once=1, together=1))],
+)
+def test_intervals_that_share_files_are_replaced_one_after_the_other(
+    tmp_path: Path, partition: str, lane: IntervalLane
+) -> None:
+    """At the same time one of them would be computed twice: the other one rewrites the files of both."""
+    write_table(tmp_path, "bronze.flights")
+    write_table(tmp_path, "silver.flights", more=f"partitioning: [{{column: at, transform: {partition}}}]\n")
+    write_continuous_stream(tmp_path, "daily", more="backfill: {column: at, interval: day, at_once: 5}\n")
+    declarations = load_declarations(tmp_path)
+
+    assert interval_lane(declarations, "daily") == lane
+    assert interval_lane(declarations, "unknown") == IntervalLane(at_once=1, together=1)

@@ -40,10 +40,10 @@ def item(kind: WorkKind, subject: str = "one", *, day: int = 0, runs_alone: bool
 
 
 def chosen(
-    waiting: Sequence[WorkItem], running: Sequence[WorkItem] = (), *, at_once: int = 2, is_apart: bool = True
+    waiting: Sequence[WorkItem], running: Sequence[WorkItem] = (), *, at_once: int = 2, together: int = 1
 ) -> list[WorkItem]:
     """What is claimed at noon."""
-    lane = IntervalLane(at_once=at_once, is_apart=is_apart)
+    lane = IntervalLane(at_once=at_once, together=together)
     return list(Bench(running=running, lane_of=lambda _: lane, now=NOON).choose(waiting))
 
 
@@ -79,14 +79,6 @@ def test_intervals_that_overlap_run_one_after_the_other() -> None:
     assert chosen([item(WorkKind.INTERVAL, day=1)], [first]) != []
 
 
-def test_intervals_that_share_files_run_one_after_the_other() -> None:
-    """At the same time one of them would be computed twice: the other one rewrites the files of both."""
-    days = [item(WorkKind.INTERVAL, day=day) for day in (3, 2, 5, 1)]
-    assert chosen(days, at_once=3, is_apart=False) == [days[0], days[2], days[3]]
-    assert chosen(days[1:2], days[:1], at_once=3, is_apart=False) == []
-    assert chosen(days, at_once=3, is_apart=True) == days[:3]
-
-
 def test_intervals_whose_followers_overlap_run_one_after_the_other() -> None:
     """Those that follow are widened by a margin; one may also be asked for by itself."""
 
@@ -95,7 +87,7 @@ def test_intervals_whose_followers_overlap_run_one_after_the_other() -> None:
 
     source, beside = item(WorkKind.INTERVAL, day=1), item(WorkKind.INTERVAL, day=2)
     golds = [item(WorkKind.INTERVAL, "gold", day=day) for day in (2, 5)]
-    lane = IntervalLane(at_once=8, is_apart=True)
+    lane = IntervalLane(at_once=8, together=1)
 
     found = Bench(running=[source], lane_of=lambda _: lane, now=NOON, followers_of=followers_of).choose(
         [beside, *golds]
@@ -106,12 +98,12 @@ def test_intervals_whose_followers_overlap_run_one_after_the_other() -> None:
 
 def test_intervals_are_gathered_for_a_moment_while_others_of_their_stream_run() -> None:
     running, next_day = [item(WorkKind.INTERVAL, day=0)], item(WorkKind.INTERVAL, day=1, age=0)
-    assert chosen([next_day], running, at_once=4) == []
-    assert chosen([next_day], [], at_once=4) == [next_day]
+    assert chosen([next_day], running, at_once=4, together=2) == []
+    assert chosen([next_day], [], at_once=4, together=2) == [next_day]
     waited = item(WorkKind.INTERVAL, day=1, age=int(GATHERED_FOR.total_seconds()) + 1)
-    assert chosen([waited], running, at_once=4) == [waited]
+    assert chosen([waited], running, at_once=4, together=2) == [waited]
     both = [next_day, item(WorkKind.INTERVAL, day=2, age=0)]
-    assert chosen(both, running, at_once=4) == both
+    assert chosen(both, running, at_once=4, together=2) == both
 
 
 def test_an_item_in_which_an_application_died_runs_beside_no_other_one() -> None:
