@@ -55,8 +55,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sluice.failure_reasons import FailureReason
-from sluice.messages.message_parts import Location, one_line
-from sluice.messages.redaction import redacted
+from sluice.messages import Location, one_line, redacted
 
 
 class SluiceError(Exception):

@@ -13,7 +13,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from pydantic_settings import SettingsError as UnreadableSettingsError
 
 from sluice.errors import SettingsError
-from sluice.messages.redaction import name_secrets
+from sluice.messages import name_secrets
 from sluice.processes.driver_watch import LARGEST_LOG_BYTES
 
 

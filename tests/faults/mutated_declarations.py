@@ -25,7 +25,7 @@ from tests.fixtures.declaration_mutations import SOUND_DAGS, write_mutation, wri
 
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.stream_declaration import PLATFORM_DAGS
-from sluice.messages.message_parts import one_line
+from sluice.messages import one_line
 
 LONGEST_LOAD_SECONDS = 5.0
 """Of one mutated file with six valid ones; the longest that was seen on two cores is a twentieth of it."""

@@ -26,7 +26,7 @@ from sluice.declarations.table_declaration import TableDeclaration
 from sluice.errors import DeclarationError, LakehouseError, SettingsError, UsageError
 from sluice.launching.job_output import json_value
 from sluice.launching.spark_submit import ValidateStreams, run_in_foreground
-from sluice.messages.message_parts import Location
+from sluice.messages import Location
 from sluice.settings import load_settings, pipelines_folder
 
 app = typer.Typer(add_completion=False)

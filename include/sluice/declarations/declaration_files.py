@@ -29,7 +29,7 @@ from yaml.events import (
 )
 
 from sluice.errors import DeclarationError
-from sluice.messages.message_parts import Location, one_line, unshowable_character
+from sluice.messages import Location, one_line, unshowable_character
 
 LARGEST_CODE_BYTES = 4 * 1024**2
 """Of a file with a transformation, or a query."""

@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 
 from sluice.declarations.declaration_files import Document, KeyPath
 from sluice.errors import DeclarationError
-from sluice.messages.redaction import SECRET_NAME, holds_secret
+from sluice.messages import SECRET_NAME, holds_secret
 
 _MAY_BE_SECRET = ("engine", "options")
 """The key whose values are never repeated: Spark has secret settings with all kinds of names."""

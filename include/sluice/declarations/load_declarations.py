@@ -44,7 +44,7 @@ from sluice.declarations.stream_declaration import QUARANTINE_NAMESPACE, StreamD
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.declarations.value_declaration import RECORD_COLUMN, Column
 from sluice.errors import DeclarationError
-from sluice.messages.message_parts import Location
+from sluice.messages import Location
 
 __all__ = ["Declarations", "LoadedStream", "LoadedTable", "declared_name", "load_declarations"]
 

@@ -20,7 +20,7 @@ from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.declarations.table_declaration import PartitionField, TableColumn, TableDeclaration
 from sluice.declarations.value_declaration import Column
 from sluice.errors import DeclarationError, SluiceError, UsageError
-from sluice.messages.message_parts import Location
+from sluice.messages import Location
 
 STREAM_SUFFIX = ".stream.yaml"
 TABLE_SUFFIX = ".table.yaml"

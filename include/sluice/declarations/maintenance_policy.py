@@ -20,7 +20,7 @@ from pydantic import ByteSize, Field
 from sluice.declarations.declaration_files import Document, KeyPath
 from sluice.declarations.maintenance_declaration import MaintenanceDeclaration, MaintenanceWindow
 from sluice.declarations.scalar_types import Declared, Name, duration_words
-from sluice.messages.message_parts import Location
+from sluice.messages import Location
 
 POLICY_FILE = "maintenance.yaml"
 

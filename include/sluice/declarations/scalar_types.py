@@ -20,7 +20,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from sluice.messages.message_parts import one_line
+from sluice.messages import one_line
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")

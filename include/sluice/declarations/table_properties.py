@@ -13,8 +13,7 @@ import re
 from collections.abc import Mapping
 
 from sluice.declarations.error_messages import did_you_mean
-from sluice.messages.message_parts import one_line
-from sluice.messages.redaction import SECRET_NAME, holds_secret
+from sluice.messages import SECRET_NAME, holds_secret, one_line
 
 LONGEST_VALUE = 4000
 """The characters of a value: every snapshot's metadata file repeats it."""

@@ -21,7 +21,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sluice.messages.redaction import redacted
+from sluice.messages import redacted
 
 IN_THE_LOG = "the values are in the driver's log alone"
 

@@ -26,7 +26,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from sluice.ledger.connection import Ledger
 from sluice.ledger.ledger_table import LedgerTable
 from sluice.ledger.stored_values import record_of, storable_text
-from sluice.messages.redaction import HIDDEN, SECRET_NAME, redacted
+from sluice.messages import HIDDEN, SECRET_NAME, redacted
 
 LONGEST_TEXT = 1_000
 """Characters of one text. A sentence for a person is shorter; what is longer is the output of a library."""

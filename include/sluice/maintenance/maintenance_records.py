@@ -32,7 +32,7 @@ from sluice.maintenance.maintenance_plan import MaintenancePlan
 from sluice.maintenance.pin_plan import ReaderCost
 from sluice.maintenance.row_retention import OLD_ROWS
 from sluice.maintenance.step_decision import StepAction, StepDecision
-from sluice.messages.message_parts import in_words
+from sluice.messages import in_words
 from sluice.operations import OperationPlan, OperationVerb, Stake, steps_of
 from sluice.tables.table_observation import TableObservation
 

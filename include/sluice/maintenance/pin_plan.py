@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
-from sluice.messages.message_parts import in_words
+from sluice.messages import in_words
 from sluice.sources.iceberg_positions import BEGINNING, StreamOffset
 from sluice.stored_keys import PIN_PREFIX
 from sluice.tables.table_observation import ReferenceKind, TableObservation

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
-from sluice.messages.message_parts import in_words
+from sluice.messages import in_words
 from sluice.tables.table_observation import FILE_SIZE_EDGES
 
 NOTHING = "\N{EN DASH}"

@@ -17,8 +17,7 @@ from sluice.declarations.loaded_declarations import LoadedTable
 from sluice.declarations.source_declarations import FilesSource, IcebergSource, KafkaSource, KinesisSource
 from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.declarations.value_declaration import Column, ValueColumn
-from sluice.messages.message_parts import plain_text
-from sluice.messages.redaction import redacted
+from sluice.messages import plain_text, redacted
 from sluice.pages.masked_values import LONGEST_SEARCHED, MaskedValue, hidden, masked_json, masked_line
 from sluice.pages.table_looks import BoundedLooks
 from sluice.processes.deadline import Deadline

@@ -22,7 +22,7 @@ from sluice.ledger.run_values import RunObservation
 from sluice.ledger.runs import recent_runs
 from sluice.ledger.source_schemas import SourceSchema, source_schemas
 from sluice.ledger.stream_figures import HistoryStep, StreamHistory, stream_history
-from sluice.messages.redaction import redacted
+from sluice.messages import redacted
 from sluice.pages.lineage_edges import edges_of
 from sluice.pages.lineage_graph import LineageGraph, graph_around
 from sluice.pages.page_figures import (

@@ -24,7 +24,7 @@ from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.declarations.value_declaration import Column
 from sluice.ledger.source_schemas import FieldChange, SourceSchema, input_of
-from sluice.messages.message_parts import one_line, unshowable_character
+from sluice.messages import one_line, unshowable_character
 
 if TYPE_CHECKING:
     from sluice.tables.column_facts import ColumnFacts  # it imports PyArrow, and the values alone are read here

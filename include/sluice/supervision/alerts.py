@@ -39,7 +39,7 @@ from sluice.ledger.clock_jumps import follow_clock
 from sluice.ledger.connection import Ledger, connection_use
 from sluice.ledger.stream_records import read_stream
 from sluice.ledger.stream_troubles import StreamTrouble, clear_trouble, record_report, record_trouble
-from sluice.messages.message_parts import in_words
+from sluice.messages import in_words
 from sluice.supervision.row_verdicts import with_rows
 from sluice.supervision.supervision_values import StreamState, StreamVerdict
 from sluice.supervision.supervisor import Supervisor, read_to_judge

@@ -49,7 +49,7 @@ from sluice.declarations.stream_declaration import StreamDeclaration
 from sluice.failure_reasons import describe_failure, given_up_steps
 from sluice.ledger.desired_states import SuspensionCause
 from sluice.ledger.run_values import DesiredState, RunObservation, WatchedRun
-from sluice.messages.message_parts import in_words
+from sluice.messages import in_words
 from sluice.processes.process_identity import ProcessState
 from sluice.supervision.class_policies import share_of, tries_of
 from sluice.supervision.restart_policy import RestartHistory, RestartVerdict, history_of, judge_restart, wait_after

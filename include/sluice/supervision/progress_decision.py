@@ -42,7 +42,7 @@ from sluice.ledger.batches import BatchObservation
 from sluice.ledger.progress_samples import ProgressSample
 from sluice.ledger.run_values import DesiredState, RunObservation
 from sluice.ledger.stream_records import StreamRecords
-from sluice.messages.message_parts import in_words
+from sluice.messages import in_words
 from sluice.supervision.time_limits import AHEAD_AT_MOST
 
 SHORTEST_WINDOW = timedelta(minutes=5)

@@ -34,7 +34,7 @@ from sluice.ledger.desired_states import SuspensionCause
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.stream_records import StreamRecords
 from sluice.ledger.stream_troubles import StreamTrouble
-from sluice.messages.message_parts import in_words
+from sluice.messages import in_words
 from sluice.processes.process_identity import ProcessState
 from sluice.supervision.decide_supervision import decide
 from sluice.supervision.orphaned_runs import OrphanedRun

@@ -36,7 +36,7 @@ from sluice.launching.job_output import FAILURE_MARK, REASON_MARK
 from sluice.ledger.connection import Ledger
 from sluice.ledger.run_values import RunState
 from sluice.ledger.runs import record_end
-from sluice.messages.redaction import RedactingFormatter, redacted
+from sluice.messages import RedactingFormatter, redacted
 from sluice.processes.deadline import wait_until
 from sluice.processes.driver_watch import MemoryKillWatch
 from sluice.settings import take_settings_file

@@ -20,7 +20,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from sluice.declarations.load_declarations import LoadedStream
 from sluice.errors import DeclarationError
-from sluice.messages.message_parts import one_line, plain_text, unshowable_character
+from sluice.messages import one_line, plain_text, unshowable_character
 
 BROKEN_TAG = "broken"
 PROBLEM_TASK = "problem"

@@ -27,7 +27,7 @@ from sluice.ledger.runs import newest_runs
 from sluice.ledger.stream_troubles import clear_trouble, record_report, record_trouble
 from sluice.leftovers.observe_leftovers import Leftovers
 from sluice.leftovers.remove_leftovers import clean
-from sluice.messages.message_parts import in_words
+from sluice.messages import in_words
 from sluice.processes.deadline import wait_until
 from sluice.settings import Settings
 from sluice.supervision.alerts import Alert

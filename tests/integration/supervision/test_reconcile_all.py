@@ -24,7 +24,7 @@ from sluice.ledger.events import EventSubject, recent_events
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.runs import admit_run, beat, find_run, record_end
 from sluice.ledger.stream_troubles import record_report, record_trouble
-from sluice.messages.message_parts import Location
+from sluice.messages import Location
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 from sluice.supervision import alerts as alerts_module
 from sluice.supervision.alerts import Alert, report_given_up, report_good_increment, report_red_increment

@@ -19,7 +19,7 @@ from sluice.ledger.events import (
     stored_evidence,
     stored_text,
 )
-from sluice.messages.redaction import HIDDEN
+from sluice.messages import HIDDEN
 
 _VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

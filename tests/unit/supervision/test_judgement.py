@@ -18,7 +18,7 @@ from sluice.ledger.desired_states import SuspensionCause
 from sluice.ledger.progress_samples import ProgressSample
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.stream_troubles import StreamTrouble
-from sluice.messages.message_parts import Location
+from sluice.messages import Location
 from sluice.supervision.orphaned_runs import OrphanedRun, OrphanReason, find_orphaned_runs
 from sluice.supervision.progress_decision import BECAUSE_LATE, BECAUSE_STALLED, ProgressState, judge_known
 from sluice.supervision.restart_policy import (

@@ -30,7 +30,7 @@ from tests.unit.supervision.supervision_cases import (
 
 from sluice.ledger.desired_states import SuspensionCause
 from sluice.ledger.run_values import DesiredState, RunObservation, WatchedRun
-from sluice.messages.message_parts import in_words
+from sluice.messages import in_words
 from sluice.supervision.decide_supervision import calls_for_supervisor, decide_supervision, with_room
 from sluice.supervision.supervision_values import HEALTHY_REASONS, SupervisionAction, SupervisionReason, decision
 from sluice.supervision.time_limits import HEARD_WITHIN, STARTS_WITHIN

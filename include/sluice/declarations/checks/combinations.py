@@ -22,7 +22,7 @@ from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.output_declaration import OutputMode
 from sluice.declarations.stream_declaration import RECORD_TRIGGERS
 from sluice.errors import DeclarationError, NotYetError
-from sluice.messages.message_parts import Location
+from sluice.messages import Location
 
 INPUTS = ("kafka", "kinesis", "files", "iceberg", "delta", "jdbc", "socket", "rate")
 # `iceberg_direct` is an Iceberg table with `delivery: direct`.

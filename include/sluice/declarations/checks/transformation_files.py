@@ -13,7 +13,7 @@ from sluice.declarations.error_messages import did_you_mean, key_text
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.sql_text import query_problem
 from sluice.errors import DeclarationError
-from sluice.messages.message_parts import Location, one_line, unshowable_character
+from sluice.messages import Location, one_line, unshowable_character
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

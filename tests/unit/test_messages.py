@@ -9,11 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sluice import messages
 from sluice.errors import DeclarationError, LakehouseError, SluiceError
 from sluice.failures.error_chains import chain_of
-from sluice.messages import redaction
-from sluice.messages.message_parts import Location, one_line, plain_text, unshowable_character
-from sluice.messages.redaction import RedactingFormatter, holds_secret, name_secrets, redacted
+from sluice.messages import (
+    Location,
+    RedactingFormatter,
+    holds_secret,
+    name_secrets,
+    one_line,
+    plain_text,
+    redacted,
+    unshowable_character,
+)
 
 S = "Pl4nted-s3cret"
 
@@ -102,7 +110,7 @@ def test_what_is_no_secret_stays(text: str) -> None:
 
 
 def test_what_a_process_has_named_is_left_out_wherever_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redaction, "_known", ())
+    monkeypatch.setattr(messages, "_known", ())
     name_secrets(["two words", "two words and more", ""])
 
     assert redacted("client_secret=two words and more, x two words y") == "client_secret=***, x *** y"
