@@ -16,9 +16,9 @@ from tests.matrix.declaring import declared_parts, expected_rows, query
 from tests.matrix.services import Services
 
 from sluice.declarations.checks.combinations import Combination
+from sluice_spark import sinks
 from sluice_spark.run.stop_request import StopReason, StopRequest
-from sluice_spark.sinks import in_driver
-from sluice_spark.sinks.in_driver import kept_rows
+from sluice_spark.sinks import kept_rows
 
 UNBOUND = frozenset({"rate", "socket"})
 """Inputs for trying out: what they have brought when a bounded run looks is a matter of luck, so less is right too."""
@@ -145,7 +145,7 @@ def _console_lines() -> Iterator[list[str]]:
         def emit(self, record: logging.LogRecord) -> None:
             lines.append(record.getMessage())
 
-    logger, handler = logging.getLogger(in_driver.__name__), Handler()
+    logger, handler = logging.getLogger(sinks.__name__), Handler()
     before = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

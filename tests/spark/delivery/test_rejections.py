@@ -16,7 +16,7 @@ from tests.fixtures.workshop import Workshop
 from sluice.ledger.batches import Batch, recent_batches, record_batch, totals
 from sluice.publication.batch_rejection import reject
 from sluice.publication.crash_points import CrashPoint
-from sluice_spark.sinks.in_driver import kept_rows
+from sluice_spark.sinks import kept_rows
 
 ROWS = [{"id": 1, "word": "one"}, {"id": 2, "word": "two"}]
 

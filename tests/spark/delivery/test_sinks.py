@@ -30,9 +30,9 @@ from sluice.supervision.held_lease import HeldLease
 from sluice_spark.delivery.choose_delivery import BatchHandover
 from sluice_spark.delivery.delivery_port import BatchGate, DeliveringRun
 from sluice_spark.delivery.sink_delivery import SinkDelivery
+from sluice_spark.sinks import kept_rows, memory_sink
 from sluice_spark.sinks.delta import DeltaSink
 from sluice_spark.sinks.files import FilesSink
-from sluice_spark.sinks.in_driver import kept_rows, memory_sink
 from sluice_spark.sinks.kafka import KafkaSink
 
 COLUMNS = {"id": "long", "word": "string"}
