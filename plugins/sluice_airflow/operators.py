@@ -27,7 +27,7 @@ from sluice.errors import (
 from sluice.failure_reasons import Failure, FailureReason, describe_failure, next_step
 from sluice.launching.job_output import FAILURE_MARK, REASON_MARK, last_after
 from sluice.messages import redacted
-from sluice.supervision.class_policies import helps_to_restart
+from sluice.supervision.limits import helps_to_restart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

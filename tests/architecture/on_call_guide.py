@@ -8,7 +8,7 @@ from tests.architecture.source_modules import ROOT
 
 from sluice.failure_reasons import FailureClass, FailureReason, next_step
 from sluice.positions.judge_position import REMEDIES
-from sluice.supervision.class_policies import POLICIES
+from sluice.supervision.limits import POLICIES
 
 FILE = ROOT / "docs" / "guides" / "on-call.md"
 INTRODUCTION = """\

@@ -13,10 +13,10 @@ from sluice.ledger.stream_records import StreamRecords
 from sluice.operations import OperationPlan, OperationVerb, PlannedStep, steps_of
 from sluice.settings import Settings
 from sluice.sources.table_starts import observe_starts
+from sluice.supervision.limits import STOP_GRACE_SECONDS, STOPPED_WITHIN
 from sluice.supervision.reset_effects import describe_inputs
 from sluice.supervision.supervision_values import SupervisionAction
 from sluice.supervision.supervisor import SupervisionResult, Supervisor, plan_supervision
-from sluice.supervision.time_limits import STOP_GRACE_SECONDS, STOPPED_WITHIN
 
 PLANNED_RUN_ID = "<run id>"
 """Stands in a plan for the id that the ledger will assign."""

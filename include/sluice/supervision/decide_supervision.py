@@ -51,7 +51,17 @@ from sluice.ledger.desired_states import SuspensionCause
 from sluice.ledger.run_values import DesiredState, RunObservation, WatchedRun
 from sluice.messages import in_words
 from sluice.processes.process_identity import ProcessState
-from sluice.supervision.class_policies import share_of, tries_of
+from sluice.supervision.limits import (
+    AHEAD_AT_MOST,
+    HEARD_WITHIN,
+    LAUNCHED_WITHIN,
+    LEAST_STARTS,
+    LOOK_AGAIN_AFTER,
+    STARTS_WITHIN,
+    STOPPED_WITHIN,
+    share_of,
+    tries_of,
+)
 from sluice.supervision.restart_policy import RestartHistory, RestartVerdict, history_of, judge_restart, wait_after
 from sluice.supervision.supervision_values import (
     StreamObservation,
@@ -60,15 +70,6 @@ from sluice.supervision.supervision_values import (
     SupervisionDecision,
     SupervisionReason,
     decision,
-)
-from sluice.supervision.time_limits import (
-    AHEAD_AT_MOST,
-    HEARD_WITHIN,
-    LAUNCHED_WITHIN,
-    LEAST_STARTS,
-    LOOK_AGAIN_AFTER,
-    STARTS_WITHIN,
-    STOPPED_WITHIN,
 )
 
 

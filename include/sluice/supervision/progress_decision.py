@@ -43,7 +43,7 @@ from sluice.ledger.progress_samples import ProgressSample
 from sluice.ledger.run_values import DesiredState, RunObservation
 from sluice.ledger.stream_records import StreamRecords
 from sluice.messages import in_words
-from sluice.supervision.time_limits import AHEAD_AT_MOST
+from sluice.supervision.limits import AHEAD_AT_MOST
 
 SHORTEST_WINDOW = timedelta(minutes=5)
 """The shortest derived window: a full machine or a long garbage collection is shorter."""

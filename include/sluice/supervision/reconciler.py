@@ -47,6 +47,7 @@ from sluice.supervision.alerts import (
     report_at_once,
 )
 from sluice.supervision.followed_pauses import DagLooks, ObserveDag, follow_pauses, newest_look
+from sluice.supervision.limits import LEFT_TO_ITS_TASK
 from sluice.supervision.orphaned_runs import OrphanedRun, find_orphaned_runs
 from sluice.supervision.platform_troubles import note_paused_dags, subjects_beside_streams, watch_schemas
 from sluice.supervision.progress_decision import ProgressJudgement, judge_known
@@ -71,7 +72,6 @@ from sluice.supervision.supervisor import (
     save_decision,
     supervise,
 )
-from sluice.supervision.time_limits import LEFT_TO_ITS_TASK
 from sluice.supervision.undeclared_streams import look_after_orphan, stop_beyond_limit
 
 _log = logging.getLogger(__name__)

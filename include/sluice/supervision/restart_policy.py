@@ -20,7 +20,7 @@ declaration, spend one budget.
 The breaker counts differently: all failures within its window before the newest one, whatever stayed up in between. A
 run that stays up for the whole window, or a person's request, empties its count.
 
-How long it takes until a dead driver is noticed is in `time_limits`.
+How long it takes until a dead driver is noticed is in `limits`.
 
 A host whose file differs from that of the live run replaces the run. Which file the next run has is up to the host that
 starts it:
@@ -56,7 +56,7 @@ from sluice.declarations.run_declaration import BreakerDeclaration, RestartDecla
 from sluice.failure_reasons import Failure, FailureClass, FailureReason
 from sluice.failures.classification import failure_of_run
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
-from sluice.supervision.class_policies import helps_to_restart, restart_wait, tries_of
+from sluice.supervision.limits import helps_to_restart, restart_wait, tries_of
 
 UNEXPLAINED = Failure.of(FailureReason.UNEXPLAINED)
 

@@ -27,9 +27,9 @@ from sluice.ledger.events import EventAction, record_event
 from sluice.ledger.run_values import DesiredState, RunObservation, version_numbers
 from sluice.ledger.runs import ask_to_end, find_run, newest_run
 from sluice.processes.deadline import Deadline, run_each
+from sluice.supervision.limits import STOPPED_WITHIN
 from sluice.supervision.supervision_values import SupervisionAction, SupervisionReason, command_event
 from sluice.supervision.supervisor import SupervisionResult, Supervisor, has_ended_within, supervise
-from sluice.supervision.time_limits import STOPPED_WITHIN
 
 _LOOK_SECONDS = 0.5
 

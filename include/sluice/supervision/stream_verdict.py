@@ -37,6 +37,7 @@ from sluice.ledger.stream_troubles import StreamTrouble
 from sluice.messages import in_words
 from sluice.processes.process_identity import ProcessState
 from sluice.supervision.decide_supervision import decide
+from sluice.supervision.limits import AHEAD_AT_MOST, HEARD_WITHIN
 from sluice.supervision.orphaned_runs import OrphanedRun
 from sluice.supervision.progress_decision import ProgressJudgement, ProgressState, judge_known
 from sluice.supervision.row_verdicts import with_rows
@@ -47,7 +48,6 @@ from sluice.supervision.supervision_values import (
     SupervisionDecision,
     SupervisionReason,
 )
-from sluice.supervision.time_limits import AHEAD_AT_MOST, HEARD_WITHIN
 
 __all__ = [
     "PATIENCE",

@@ -39,6 +39,13 @@ from sluice.processes.deadline import wait_until
 from sluice.processes.process_identity import ProcessState
 from sluice.sources.source_heads import SourceHeads
 from sluice.supervision.decide_supervision import decide, with_room
+from sluice.supervision.limits import (
+    AHEAD_AT_MOST,
+    EXIT_RECORD_SECONDS,
+    HEARD_AGAIN_SECONDS,
+    STARTS_WITHIN,
+    STOP_GRACE_SECONDS,
+)
 from sluice.supervision.restart_policy import BECAUSE_CHANGED, runs_that_count
 from sluice.supervision.supervision_values import (
     StreamObservation,
@@ -46,13 +53,6 @@ from sluice.supervision.supervision_values import (
     SupervisionDecision,
     SupervisionReason,
     decision_event,
-)
-from sluice.supervision.time_limits import (
-    AHEAD_AT_MOST,
-    EXIT_RECORD_SECONDS,
-    HEARD_AGAIN_SECONDS,
-    STARTS_WITHIN,
-    STOP_GRACE_SECONDS,
 )
 
 _log = logging.getLogger(__name__)

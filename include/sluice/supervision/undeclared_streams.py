@@ -15,11 +15,11 @@ from sluice.ledger.run_values import DesiredState, RunObservation
 from sluice.ledger.runs import ask_to_end, find_run, newest_run
 from sluice.ledger.stream_records import StreamRecords, read_stream
 from sluice.supervision.decide_supervision import decide_about_live_run
+from sluice.supervision.limits import STOP_GRACE_SECONDS, STOPPED_WITHIN
 from sluice.supervision.orphaned_runs import OrphanedRun, OrphanReason
 from sluice.supervision.row_verdicts import STOPPED_BY_LIMIT, is_stopped_by_limit
 from sluice.supervision.supervision_values import StreamState, StreamVerdict, command_event
 from sluice.supervision.supervisor import SupervisionResult, Supervisor, act_on, has_ended_within, observe
-from sluice.supervision.time_limits import STOP_GRACE_SECONDS, STOPPED_WITHIN
 
 ENDED_AFTER = timedelta(seconds=60)
 """How long a declaration must be missing before its run is asked to end: a folder that is being replaced, as by a git

@@ -26,8 +26,8 @@ from sluice.ledger.run_leases import Run
 from sluice.ledger.run_values import DesiredState, RunState
 from sluice.ledger.runs import beat, find_run
 from sluice.processes.deadline import wait_until
+from sluice.supervision.limits import HEARD_WITHIN
 from sluice.supervision.supervisor import Supervisor, plan_supervision
-from sluice.supervision.time_limits import HEARD_WITHIN
 
 WANTED = continuous_stream()
 HOUR = timedelta(hours=1)

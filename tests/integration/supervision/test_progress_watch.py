@@ -31,13 +31,13 @@ from sluice.ledger.stream_records import read_streams
 from sluice.settings import KafkaConnection, Settings
 from sluice.sources.kafka_clients import client_settings
 from sluice.sources.source_heads import SourceHeads
+from sluice.supervision.limits import STOPPED_WITHIN
 from sluice.supervision.progress_decision import BECAUSE_STALLED, ProgressState
 from sluice.supervision.reconciler import reconcile_all
 from sluice.supervision.source_watch import watch_progress, writers_that_defer
 from sluice.supervision.stream_status import observe_rows
 from sluice.supervision.supervision_values import SupervisionAction, SupervisionReason
 from sluice.supervision.supervisor import Supervisor, read_to_judge, supervise
-from sluice.supervision.time_limits import STOPPED_WITHIN
 
 STALLED_FOR = timedelta(minutes=30)
 UNPAUSED = DagObservation(airflow="ours", is_paused=False)

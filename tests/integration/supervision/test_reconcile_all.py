@@ -28,10 +28,10 @@ from sluice.messages import Location
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
 from sluice.supervision import alerts as alerts_module
 from sluice.supervision.alerts import Alert, report_given_up, report_good_increment, report_red_increment
+from sluice.supervision.limits import STOPPED_WITHIN
 from sluice.supervision.platform_dags import MISSED_WHILE_PAUSED
 from sluice.supervision.reconciler import reconcile_all
 from sluice.supervision.supervisor import Supervisor, supervise
-from sluice.supervision.time_limits import STOPPED_WITHIN
 
 WANTED = continuous_stream(restart={"first_delay": "1 millisecond"})
 UNPAUSED = DagObservation(airflow="ours", is_paused=False)

@@ -33,11 +33,11 @@ from sluice.ledger.runs import beat, find_run, recent_runs, record_end
 from sluice.processes.host_processes import observe_process
 from sluice.processes.process_identity import ProcessState
 from sluice.supervision import supervisor as supervisor_module
+from sluice.supervision.limits import LEFT_TO_ITS_TASK
 from sluice.supervision.stream_commands import restart_stream, start_stream
 from sluice.supervision.stream_verdict import verdict_of
 from sluice.supervision.supervision_values import SupervisionAction, SupervisionReason
 from sluice.supervision.supervisor import SupervisionResult, Supervisor, plan_supervision, supervise
-from sluice.supervision.time_limits import LEFT_TO_ITS_TASK
 
 WANTED = continuous_stream(restart={"first_delay": "1 millisecond"})
 UNPAUSED = DagObservation(airflow="ours", is_paused=False)

@@ -24,9 +24,9 @@ from sluice.ledger.run_values import DesiredState, DriverExit, RunObservation, R
 from sluice.ledger.runs import admit_run, beat, find_run, newest_run, recent_runs, record_end
 from sluice.processes.process_identity import ProcessIdentity
 from sluice.supervision import supervisor as supervisor_module
+from sluice.supervision.limits import STARTS_WITHIN, STOPPED_WITHIN
 from sluice.supervision.supervision_values import SupervisionAction, SupervisionReason
 from sluice.supervision.supervisor import SupervisionResult, Supervisor, act_on, plan_supervision, supervise
-from sluice.supervision.time_limits import STARTS_WITHIN, STOPPED_WITHIN
 
 WANTED = continuous_stream(restart={"attempts": 3, "first_delay": "1 hour", "longest_delay": "1 day"})
 

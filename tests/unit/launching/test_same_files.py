@@ -12,7 +12,7 @@ from sluice.errors import FilesDifferError
 from sluice.failure_reasons import Failure, FailureReason
 from sluice.failures.classification import classify
 from sluice.failures.error_chains import chain_of
-from sluice.supervision.class_policies import helps_to_restart
+from sluice.supervision.limits import helps_to_restart
 from sluice_spark.run.run_start import require_same_files
 
 

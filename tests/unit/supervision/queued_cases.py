@@ -15,7 +15,7 @@ from tests.unit.supervision.supervision_cases import (
 )
 
 from sluice.processes.process_identity import ProcessState
-from sluice.supervision.time_limits import LOOK_AGAIN_AFTER, STOPPED_WITHIN
+from sluice.supervision.limits import LOOK_AGAIN_AFTER, STOPPED_WITHIN
 
 QUEUED = ProcessState.QUEUED
 

@@ -13,9 +13,9 @@ from sluice.ledger.desired_states import DesiredStateObservation, SuspensionCaus
 from sluice.ledger.run_leases import LeaseObservation
 from sluice.ledger.run_values import DesiredState, DriverExit, RunObservation, RunState
 from sluice.processes.process_identity import ProcessIdentity, ProcessState
+from sluice.supervision.limits import HEARD_WITHIN, LAUNCHED_WITHIN, LOOK_AGAIN_AFTER, STOPPED_WITHIN
 from sluice.supervision.restart_policy import RestartHistory
 from sluice.supervision.supervision_values import StreamObservation, SupervisionAction, SupervisionReason
-from sluice.supervision.time_limits import HEARD_WITHIN, LAUNCHED_WITHIN, LOOK_AGAIN_AFTER, STOPPED_WITHIN
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 WANTED = StreamDeclaration.model_validate(

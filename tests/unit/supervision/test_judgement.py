@@ -19,6 +19,7 @@ from sluice.ledger.progress_samples import ProgressSample
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.stream_troubles import StreamTrouble
 from sluice.messages import Location
+from sluice.supervision.limits import HEARD_WITHIN
 from sluice.supervision.orphaned_runs import OrphanedRun, OrphanReason, find_orphaned_runs
 from sluice.supervision.progress_decision import BECAUSE_LATE, BECAUSE_STALLED, ProgressState, judge_known
 from sluice.supervision.restart_policy import (
@@ -31,7 +32,6 @@ from sluice.supervision.restart_policy import (
 )
 from sluice.supervision.stream_verdict import StreamState, judge_increment, judge_stream, verdict_of, with_its_dag
 from sluice.supervision.supervision_values import StreamObservation, SupervisionAction, SupervisionReason, decision
-from sluice.supervision.time_limits import HEARD_WITHIN
 
 STOPPED = DesiredState.STOPPED
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)

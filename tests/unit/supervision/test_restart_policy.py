@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sluice.declarations.run_declaration import BreakerDeclaration, RestartDeclaration, SupervisionDeclaration
 from sluice.failure_reasons import Failure, FailureClass, FailureReason
-from sluice.supervision.class_policies import POLICIES, helps_to_restart, restart_wait, share_of, tries_of
+from sluice.supervision.limits import POLICIES, helps_to_restart, restart_wait, share_of, tries_of
 from sluice.supervision.restart_policy import (
     MOST_RUNS_READ,
     RestartHistory,

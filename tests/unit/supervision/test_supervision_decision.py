@@ -32,8 +32,8 @@ from sluice.ledger.desired_states import SuspensionCause
 from sluice.ledger.run_values import DesiredState, RunObservation, WatchedRun
 from sluice.messages import in_words
 from sluice.supervision.decide_supervision import calls_for_supervisor, decide_supervision, with_room
+from sluice.supervision.limits import HEARD_WITHIN, STARTS_WITHIN
 from sluice.supervision.supervision_values import HEALTHY_REASONS, SupervisionAction, SupervisionReason, decision
-from sluice.supervision.time_limits import HEARD_WITHIN, STARTS_WITHIN
 
 EVERY_ROW = (*TABLE, *QUEUED_BY_ITS_CLUSTER)
 
