@@ -18,7 +18,6 @@ DECISION_MODULES = (
     "sluice.operations",
     "sluice.publication.chain",
     "sluice.publication.staged_batch",
-    "sluice.supervision.columns_watch",
     "sluice.supervision.compared_weeks",
     "sluice.supervision.decide_about_pause",
     "sluice.supervision.decide_supervision",

@@ -9,8 +9,7 @@ import pytest
 
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.ledger.hourly_figures import ColumnFigures, HourOfColumns, HourOfRows, HoursOfStreams
-from sluice.supervision.columns_watch import column_sentences, columns_of_table
-from sluice.supervision.rows_watch import TableVerdict, explain, hours_of_table
+from sluice.supervision.rows_watch import TableVerdict, column_sentences, columns_of_table, explain, hours_of_table
 from sluice.supervision.unusual_columns import ColumnKind, ColumnSign, ColumnsVerdict, UnusualColumn, judge_columns
 from sluice.supervision.unusual_rows import HourlyRows, RowsVerdict, UnusualKind, UnusualRows
 
