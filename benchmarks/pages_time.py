@@ -32,11 +32,11 @@ from tests.fixtures.grown_ledgers import watched_queries
 from tests.fixtures.ledger import running_postgres
 from tests.fixtures.sample_declarations import write_continuous_stream, write_table
 
+from sluice.declarations.load_declarations import DeclaredNow
 from sluice.ledger.batch_findings import rule_results_of_tables
 from sluice.ledger.connection import Ledger, open_ledger
 from sluice.ledger.migrations import upgrade
 from sluice.ledger.recorded_checks import checks_of_tables
-from sluice.pages.declared_now import DeclaredNow
 from sluice.pages.line_selection import LineCounts, LineSelection, TableSelection, counts_of
 from sluice.pages.lineage_page import MOST_NAMED, LineageSelection, known_lineage, lineage_page
 from sluice.pages.page_templates import render

@@ -31,7 +31,7 @@ from sluice_airflow.adapters.control_routes import CHANGES, CONTROL_DAG, Control
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from sluice.pages.declared_now import DeclaredNow
+    from sluice.declarations.load_declarations import DeclaredNow
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,7 +357,7 @@ async def _may_choose(scope: Scope, chosen: frozenset[str]) -> Denial | None:
 @cache
 def _declared() -> DeclaredNow:
     """The declarations of this process."""
-    from sluice.pages.declared_now import DeclaredNow
+    from sluice.declarations.load_declarations import DeclaredNow
     from sluice.settings import load_settings
 
     return DeclaredNow(load_settings().pipelines)

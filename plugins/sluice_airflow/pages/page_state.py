@@ -23,10 +23,10 @@ from airflow.utils.session import create_session
 from fastapi import Depends, HTTPException, Request
 from sqlalchemy import select
 
+from sluice.declarations.load_declarations import DeclaredNow
 from sluice.declarations.loaded_declarations import Declarations, all_tables, declared_name
 from sluice.ledger.connection import Ledger
 from sluice.ledger.stream_troubles import StreamTrouble
-from sluice.pages.declared_now import DeclaredNow
 from sluice.pages.job_plans import UNPAUSE, AirflowRequest, BackfillDays
 from sluice.pages.quarantine_page import QuarantineReading
 from sluice.pages.stream_lines import ObservedStreams, ObservingLauncher, observe_streams

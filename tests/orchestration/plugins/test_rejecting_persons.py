@@ -12,7 +12,7 @@ import pytest
 from fastapi import HTTPException
 from tests.fixtures.sample_declarations import write_continuous_stream, write_table
 
-from sluice.pages.declared_now import DeclaredNow
+from sluice.declarations.load_declarations import DeclaredNow
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # a library of Airflow's imports FastAPI's test client, which warns of its own

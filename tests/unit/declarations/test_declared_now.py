@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.fixtures.sample_declarations import write_continuous_stream, write_table
 
-from sluice.pages.declared_now import LOOK_SECONDS, DeclaredNow
+from sluice.declarations.load_declarations import LOOK_SECONDS, DeclaredNow
 
 
 def test_declarations_follow_the_files(tmp_path: Path) -> None:
