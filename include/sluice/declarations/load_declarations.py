@@ -48,8 +48,6 @@ from sluice.declarations.value_declaration import RECORD_COLUMN, Column
 from sluice.errors import DeclarationError
 from sluice.messages import Location
 
-__all__ = ["Declarations", "LoadedStream", "LoadedTable", "declared_name", "load_declarations"]
-
 LARGEST_FILE_BYTES = 1024**2
 """A declaration is a page or two; something larger is a mistake that would slow down every DAG parse."""
 

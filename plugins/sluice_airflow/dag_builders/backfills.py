@@ -9,7 +9,7 @@ from airflow.sdk import DAG, CronTriggerTimetable, Param
 from airflow.sdk.api.datamodels._generated import DagRunType
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from sluice.declarations.load_declarations import Declarations, LoadedStream
+from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice.errors import SluiceError
 from sluice.supervision.platform_dags import GAPS_DAG
 from sluice.work.requests import FindGaps, ReplaceInterval

@@ -18,7 +18,7 @@ from pathlib import Path
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 
-from sluice.declarations.load_declarations import LoadedStream
+from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.errors import DeclarationError
 from sluice.messages import one_line, plain_text, unshowable_character
 

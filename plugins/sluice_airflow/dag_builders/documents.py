@@ -8,7 +8,7 @@ from enum import Enum
 
 from pydantic import BaseModel
 
-from sluice.declarations.load_declarations import LoadedStream
+from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.stream_declaration import StreamDeclaration, TriggerDeclaration
 from sluice.declarations.transformation_declaration import BackfillDeclaration
 from sluice_airflow.pages.page_addresses import stream_address

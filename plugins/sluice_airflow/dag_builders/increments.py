@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, AssetAll, AssetOrTimeSchedule, CronTriggerTimetable
 
-from sluice.declarations.load_declarations import LoadedStream
+from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.stream_declaration import ScheduleDeclaration
 from sluice.errors import SluiceError
 from sluice.work.requests import Increment

@@ -12,7 +12,7 @@ from typing import Any
 
 from airflow.sdk import DAG, Param, task
 
-from sluice.declarations.load_declarations import Declarations
+from sluice.declarations.loaded_declarations import Declarations
 
 DAG_ID = "stream_control"
 PLAN_TASK, CARRY_OUT_TASK = "plan", "carry_out"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, BaseOperator, CronTriggerTimetable
 
-from sluice.declarations.load_declarations import Declarations, LoadedStream
+from sluice.declarations.loaded_declarations import Declarations, LoadedStream
 from sluice_airflow.dag_builders.broken_declarations import build_stream_dags
 from sluice_airflow.dag_builders.documents import continuous_stream_document
 from sluice_airflow.timetables.backfill_timetable import ALL_BUT_BACKFILLS

@@ -20,8 +20,7 @@ from airflow.sdk import (
 )
 from airflow.sdk.exceptions import AirflowFailException
 
-from sluice.declarations.load_declarations import Declarations
-from sluice.declarations.loaded_declarations import all_tables
+from sluice.declarations.loaded_declarations import Declarations, all_tables
 from sluice.declarations.table_declaration import TableDeclaration
 from sluice.errors import SluiceError
 from sluice.launching.job_output import FAILURE_MARK

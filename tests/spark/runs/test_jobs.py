@@ -20,8 +20,8 @@ from tests.fixtures.stack import Stack
 from tests.fixtures.work import ask_for, serve, states_of
 from tests.fixtures.workshop import Workshop
 
-from sluice.declarations.load_declarations import Declarations, load_declarations
-from sluice.declarations.loaded_declarations import all_tables
+from sluice.declarations.load_declarations import load_declarations
+from sluice.declarations.loaded_declarations import Declarations, all_tables
 from sluice.demo.flight_streaming import replay
 from sluice.demo.flights_data import FIRST_DAY, Span, drop_weather, flights_of, open_landing_folder, read_weather
 from sluice.demo.flights_topic import FlightsTopic

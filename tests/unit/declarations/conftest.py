@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sluice.declarations.load_declarations import Declarations, load_declarations
+from sluice.declarations.load_declarations import load_declarations
+from sluice.declarations.loaded_declarations import Declarations
 
 STREAM = """\
 stream: silver_flights

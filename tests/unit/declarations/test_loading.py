@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sluice.declarations.load_declarations import declared_name, load_declarations
+from sluice.declarations.load_declarations import load_declarations
+from sluice.declarations.loaded_declarations import declared_name
 from sluice.errors import DeclarationError, UsageError
 
 if TYPE_CHECKING:
