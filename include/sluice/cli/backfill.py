@@ -14,7 +14,7 @@ from sluice.backfill.backfill_plan import BackfillPlan
 from sluice.backfill.interval_gaps import GapReport, joined
 from sluice.backfill.intervals import Interval, divide, parse_interval
 from sluice.backfill.observe_backfill import backfill_of, plan_with_followers
-from sluice.backfill.run_results import sentences_of
+from sluice.backfill.results import sentences_of
 from sluice.cli.cli_context import CliContext, have_done, open_cli_context, result_of, show_line
 from sluice.cli.terminal import (
     FEWER_ALLOWED,

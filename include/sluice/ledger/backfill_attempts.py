@@ -48,7 +48,7 @@ class BackfillAttemptObservation:
 
     planned_on: the target's snapshot on which it was planned. end_offsets: how far its sources were read, by input.
     generation, batch: of the batch that had read them so far; unset before a plan, and in attempts of earlier versions.
-    snapshot_id: the snapshot that made its rows visible. rows: numbers of rows by name; see `backfill.balance`.
+    snapshot_id: the snapshot that made its rows visible. rows: numbers of rows by name; see `backfill.results`.
     """
 
     key: BackfillAttemptKey

@@ -12,12 +12,12 @@ from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
 from sluice.backfill.backfill_plan import BackfillObservation
-from sluice.backfill.balance import RowCounts, RowTotals, require_balance, require_removed, require_taken
 from sluice.backfill.interval_gaps import Fingerprint
 from sluice.backfill.intervals import Interval, name_part, publication_key
 from sluice.backfill.observe_backfill import backfill_of, interval_of_table, replaces_rows
 from sluice.backfill.read_bounds import InputBound, TableBound
 from sluice.backfill.replayable_rows import PresentSource
+from sluice.backfill.results import RowCounts, RowTotals, require_balance, require_removed, require_taken
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT
 from sluice.errors import IntervalChangedError, LakehouseError

@@ -12,11 +12,11 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as fn
 
 from sluice.backfill.backfill_plan import BackfillObservation, plan_backfill
-from sluice.backfill.balance import ALLOW_REPEATED, RowTotals
 from sluice.backfill.intervals import Interval, IntervalLength, spanned
 from sluice.backfill.observe_backfill import backfill_of
 from sluice.backfill.reach import PlanReach, reach_refusals
 from sluice.backfill.read_bounds import InputBound, TableBound, TopicBound
+from sluice.backfill.results import ALLOW_REPEATED, RowTotals
 from sluice.declarations.loaded_declarations import LoadedStream
 from sluice.declarations.output_declaration import IcebergOutput
 from sluice.declarations.rule_declaration import RuleDeclaration

@@ -14,10 +14,10 @@ from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
 from sluice.backfill.backfill_plan import BackfillObservation, plan_backfill
-from sluice.backfill.balance import RowCounts
 from sluice.backfill.interval_gaps import Fingerprint
 from sluice.backfill.intervals import Interval, divide, spanned
 from sluice.backfill.observe_backfill import backfill_of, interval_of_table
+from sluice.backfill.results import RowCounts
 from sluice.errors import IntervalChangedError, SluiceError, UnpublishableError
 from sluice.ledger.backfill_attempts import BackfillAttemptKey, BackfillState, end_attempt
 from sluice.publication.crash_points import CrashPoint

@@ -159,7 +159,7 @@ class BackfillOperator(WorkOperator):
 
     def finish(self, context: Context, ledger: Ledger) -> None:
         """Push the results by stream."""
-        from sluice.backfill.run_results import RESULTS, results_of_run
+        from sluice.backfill.results import RESULTS, results_of_run
 
         context["ti"].xcom_push(RESULTS, results_of_run(ledger, self.asked_by))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
 
-from sluice.backfill.run_results import RESULTS, results_of_run
+from sluice.backfill.results import RESULTS, results_of_run
 from sluice.errors import LedgerError
 from sluice.ledger.connection import open_ledger
 from sluice.ledger.trigger_queries import observe_item, query_row

@@ -24,7 +24,7 @@ from tests.fixtures.work import applications_of, await_killed, serve, start, sta
 from tests.fixtures.workshop import Workshop
 
 from sluice.backfill.intervals import declarations_digest
-from sluice.backfill.run_results import results_of_run
+from sluice.backfill.results import results_of_run
 from sluice.declarations.load_declarations import load_declarations
 from sluice.errors import VerificationError
 from sluice.ledger.backfill_attempts import BackfillState, recent_attempts
