@@ -1,4 +1,4 @@
-"""Protobuf schemas: compiled by protoc, and the columns that a message becomes.
+"""Protobuf schemas: compiled by protoc, the columns that a message becomes, and which messages a reader can decode.
 
 Source: https://protobuf.dev/reference/protobuf/proto3-spec/
 """
@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
@@ -48,6 +48,30 @@ WRAPPERS = frozenset(
     for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
 )
 """Messages of one value, which may so be absent: they become that value, or null."""
+
+KIND_NAMES = {
+    getattr(FieldDescriptor, name): name.removeprefix("TYPE_").lower()
+    for name in dir(FieldDescriptor)
+    if name.startswith("TYPE_")
+}
+"""The types of fields as a schema names them."""
+
+_SAME_ENCODING: tuple[frozenset[int], ...] = (
+    frozenset(
+        (
+            FieldDescriptor.TYPE_INT32,
+            FieldDescriptor.TYPE_INT64,
+            FieldDescriptor.TYPE_UINT32,
+            FieldDescriptor.TYPE_UINT64,
+            FieldDescriptor.TYPE_BOOL,
+        )
+    ),
+    frozenset((FieldDescriptor.TYPE_SINT32, FieldDescriptor.TYPE_SINT64)),
+    frozenset((FieldDescriptor.TYPE_FIXED32, FieldDescriptor.TYPE_SFIXED32)),
+    frozenset((FieldDescriptor.TYPE_FIXED64, FieldDescriptor.TYPE_SFIXED64)),
+    frozenset((FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)),
+)
+"""Types that have the same encoding, so that a schema may replace one by the other."""
 
 
 def compiled(text: str, imports: tuple[tuple[str, str], ...] = (), *, name: str = "value.proto") -> FileDescriptor:
@@ -125,6 +149,40 @@ def map_entry(field: FieldDescriptor) -> Descriptor | None:
 def is_map(field: FieldDescriptor) -> bool:
     """Whether a field is a map."""
     return map_entry(field) is not None
+
+
+def incompatible_fields(writer: Descriptor, reader: Descriptor) -> tuple[str, ...]:
+    """Describe the fields that a reader would decode wrongly: the writer uses the same number for another type."""
+    return tuple(_incompatible_fields(writer, reader, "", frozenset()))
+
+
+def _incompatible_fields(
+    writer: Descriptor, reader: Descriptor, place: str, above: frozenset[tuple[str, str]]
+) -> Iterator[str]:
+    pair = (writer.full_name, reader.full_name)
+    if pair in above:
+        return
+    for number, field in reader.fields_by_number.items():
+        written = writer.fields_by_number.get(number)
+        if written is None:
+            continue
+        if not _is_readable(written, field):
+            yield f"{place}{field.name} ({number}) was {_type_name(written)} and is {_type_name(field)}"
+        elif field.message_type is not None and written.message_type is not None:
+            yield from _incompatible_fields(
+                written.message_type, field.message_type, f"{place}{field.name}.", above | {pair}
+            )
+
+
+def _is_readable(written: FieldDescriptor, field: FieldDescriptor) -> bool:
+    if written.is_repeated != field.is_repeated or is_map(written) != is_map(field):
+        return False
+    return written.type == field.type or any({written.type, field.type} <= group for group in _SAME_ENCODING)
+
+
+def _type_name(field: FieldDescriptor) -> str:
+    kind = "map" if is_map(field) else KIND_NAMES[field.type]
+    return f"repeated {kind}" if field.is_repeated and not is_map(field) else kind
 
 
 def _field_type(field: FieldDescriptor, place: str, depth: int) -> str:

@@ -16,13 +16,14 @@ import numpy as np
 import pyarrow as pa
 
 from sluice.declarations.column_types import ColumnType
+from sluice.declarations.protobuf_schemas import incompatible_fields
 from sluice.record_values.arrow_columns import Column, DecodedBlock, arrow_type, lacking_values
 from sluice.record_values.avro import AvroReading
 from sluice.record_values.block_columns import nulls, numbers_of, with_nulls
 from sluice.record_values.block_cursor import BlockCursor, Flags, Numbers, cursor_of
 from sluice.record_values.block_facts import undeclared_rejection
 from sluice.record_values.column_validation import record_validation
-from sluice.record_values.protobuf import ProtobufReading, incompatible_fields, message_at, unusable_schema
+from sluice.record_values.protobuf import ProtobufReading, message_at, unusable_schema
 from sluice.record_values.rejection import LARGEST_VALUE_BYTES, NO_VALUE, RejectedValueError, Rejection, too_large
 from sluice.record_values.schemas import (
     PREFIX_BYTES,
