@@ -21,7 +21,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from sluice.declarations.checks.cross_checks import find_problems
-from sluice.declarations.checks.maintenance_checks import retention_problems, shared_column_problems
+from sluice.declarations.checks.shared_places import retention_problems
 from sluice.declarations.declaration_files import (
     LARGEST_CODE_BYTES,
     Document,
@@ -40,7 +40,13 @@ from sluice.declarations.loaded_declarations import (
     LoadedTable,
     declared_name,
 )
-from sluice.declarations.maintenance_policy import POLICY_FILE, LoadedPolicy, OwnMaintenance, PolicyDeclaration
+from sluice.declarations.maintenance_policy import (
+    POLICY_FILE,
+    LoadedPolicy,
+    OwnMaintenance,
+    PolicyDeclaration,
+    shared_column_problems,
+)
 from sluice.declarations.schema_files import LARGEST_SCHEMA_BYTES, avro_columns, read_columns, read_schema
 from sluice.declarations.stream_declaration import QUARANTINE_NAMESPACE, StreamDeclaration
 from sluice.declarations.table_declaration import TableDeclaration
@@ -105,7 +111,7 @@ def load_declarations(folder: Path, *, only: str | None = None) -> Declarations:
     tables = [table.with_policy(policy) if table.name in policy.kept_whole else table for table in tables]
     problems += [problem for _, problem in refused]
     if only is None and len(tables) == len(table_names):
-        problems += shared_column_problems(policy, tables)
+        problems += shared_column_problems(policy, [table.own for table in tables])
     broken = {problem.location.file for problem in problems}
     return Declarations(
         folder=folder,

@@ -1,4 +1,4 @@
-"""`maintenance.yaml`: what the maintenance of all tables, and of those of a namespace, has in common.
+"""`maintenance.yaml`: what the maintenance of all tables, and of those of a namespace, has in common; and if it fits.
 
     defaults ◄── all_tables ◄── namespaces.<namespace> ◄── `maintenance` of the table
 
@@ -9,7 +9,7 @@ snapshots would expire that it keeps.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
@@ -18,8 +18,10 @@ from typing import Any
 from pydantic import ByteSize, Field
 
 from sluice.declarations.declaration_files import Document, KeyPath
+from sluice.declarations.error_messages import did_you_mean, key_text
 from sluice.declarations.maintenance_declaration import MaintenanceDeclaration, MaintenanceWindow
 from sluice.declarations.scalar_types import Declared, Name, duration_words
+from sluice.errors import DeclarationError
 from sluice.messages import Location
 
 POLICY_FILE = "maintenance.yaml"
@@ -151,6 +153,46 @@ class LoadedPolicy:
             replace(one, said=_without(one.said, "z_order")) if place > nearest else one
             for place, one in enumerate(layers)
         )
+
+
+def shared_column_problems(policy: LoadedPolicy, tables: Sequence[OwnMaintenance]) -> Iterator[DeclarationError]:
+    """The columns that fit no table: what is said of them would silently never hold.
+
+    Parameters
+    ----------
+    tables: what each declared table says itself.
+    """
+    for path, declared in _places(policy):
+        owns = [one for one in tables if path[0] == "all_tables" or one.table.startswith(f"{path[1]}.")]
+        retention, compaction = declared.retention, declared.compaction
+        if retention is not None and retention.column is not None:
+            times = [one.times for one in owns]
+            yield from _unfit(policy, (*path, "retention", "column"), [retention.column], times, "is partitioned by")
+        if compaction is not None and compaction.z_order:
+            columns = [one.z_orderable for one in owns]
+            yield from _unfit(
+                policy, (*path, "compaction", "z_order"), compaction.z_order, columns, "can be ordered by"
+            )
+
+
+def _places(policy: LoadedPolicy) -> Iterator[tuple[KeyPath, MaintenanceDeclaration]]:
+    yield ("all_tables",), policy.declaration.all_tables
+    yield from ((("namespaces", name), one) for name, one in policy.declaration.namespaces.items())
+
+
+def _unfit(
+    policy: LoadedPolicy, path: KeyPath, named: Sequence[str], fitting: Sequence[Collection[str]], what: str
+) -> Iterator[DeclarationError]:
+    """fitting: the columns of each table that it is for, of which one that has all the named ones is enough."""
+    if not fitting or policy.document is None or any(set(named) <= set(one) for one in fitting):
+        return
+    known = sorted(set().union(*fitting))
+    wrong = next((name for name in named if name not in known), named[0])
+    yield DeclarationError(
+        f"`{key_text(path)}`: no table that it is for {what} {', '.join(named)}.",
+        location=policy.document.location(path),
+        next_step=did_you_mean(wrong, known),
+    )
 
 
 def _said(declared: MaintenanceDeclaration) -> Mapping[str, Any]:

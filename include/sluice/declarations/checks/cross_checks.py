@@ -8,13 +8,21 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from sluice.declarations.checks.backfill_checks import backfill_problems, unfollowable_sources
-from sluice.declarations.checks.circles import circles, files_read_again, replaced_rows, self_triggers
 from sluice.declarations.checks.combinations import forbidden_combinations, refused_parts, unobservable_limits
 from sluice.declarations.checks.rule_checks import (
     referenced_problems,
     rule_problems,
     unknown_expected_columns,
     unknown_masked_columns,
+)
+from sluice.declarations.checks.shared_places import (
+    circles,
+    files_read_again,
+    folders_that_meet,
+    outputs_that_meet,
+    readers_of_rewritten_tables,
+    replaced_rows,
+    self_triggers,
 )
 from sluice.declarations.checks.transformation_files import TransformationFiles
 from sluice.declarations.column_types import holds_map, kind_of
@@ -37,7 +45,6 @@ PLATFORM_NAMESPACES = frozenset({"backfill_staging", "choose_tables", "quarantin
 `choose_tables` is that of a task beside the groups of tasks, one for each namespace, in the DAGs of the platform."""
 
 _EVENT_TIME_TYPES = ("timestamp", "timestamptz")
-_REWRITING_MODES = frozenset({"merge", "complete", "overwrite_partitions"})
 
 
 def find_problems(
@@ -64,7 +71,7 @@ def find_problems(
         *_duplicates(streams, key="stream"),
         *_duplicates(tables, key="table"),
         *_platform_tables(tables),
-        *_readers_of_rewritten_tables(streams),
+        *readers_of_rewritten_tables(streams),
         *unfollowable_sources(streams),
         *circles(streams),
         *replaced_rows(streams),
@@ -75,8 +82,8 @@ def find_problems(
         *(problem for stream in streams for problem in islice(forbidden_combinations(stream), MOST_PROBLEMS)),
         *(problem for stream in streams for problem in islice(unobservable_limits(stream), MOST_PROBLEMS)),
         *(problem for stream in streams for problem in islice(_unknown_tables(stream, known), MOST_PROBLEMS)),
-        *(problem for stream in streams for problem in islice(_outputs_that_meet(stream), MOST_PROBLEMS)),
-        *(problem for stream in streams for problem in islice(_folders_that_meet(stream), MOST_PROBLEMS)),
+        *(problem for stream in streams for problem in islice(outputs_that_meet(stream), MOST_PROBLEMS)),
+        *(problem for stream in streams for problem in islice(folders_that_meet(stream), MOST_PROBLEMS)),
         *(problem for stream in streams for problem in islice(_unknown_columns(stream, by_name), MOST_PROBLEMS)),
         *(found for stream in streams for found in islice(rule_problems(stream, by_name, unreadable), MOST_PROBLEMS)),
         *(found for one in streams for found in islice(referenced_problems(one, by_name, known), MOST_PROBLEMS)),
@@ -158,58 +165,6 @@ def _iceberg_outputs(stream: LoadedStream) -> Iterator[tuple[str, IcebergOutput]
     for name, declared in stream.declaration.outputs.items():
         if isinstance(declared.output, IcebergOutput):
             yield name, declared.output
-
-
-def _outputs_that_meet(stream: LoadedStream) -> Iterator[DeclarationError]:
-    first_by_table: dict[str, str] = {}
-    for name, output in _iceberg_outputs(stream):
-        first = first_by_table.setdefault(output.table, name)
-        if first != name:
-            yield _problem(
-                stream,
-                ("outputs", name, "iceberg", "table"),
-                f"the output {first} already writes into {output.table}, and a batch marks a table once.",
-                next_step="Unite the rows in the transformation.",
-            )
-
-
-def _folders_that_meet(stream: LoadedStream) -> Iterator[DeclarationError]:
-    """A batch has one folder below the path of an output, which is complete when the first output has written it."""
-    first_by_place: dict[tuple[str, str], str] = {}
-    for name, declared in stream.declaration.outputs.items():
-        output = declared.files if declared.files is not None else declared.delta
-        if output is None:
-            continue
-        first = first_by_place.setdefault((output.connection, output.path.strip("/")), name)
-        if first != name:
-            yield _problem(
-                stream,
-                ("outputs", name, declared.kind, "path"),
-                f"the output {first} already writes into the folder {output.path} of {output.connection}.",
-                next_step="Give each output a folder of its own, or unite the rows in the transformation.",
-            )
-
-
-def _readers_of_rewritten_tables(streams: Iterable[LoadedStream]) -> Iterator[DeclarationError]:
-    """A merge rewrites rows, and Iceberg's stream reader either stops at it or leaves out what it inserted."""
-    rewriting = {
-        output.table: (stream.name, output.mode)
-        for stream in streams
-        for _, output in _iceberg_outputs(stream)
-        if output.mode in _REWRITING_MODES
-    }
-    for stream in streams:
-        for name, declared in stream.declaration.inputs.items():
-            source = declared.declared_source.source
-            if declared.is_stream and isinstance(source, IcebergSource) and source.table in rewriting:
-                writer, mode = rewriting[source.table]
-                yield _problem(
-                    stream,
-                    ("inputs", name, "stream", "iceberg", "table"),
-                    f"{writer} writes {source.table} in mode {mode}, which rewrites rows, and a stream reads only rows "
-                    "that are appended: it would stop there, or leave new rows out.",
-                    next_step="Read the table as a static input, or read the table it is made from.",
-                )
 
 
 def _unknown_columns(stream: LoadedStream, tables: Mapping[str, LoadedTable]) -> Iterator[DeclarationError]:
