@@ -72,8 +72,8 @@ class BackfillDeclaration(Declared):
         ge=1,
         le=16,
         description="how many intervals are processed at the same time when the target is partitioned by `column`, at "
-        "most as long as an interval; from 3 on, up to half of them that touch are computed as one batch. Otherwise one "
-        "after the other, since they share files",
+        "most as long as an interval; from 3 on, up to half of them that touch are computed as one batch. Otherwise "
+        "one after the other, since they share files",
     )
     balance: Literal["rows"] | None = Field(
         None,

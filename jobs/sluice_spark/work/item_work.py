@@ -74,9 +74,9 @@ _AS_TABLES = StateDeclaration()
 def interval_lane(declarations: Declarations, name: str) -> IntervalLane:
     """How the intervals of a stream are replaced.
 
-    Where partitions keep them apart, half of those that are processed at the same time are computed as one batch, so that
-    one batch is computed while another is published. Otherwise a file of the target may hold rows of several intervals:
-    of two at the same time one would be computed twice, because the other one rewrites its files.
+    Where partitions keep them apart, half of those that are processed at the same time are computed as one batch, so
+    that one batch is computed while another is published. Otherwise a file of the target may hold rows of several
+    intervals: of two at the same time one would be computed twice, because the other one rewrites its files.
     """
     one_by_one = IntervalLane(at_once=1, together=1)
     try:
