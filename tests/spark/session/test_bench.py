@@ -1,4 +1,7 @@
-"""The test kit for users: the guide's example works, and what it promises beyond."""
+"""The test kit for users: the guide's example works, and what it promises beyond.
+
+In every run the tests of a project that uses it stand for it (`tests/spark/runs/test_guides.py`).
+"""
 
 from __future__ import annotations
 
@@ -50,6 +53,7 @@ def test_records_static_tables_and_refused_rows(stream_bench: Callable[[str], St
     assert bench.rows("silver.flights") == []
 
 
+@pytest.mark.full  # two messages to whoever writes a test
 def test_what_no_input_has_cannot_be_fed(stream_bench: Callable[[str], StreamBench]) -> None:
     bench = stream_bench("silver_flights")
     with pytest.raises(UsageError, match="no stream input airlines"):
@@ -58,6 +62,7 @@ def test_what_no_input_has_cannot_be_fed(stream_bench: Callable[[str], StreamBen
         bench.feed("records", [{"valeu": "x"}])
 
 
+@pytest.mark.full  # a mistake in a test is reported
 def test_a_crash_at_a_place_that_is_never_reached_is_reported(stream_bench: Callable[[str], StreamBench]) -> None:
     bench = stream_bench("gold_delays_by_carrier_hour")
     bench.run()

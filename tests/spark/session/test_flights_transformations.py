@@ -1,4 +1,8 @@
-"""The demo's transformations on hand-made rows: exact values, exact reasons. The same functions serve the streams."""
+"""The demo's transformations on hand-made rows: exact values, exact reasons. The same functions serve the streams.
+
+In every run the demo stands for these tests: each row is compared with what another engine computes from the CSV, and
+each rejected record with its reason.
+"""
 
 from __future__ import annotations
 
@@ -160,6 +164,7 @@ REFUSED: tuple[tuple[bytes | None, str], ...] = (
 )
 
 
+@pytest.mark.full  # every run: the demo, whose malformed records are in quarantine with their reasons
 def test_a_record_that_is_no_flight_is_refused_with_the_reason(
     spark: SparkSession, transformations: ModuleType
 ) -> None:
