@@ -105,7 +105,7 @@ def _midnight(moment: datetime) -> datetime:
     return datetime.combine(moment, time(), tzinfo=UTC)
 
 
-_AT_ONCE = 2
+_AT_ONCE = 3
 
 
 def backfill_days(dag_runs: DagRuns, dag_id: str, days: Interval, *, report_ended: Callable[[int], object]) -> None:

@@ -19,7 +19,8 @@ from pyiceberg.exceptions import (
     ValidationException,
 )
 from pyiceberg.exceptions import ValidationError as IcebergValidationError
-from pyiceberg.io import PY_IO_IMPL
+from pyiceberg.io import FileIO
+from pyiceberg.typedef import EMPTY_DICT, Properties
 from requests import PreparedRequest, RequestException, Response, Session
 from requests.adapters import HTTPAdapter
 from urllib3.util.retry import Retry
@@ -45,10 +46,6 @@ _RETRIES = Retry(
 )
 """Only reads are repeated, within five seconds in total: the outcome of an unanswered commit is unknown."""
 
-_WHOLE_WRITES, _KEPT_MANIFESTS = (f"sluice.tables.whole_files.{name}" for name in ("WholeWrites", "KeptManifests"))
-"""By their names, as pyiceberg asks for it: pyarrow's readers take a process half a second to import, and most have no
-need of them."""
-
 _CHECK_ADDRESS = "Check that the catalog runs (`sluice stack status`) and that SLUICE_CATALOG__URI is its address."
 _CHECK_CREDENTIAL = "Check that SLUICE_CATALOG__CREDENTIAL is a credential of the catalog."
 
@@ -66,8 +63,9 @@ def open_catalog(settings: Settings, *, keeps_manifests: bool = False) -> Catalo
     LakehouseError: when the catalog cannot be reached or refuses the credential.
     """
     with catalog_refusals(f"open the catalog at {settings.catalog.uri}"):
-        files = {PY_IO_IMPL: _KEPT_MANIFESTS if keeps_manifests else _WHOLE_WRITES}
-        return BoundedRestCatalog(settings.catalog.name, **catalog_properties(settings), **files)
+        catalog = BoundedRestCatalog(settings.catalog.name, **catalog_properties(settings))
+        catalog.keeps_manifests = keeps_manifests
+        return catalog
 
 
 def catalog_properties(settings: Settings) -> dict[str, str]:
@@ -124,7 +122,20 @@ def catalog_refusals(action: str, *, but_not: tuple[type[Exception], ...] = ()) 
 
 
 class BoundedRestCatalog(RestCatalog):
-    """pyiceberg's REST catalog with timeouts; without them it waits for ever for a service that does not answer."""
+    """pyiceberg's REST catalog with timeouts; without them it waits for ever for a service that does not answer.
+
+    keeps_manifests: whether manifests that were read are kept.
+    """
+
+    keeps_manifests = False
+
+    def _load_file_io(self, properties: Properties = EMPTY_DICT, location: str | None = None) -> FileIO:
+        # pyiceberg has a property for the class (`py-io-impl`), and logs a line for each table that is loaded with it.
+        from sluice.tables.whole_files import KeptManifests, WholeWrites  # half a second, and most open no file
+
+        del location  # of whatever scheme: PyArrow opens it by that
+        access = KeptManifests if self.keeps_manifests else WholeWrites
+        return access({**self.properties, **properties})
 
     def _config_headers(self, session: Session) -> None:
         # pyiceberg calls this first on a new session, before it requests a token; it has no public hook for it.

@@ -258,6 +258,11 @@ class WorkApplication:
         work = self._work_on(first, unit.stops[first.item], ledger)
         state = self.declarations.stream(first.subject).declaration.state
         results: dict[str, BackfillResult] = {}
+        for item in unit.items:
+            with in_item(UUID(item.item)):
+                _log.info(
+                    "%s, together with %d more in the log of item %s", _begun(item), len(unit.items) - 1, first.item
+                )
         with in_item(UUID(first.item)), work.opened_when_needed(state) as open_session:
             try:
                 results = work.intervals(open_session, stops=unit.stops).replace_together(unit.items)
@@ -265,12 +270,13 @@ class WorkApplication:
                 _log.exception("the intervals could not be replaced together")
         for item in unit.items:
             if item.item in results:
-                self._record(item, ledger, WorkState.DONE, result=json_value(results[item.item]))
+                with in_item(UUID(item.item)):
+                    self._record_done(item, ledger, json_value(results[item.item]))
         return [item for item in unit.items if item.item not in results]
 
     def _do(self, item: WorkItem, stop: StopRequest, ledger: Ledger) -> None:
         with in_item(UUID(item.item)):
-            _log.info("%s of %s, asked by %s, attempt %d", item.kind, item.subject, item.asked_by, item.attempt)
+            _log.info("%s", _begun(item))
             try:
                 with named_jvm_loss():
                     result = self._work_on(item, stop, ledger).do()
@@ -279,8 +285,11 @@ class WorkApplication:
             else:
                 if item.kind is WorkKind.INCREMENT and stop.reason is StopReason.SIGNALLED:
                     return  # it has returned before everything was read, and waits again when the application has ended
-                self._record(item, ledger, WorkState.DONE, result=result)
-                _log.info("%s of %s is done", item.kind, item.subject)
+                self._record_done(item, ledger, result)
+
+    def _record_done(self, item: WorkItem, ledger: Ledger, result: Any) -> None:
+        self._record(item, ledger, WorkState.DONE, result=result)
+        _log.info("%s of %s is done", item.kind, item.subject)
 
     def _fail(self, item: WorkItem, ledger: Ledger, error: Exception) -> None:
         """Record a failure. One that may have damaged the process ends it after the items beside it."""
@@ -333,6 +342,10 @@ class WorkApplication:
         except LedgerUnreachableError as error:
             _log.warning("the queue cannot be read: %s", error)
             return otherwise
+
+
+def _begun(item: WorkItem) -> str:
+    return f"{item.kind} of {item.subject}, asked by {item.asked_by}, attempt {item.attempt}"
 
 
 def is_suspect(error: Exception) -> bool:

@@ -12,7 +12,6 @@ from uuid import uuid4
 
 import pytest
 from pydantic import SecretStr
-from pyiceberg.io import PY_IO_IMPL, load_file_io
 
 from sluice.checkpoints.s3_checkpoint_files import s3_client
 from sluice.declarations.table_declaration import TableDeclaration
@@ -22,6 +21,7 @@ from sluice.stack.credentials import read_credentials
 from sluice.tables import catalog as catalog_module
 from sluice.tables.catalog import catalog_properties, open_catalog
 from sluice.tables.declared_tables import create_or_evolve_table, load_table
+from sluice.tables.whole_files import WholeWrites
 
 if TYPE_CHECKING:
     from tests.fixtures.stack import Stack
@@ -84,9 +84,9 @@ def test_a_file_that_cannot_be_written_is_an_error(settings: Settings, services_
     key_id, secret = (SecretStr(word) for word in read_credentials(services_stack.data / "credentials.json").reader)
     reading = settings.object_store.model_copy(update={"access_key_id": key_id, "secret_access_key": secret})
     properties = catalog_properties(settings.model_copy(update={"object_store": reading}))
-    io = load_file_io({**properties, PY_IO_IMPL: "sluice.tables.whole_files.WholeWrites"})
+    file = WholeWrites(properties).new_output("s3://landing/any/file")
 
-    with pytest.raises(OSError, match="ACCESS_DENIED"), io.new_output("s3://landing/any/file").create() as stream:
+    with pytest.raises(OSError, match="ACCESS_DENIED"), file.create() as stream:
         stream.write(b"-" * (20_000_000 if in_parts else 10))
 
 

@@ -35,6 +35,7 @@ from sluice.processes.deadline import wait_until
 from sluice.publication.crash_points import CrashPoint
 from sluice.work.requests import ReplaceInterval
 from sluice_spark.run.stop_request import StopReason
+from sluice_spark.session.item_sessions import name_item
 from sluice_spark.work.item_work import ReachedOfItem
 
 KILLED_AT = (CrashPoint.STAGED,)
@@ -74,7 +75,11 @@ def failing_on(day: int, error: Exception) -> ReachedOfItem:
 
 
 @pytest.mark.parametrize("at_once", sampled([1, 2, 6], (), full=[6]))  # every run: three days of which two fail
-def test_one_application_replaces_the_days_of_three_runs(at_once: int, workshop: Workshop) -> None:
+def test_one_application_replaces_the_days_of_three_runs(
+    at_once: int, workshop: Workshop, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    caplog.handler.addFilter(name_item)
     stream = declare_read_stream(workshop, partitioned_by="month" if at_once == 1 else "day", at_once=at_once)
     delete_days(workshop, "target")
     items = [ask_for_day(workshop, stream, day) for day in (5, 6, 7)]
@@ -86,7 +91,10 @@ def test_one_application_replaces_the_days_of_three_runs(at_once: int, workshop:
     seen = observe_item(workshop.ledger, items[0])
     assert seen.result["key"].startswith(f"{stream}/backfill/20130105T0000-20130106T0000/")
     assert staging_tables(workshop, stream) == []
-    for day in (5, 6, 7):
+    lines = [f"{record.item}{record.getMessage()}" for record in caplog.records]  # type: ignore[attr-defined]  # filter
+    for day, item in zip((5, 6, 7), items, strict=True):
+        of_item = [line for line in lines if line.startswith(f"[{item[:8]}] interval of {stream}")]
+        assert [line.rpartition(" ")[2] if " is done" in line else "begun" for line in of_item] == ["begun", "done"]
         of_run = results_of_run(workshop.ledger, name_of_run(day))[stream]
         assert (of_run["interval"][:10], of_run["state"]) == (f"2013-01-0{day}", "published")
         assert (of_run["rows"]["published"], of_run["rows"]["quarantined"]) == (3, 2)
