@@ -19,6 +19,7 @@ from sluice.ledger.progress_samples import ProgressSample
 from sluice.ledger.run_values import DesiredState, RunObservation, RunState
 from sluice.ledger.stream_troubles import StreamTrouble
 from sluice.messages import Location
+from sluice.processes.process_identity import ProcessState
 from sluice.supervision.limits import HEARD_WITHIN
 from sluice.supervision.orphaned_runs import OrphanedRun, OrphanReason, find_orphaned_runs
 from sluice.supervision.progress_decision import BECAUSE_LATE, BECAUSE_STALLED, ProgressState, judge_known
@@ -85,6 +86,22 @@ def test_what_only_the_reconciler_sees_is_taken_from_the_ledger() -> None:
     assert judge_stream(WANTED, running).state is StreamState.RUNNING
     late = judge_stream(WANTED, replace(running, trouble=trouble("late")))
     assert (late.state, late.is_healthy, late.explanation) == (StreamState.LATE, False, "As found.")
+
+
+@pytest.mark.parametrize(
+    ("heard", "process", "found", "state"),
+    [
+        (2 * HEARD_WITHIN, ProcessState.UNKNOWN, "driver gone", StreamState.DRIVER_GONE),
+        (2 * HEARD_WITHIN, ALIVE, "driver gone", StreamState.DRIVER_GONE),
+        (2 * HEARD_WITHIN, ProcessState.UNKNOWN, "idle", StreamState.UNKNOWN),
+        (MINUTE, ProcessState.GONE, "silent", StreamState.DRIVER_GONE),
+    ],
+)
+def test_what_another_host_found_counts_where_this_one_cannot_see(
+    heard: timedelta, process: ProcessState, found: str, state: StreamState
+) -> None:
+    observed = seen(a_run(heard=heard), process=process)
+    assert judge_stream(WANTED, replace(observed, trouble=trouble(found))).state is state
 
 
 def test_the_next_step_of_a_failure_is_part_of_the_verdict() -> None:

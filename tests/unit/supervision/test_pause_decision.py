@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from sluice.ledger.airflow_owner import DagObservation, DagPause, PauseOrigin
-from sluice.supervision.decide_about_pause import PauseEffect, decide_about_pause, pause_after
+from sluice.supervision.decide_about_pause import PauseEffect, decide_about_pause, is_news, pause_after
 
 PAUSED = DagObservation(airflow="ours", is_paused=True)
 UNPAUSED = DagObservation(airflow="ours", is_paused=False)
@@ -111,3 +111,17 @@ def test_a_pause_that_was_not_seen_to_begin_has_an_origin_all_the_same(
         now=WAS_PAUSED.observed_at,
     )
     assert after.origin is origin
+
+
+@pytest.mark.parametrize(
+    ("before", "is_new"),
+    [
+        (WAS_PAUSED, False),
+        (WAS_UNPAUSED, True),
+        (known(is_paused=True, airflow="another"), True),
+        (replace(WAS_PAUSED, is_known=False), True),
+        (None, True),
+    ],
+)
+def test_a_look_is_news_unless_it_shows_the_same_dag_as_it_was(before: DagPause | None, is_new: bool) -> None:
+    assert is_news(PAUSED, before) is is_new

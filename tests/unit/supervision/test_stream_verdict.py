@@ -331,7 +331,11 @@ def test_a_pause_of_which_nobody_knows_the_time_says_nothing() -> None:
     asked = replace(seen_with((GOOD,)), desired=SETTLED)
 
     assert with_unclear_pause(running, replace(asked, dag_pause=pause)) == running
-    since_noon = replace(
-        asked, desired=replace(SETTLED, requested_at=NOON - MINUTE), dag_pause=replace(pause, since=NOON)
-    )
-    assert with_unclear_pause(running, since_noon).state is StreamState.PAUSE_UNCLEAR
+    since_noon = replace(asked, dag_pause=replace(pause, since=NOON))
+    for asked_at, state in {
+        NOON - MINUTE: StreamState.PAUSE_UNCLEAR,
+        NOON: StreamState.PAUSE_UNCLEAR,
+        NOON + MINUTE: StreamState.RUNNING,
+    }.items():
+        found = with_unclear_pause(running, replace(since_noon, desired=replace(SETTLED, requested_at=asked_at)))
+        assert found.state is state

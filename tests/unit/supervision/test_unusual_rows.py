@@ -145,6 +145,16 @@ def test_what_is_said_of_a_silence() -> None:
     assert (found.hours, found.seen, found.usual, found.weeks) == (3, 0, 300, 4)
 
 
+def test_a_single_row_where_thousands_are_usual_is_too_few_and_no_silence() -> None:
+    rows, rejected = traffic(0)
+    begin = 50 * 24 + 10
+    rows[begin : begin + 2] = 1
+
+    (found,) = as_judged_after(begin + 2, rows, rejected).unusual
+
+    assert (found.kind, found.hours, found.seen) == (UnusualKind.FEW, 1, 1)
+
+
 def test_a_table_that_sometimes_pauses_is_silent_when_it_pauses_longer() -> None:
     for seed in range(2):
         drawn = np.random.default_rng(seed)
