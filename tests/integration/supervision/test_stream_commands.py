@@ -101,7 +101,8 @@ def test_a_stream_without_its_declaration_is_shown_and_stopped_by_name(
     assert (exit_code, "declares flights any more, and run" in output) == (1, True)
     assert f"run {run.run_id} of the continuous stream flights still lives" in sluice("stream", "show", "flights")[1]
     assert "Wait up to 120 s" in sluice("stream", "stop", "flights", "--dry-run")[1]
-    assert sluice("stream", "stop", "flights")[0] == 0
+    exit_code, output, _ = sluice("stream", "stop", "flights")
+    assert (exit_code, f"flights is stopped. Its newest run {run.run_id} ended: " in output) == (0, True)
     assert find_run(ledger, run.run_id).state is RunState.FINISHED
     assert sluice("stream", "status")[0] == 0
     assert "no run of it lives" in sluice("stream", "show", "flights")[1]
