@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
+from tests.fixtures.streams import continuous_stream
 from tests.unit.publication.test_chain import NOW, offsets, position, staged
 
 from sluice.errors import DivergedError, StagingError
 from sluice.publication.chain import batches_to_publish, is_visible
-from sluice.publication.staged_batch import PlannedBatch, recovered_observation
+from sluice.publication.staged_batch import PlannedBatch, recovered_observation, rejected_observation
 
 TARGET = "silver.orders"
 
@@ -63,3 +65,11 @@ def test_the_record_of_a_recovered_batch_has_what_its_snapshots_hold() -> None:
     assert recovered_observation({"main": alone}).published_rows == {"main": 0}
     assert recovered_observation({"main": alone}).refused_rows == 0
     assert main.summary.end_offsets == offsets(20)
+
+
+def test_the_record_of_a_rejected_batch_begins_with_its_first_output() -> None:
+    main = staged(1, 4, 10, 20, rows=7)
+    other = replace(main, staged_at=main.staged_at + timedelta(seconds=9))
+    for batches in ({"main": main, "other": other}, {"other": other, "main": main}):
+        record = rejected_observation(continuous_stream().declaration, batches)
+        assert (record.started_at, record.is_rejected, record.refused_rows) == (main.staged_at, True, 14)

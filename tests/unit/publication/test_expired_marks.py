@@ -64,6 +64,23 @@ def test_a_rollback_that_was_written_over_and_expired_is_found(table: Table) -> 
         read_target_state(table, OUTPUT)
 
 
+def test_a_rollback_is_found_where_only_earlier_metadata_knows_the_parent_of_what_was_written_over_it(
+    table: Table,
+) -> None:
+    first, _, marked = append(table, 3)
+    mark(table)
+    table.manage_snapshots().rollback_to_snapshot(first).commit()
+    for _ in range(2):  # expiry takes the parent from the snapshot that it keeps
+        (newest,) = append(table)
+        table.maintenance.expire_snapshots().by_ids(
+            [one.snapshot_id for one in table.snapshots() if one.snapshot_id != newest]
+        ).commit()
+    assert table.refresh().snapshot_by_id(marked) is None
+
+    with pytest.raises(RolledBackError, match="does not descend from the snapshot that set the mark"):
+        read_target_state(table, OUTPUT)
+
+
 def test_a_mark_that_was_expired_with_its_history_counts(table: Table) -> None:
     append(table, 3)
     mark(table)

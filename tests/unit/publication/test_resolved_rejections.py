@@ -226,6 +226,7 @@ def test_a_claim_leaves_rows_open_and_a_younger_one_is_kept(catalog: Catalog, ta
 
     assert claim_rows(catalog, NAME, stream=STREAM.stream, claimed=at("b", "c"), key="s/replay/2") == 3
     assert claims() == {"a": (None,) * 3, "b": (None, None, "s/replay/2"), "c": (None, None, "s/replay/2")}
+    assert claim_rows(catalog, NAME, stream=STREAM.stream, claimed=at("b", "c"), key="s/replay/2") == 0
 
     assert claim_rows(catalog, NAME, stream=STREAM.stream, claimed=at("a", "b"), key="s/replay/1") == 1
     assert claim_rows(catalog, NAME, stream=STREAM.stream, claimed=at("c"), key="s/replay/3") == 1
