@@ -133,3 +133,30 @@ def test_a_table_that_was_rolled_back_lets_no_run_begin(bench: Workbench) -> Non
         require_start(bench, own, planned=1, committed=1, recorded=recorded)
     with pytest.raises(RolledBackError, match="main does not lead to batch 1"):  # also where nothing remembers it
         require_start(bench, own, planned=1, committed=1)
+
+
+def test_a_table_that_lost_the_first_batch_of_all_lets_no_run_begin(bench: Workbench) -> None:
+    bench.declare()
+    bench.write_as_another(5)
+    before = bench.target().current_snapshot()
+    write(bench, 0, token=1)
+    newest = bench.target().current_snapshot()
+    assert before is not None
+    assert newest is not None
+
+    bench.target().manage_snapshots().rollback_to_snapshot(before.snapshot_id).commit()
+
+    with pytest.raises(RolledBackError, match="main does not lead to batch 0"):
+        require_start(bench, writer(bench, token=2), committed=0, recorded=newest.snapshot_id)
+
+
+def test_a_batch_of_a_left_driver_behind_a_continuation_lets_no_run_begin(bench: Workbench) -> None:
+    bench.declare()
+    write(bench, 0, token=1)
+    continued = replace(writer(bench, token=2), generation=2)
+    require_start(bench, continued, continues_behind=0, committed=0)
+    write(bench, 1, token=1)
+
+    with pytest.raises(DivergedError, match=r"got batch 1:1 of .* from run run-1 behind where generation 2 continues"):
+        require_start(bench, continued, continues_behind=0, committed=0)
+    require_start(bench, replace(continued, query_id="another"), committed=-1)
