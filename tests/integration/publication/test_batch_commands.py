@@ -161,10 +161,10 @@ def test_the_next_batch_is_rejected_and_the_one_behind_it_published(
     assert recent_batches(deployment.ledger, deployment.stream, limit=9) == ()
 
     done = {"dry_run": False, "verb": "reject-batch", "result": plan["evidence"]}
-    assert (plan["evidence"]["found"], plan["at_stake"]) == ("new", "rows")
+    assert (plan["evidence"]["found"], plan["at_stake"], len(plan["steps"])) == ("new", "rows", 4)
     assert sluice("reject", deployment.stream, "0", "--yes") == (0, done)
     (again,) = sluice("reject", deployment.stream, "0", "--dry-run")[1]["plans"]
-    assert (again["evidence"]["found"], again["at_stake"]) == ("complete", "nothing")
+    assert (again["evidence"]["found"], again["at_stake"], len(again["steps"])) == ("complete", "nothing", 1)
     code, answer = sluice("reject", deployment.stream, "0")
     assert (code, answer["result"]) == (0, again["evidence"]), "nothing is left to agree to"
 
@@ -172,10 +172,9 @@ def test_the_next_batch_is_rejected_and_the_one_behind_it_published(
     assert (recorded.key.batch, recorded.published_rows, recorded.refused_rows) == (0, {"main": 0, "other": 0}, 4)
     assert recorded.is_rejected
     assert deployment.next_driver() == [[3], [3]]
-    assert [(one["key"], one["state"]) for one in sluice("list", deployment.stream)[1]["batches"]][-1] == (
-        f"{deployment.stream}:1:0",
-        "rejected",
-    )
+    listed = sluice("list", deployment.stream)[1]["batches"][-1]
+    shown = (listed["key"], listed["state"], listed["explanation"])
+    assert shown == (f"{deployment.stream}:1:0", "rejected", "its rows never become visible")
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,9 @@ from tests.integration.publication.test_batch_commands import Deployment, deploy
 
 from sluice.declarations.load_declarations import load_declarations
 from sluice.declarations.loaded_declarations import LoadedStream
+from sluice.declarations.output_declaration import OutputDeclaration
+from sluice.declarations.rule_declaration import RuleDeclaration
+from sluice.declarations.stream_declaration import QUARANTINE_OUTPUT, ScheduleDeclaration
 from sluice.errors import RunAlreadyLiveError, UsageError
 from sluice.ledger.batches import PublicationKey, recent_batches
 from sluice.ledger.events import EventSubject, recent_events
@@ -285,6 +288,54 @@ def test_a_page_plans_what_the_command_line_plans_about_a_held_batch(
             plan = plan_batch_run(deployment.ledger, settings, stream, verb, declarations=known)
             assert [one.sentence for one in plan.steps if "for example" in one.sentence] == shown
         assert "A run of the DAG stream_control does this under your name" in plan.steps[-1].sentence
+
+
+BY_ITSELF = "the next run of its DAG does it first; trigger one to have it at once"
+
+
+@pytest.mark.parametrize(
+    ("schedule", "first"),
+    [
+        (None, BY_ITSELF),
+        (ScheduleDeclaration(cron="@daily"), BY_ITSELF),
+        (ScheduleDeclaration(cron="@daily", tables=("a.b",)), BY_ITSELF),
+        (
+            ScheduleDeclaration(tables=("a.b",)),
+            "a run of its DAG, which the reconciler triggers within a minute or two",
+        ),
+    ],
+)
+def test_a_plan_says_which_run_carries_a_decision_out(
+    deployment: Deployment, schedule: ScheduleDeclaration | None, first: str
+) -> None:
+    stream, key = declared(deployment), PublicationKey(stream=deployment.stream, generation=1, batch=3)
+    hold_batch(deployment.ledger, HeldBatch(key=key, reason="a rule by 1 of 2 rows", rows={"main": 2}))
+    scheduled = replace(stream, declaration=stream.declaration.model_copy(update={"schedule": schedule}))
+
+    plan = plan_decision(deployment.ledger, scheduled, OperationVerb.RELEASE_BATCH)
+
+    assert first in plan.steps[1].sentence
+
+
+@pytest.mark.parametrize("is_merged", [False, True])
+def test_only_rows_that_are_staged_as_they_came_are_separated(deployment: Deployment, is_merged: bool) -> None:
+    stream, key = declared(deployment), PublicationKey(stream=deployment.stream, generation=1, batch=3)
+    iceberg = {"table": "a.b", "mode": "merge", "keys": ["id"]} if is_merged else {"table": "a.b"}
+    outputs = {"main": OutputDeclaration.model_validate({"iceberg": iceberg})}
+    separable = replace(
+        stream,
+        declaration=stream.declaration.model_copy(update={"quarantine": True, "outputs": outputs}),
+        rules={"main": (RuleDeclaration.model_validate({"name": "r", "expression": "id > 0"}),)},
+    )
+    held = HeldBatch(key=key, reason="r", rows={"main": 2, QUARANTINE_OUTPUT: 0}, failed={"main": {"r": 1}})
+    hold_batch(deployment.ledger, held)
+
+    if is_merged:
+        with pytest.raises(UsageError, match="main is merged, and of each key only the newest row is staged"):
+            plan_decision(deployment.ledger, separable, OperationVerb.SEPARATE_BATCH)
+    else:
+        plan = plan_decision(deployment.ledger, separable, OperationVerb.SEPARATE_BATCH)
+        assert "go to the quarantine with these names" in plan.steps[1].sentence
 
 
 def test_the_run_of_a_command_that_was_interrupted_has_failed(deployment: Deployment) -> None:
