@@ -17,6 +17,7 @@ from pyarrow.fs import FileSystem
 from pyiceberg.io import S3_RETRY_STRATEGY_IMPL, FileIO, InputFile, InputStream, OutputFile
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from pyiceberg.manifest import DataFile
+from pyiceberg.typedef import EMPTY_DICT, Properties
 
 MOST_WHOLE_BYTES = 8 << 20
 """A larger file is not read whole: of its rows and its bytes, one would be in memory beside the other."""
@@ -56,8 +57,20 @@ class WholeWrites(PyArrowFileIO):
     """Access to the files of tables that writes a small file with one request, when it is closed. That a file cannot be
     written is raised then.
 
-    Source: https://arrow.apache.org/docs/python/generated/pyarrow.fs.S3FileSystem.html (`allow_delayed_open`)
+    Only new files are written so: of a large one whose upload could not begin, its close may leave a part at its place.
     """
+
+    def __init__(self, properties: Properties = EMPTY_DICT) -> None:
+        super().__init__(properties)
+        self._writes = _DelayedOpen(properties)
+
+    def new_output(self, location: str) -> PyArrowFile:
+        """A new file to write."""
+        return self._writes.new_output(location)
+
+
+class _DelayedOpen(PyArrowFileIO):
+    """Source: https://arrow.apache.org/docs/python/generated/pyarrow.fs.S3FileSystem.html (`allow_delayed_open`)"""
 
     def _initialize_s3_fs(self, netloc: str | None) -> FileSystem:
         """The access to a bucket, copied with an option for which pyiceberg has no property.
