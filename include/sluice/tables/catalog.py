@@ -19,7 +19,7 @@ from pyiceberg.exceptions import (
     ValidationException,
 )
 from pyiceberg.exceptions import ValidationError as IcebergValidationError
-from pyiceberg.io import FileIO
+from pyiceberg.io import PY_IO_IMPL, FileIO
 from pyiceberg.typedef import EMPTY_DICT, Properties
 from requests import PreparedRequest, RequestException, Response, Session
 from requests.adapters import HTTPAdapter
@@ -130,12 +130,13 @@ class BoundedRestCatalog(RestCatalog):
     keeps_manifests = False
 
     def _load_file_io(self, properties: Properties = EMPTY_DICT, location: str | None = None) -> FileIO:
-        # pyiceberg has a property for the class (`py-io-impl`), and logs a line for each table that is loaded with it.
+        # pyiceberg has a property for the class, and logs a line for each table that is loaded with it. The catalog's
+        # server may name another one by it.
         from sluice.tables.whole_files import KeptManifests, WholeWrites  # half a second, and most open no file
 
-        del location  # of whatever scheme: PyArrow opens it by that
-        access = KeptManifests if self.keeps_manifests else WholeWrites
-        return access({**self.properties, **properties})
+        if PY_IO_IMPL in (of_table := {**self.properties, **properties}):
+            return super()._load_file_io(properties, location)
+        return (KeptManifests if self.keeps_manifests else WholeWrites)(of_table)
 
     def _config_headers(self, session: Session) -> None:
         # pyiceberg calls this first on a new session, before it requests a token; it has no public hook for it.

@@ -12,6 +12,8 @@ from uuid import uuid4
 
 import pytest
 from pydantic import SecretStr
+from pyiceberg.io import PY_IO_IMPL
+from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from sluice.checkpoints.s3_checkpoint_files import s3_client
 from sluice.declarations.table_declaration import TableDeclaration
@@ -76,6 +78,16 @@ def test_a_small_file_is_written_with_one_request(settings: Settings, keeps_mani
 
     found = store.get_object(Bucket=bucket, Key=key.lstrip("/"))
     assert (found["Body"].read(), found["ETag"]) == (b"small", f'"{md5(b"small", usedforsecurity=False).hexdigest()}"')
+
+
+def test_the_server_may_name_another_access_to_files(settings: Settings) -> None:
+    catalog = open_catalog(settings)
+    declaration = TableDeclaration.model_validate(
+        {"table": f"n{uuid4().hex[:8]}.other", "description": "d", "owner": "o", "columns": COLUMNS}
+    )
+    create_or_evolve_table(catalog, declaration)
+    catalog.properties[PY_IO_IMPL] = f"{PyArrowFileIO.__module__}.PyArrowFileIO"
+    assert type(catalog.load_table(declaration.table).io) is PyArrowFileIO
 
 
 @pytest.mark.parametrize("in_parts", [False, True])
