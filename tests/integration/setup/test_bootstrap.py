@@ -29,7 +29,7 @@ HIDE_JAVA = "mount -t tmpfs none /usr/lib/jvm && exec "
 def project(tmp_path: Path) -> Path:
     """What the bootstrap needs of the project, in a folder of its own: the environment of this one stays as it is."""
     root = tmp_path / "project"
-    for name in ("__init__.py", "errors.py", "failure_reasons.py", "messages", "setup"):
+    for name in ("__init__.py", "errors.py", "failure_reasons.py", "messages.py", "setup"):
         source = ROOT / "include" / "sluice" / name
         copy = shutil.copytree if source.is_dir() else shutil.copy2
         (root / "include" / "sluice" / "stack").mkdir(parents=True, exist_ok=True)
