@@ -91,7 +91,7 @@ def test_one_application_replaces_the_days_of_three_runs(
     seen = observe_item(workshop.ledger, items[0])
     assert seen.result["key"].startswith(f"{stream}/backfill/20130105T0000-20130106T0000/")
     assert staging_tables(workshop, stream) == []
-    lines = [f"{record.item}{record.getMessage()}" for record in caplog.records]  # type: ignore[attr-defined]  # filter
+    lines = [f"{record.__dict__['item']}{record.getMessage()}" for record in caplog.records]
     for day, item in zip((5, 6, 7), items, strict=True):
         of_item = [line for line in lines if line.startswith(f"[{item[:8]}] interval of {stream}")]
         assert [line.rpartition(" ")[2] if " is done" in line else "begun" for line in of_item] == ["begun", "done"]
